@@ -1,0 +1,556 @@
+"""Scalar functions and reductions: laws, types and spellings, one entry in one place.
+
+An entry gives the function's result type, its laws (what rules may rely on), when it
+raises, how an interval of integers passes through it, and its spelling in NumPy and in
+generated Numba source. In Numba templates `{0}`, `{1}` are the arguments, already of
+the entry's argument types; the caller casts the result to the call's type.
+
+Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einsql.schema import DType
+
+Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
+Interval = tuple[int, int] | None
+"""Inclusive bounds of an integer expression, or None when nothing is known."""
+
+B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
+H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+_RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, F: 5, D: 6}
+
+
+def common(a: DType, b: DType) -> DType | None:
+    """The type two values meet at in arithmetic and comparison, or None if they don't."""
+    if a is b:
+        return a
+    if a in _RANK and b in _RANK:
+        return max(a, b, key=_RANK.__getitem__)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Typing:
+    """Argument types to cast to and the result type."""
+
+    args: tuple[DType, ...]
+    result: DType
+
+
+TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
+"""Takes argument types and whether FLOAT stays FLOAT; None when the types don't fit."""
+
+
+def _meet(types: tuple[DType, ...]) -> DType | None:
+    met: DType | None = types[0]
+    for t in types[1:]:
+        met = common(met, t) if met is not None else None
+    return F if met is H else met
+
+
+def _arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    return None if met is None or met is B else Typing((met,) * len(types), met)
+
+
+def _compare(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = I32 if B in types and set(types) - {B} <= {DType.TINYINT, I32} else _meet(types)
+    return None if met is None else Typing((met,) * len(types), B)
+
+
+def _choose(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    return None if met is None else Typing((met,) * len(types), met)
+
+
+def _real(types: tuple[DType, ...], float_stays: bool) -> Typing | None:
+    if B in types:
+        return None
+    met = _meet(types)
+    real = F if met is F and float_stays else D
+    return Typing((real,) * len(types), real)
+
+
+def _division(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    if met is None or met is B:
+        return None
+    real = F if met is F else D
+    return Typing((real,) * len(types), real)
+
+
+def _rounding(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    if met is None or met is B:
+        return None
+    return Typing((met,), met) if met.is_float else Typing((D,), D)
+
+
+def _rounding_keeps_integers(types: tuple[DType, ...], stays: bool) -> Typing | None:
+    return Typing(types, types[0]) if types[0].is_integer else _rounding(types, stays)
+
+
+def _sign(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    return None if met is None or met is B else Typing((met,), DType.TINYINT)
+
+
+def _logic(types: tuple[DType, ...], _: bool) -> Typing | None:
+    return Typing(types, B) if set(types) == {B} else None
+
+
+def _float_test(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    if met is None or met is B:
+        return None
+    return Typing((met if met.is_float else D,), B)
+
+
+def _bits(types: tuple[DType, ...], _: bool) -> Typing | None:
+    met = _meet(types)
+    return Typing((met,) * len(types), met) if met is not None and met.is_integer else None
+
+
+def _conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
+    chosen = _choose(types[1:], stays)
+    return None if chosen is None or types[0] is not B else Typing((B, *chosen.args), chosen.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """When a function raises: a NumPy predicate and its Numba twin over the arguments."""
+
+    reason: str
+    numpy: Callable[..., Array]
+    numba: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function and everything einsql knows of it.
+
+    Attributes:
+        numpy: Takes arrays of the argument types; the caller casts the result.
+        numba: Source template over `{0}`, `{1}`, …
+        fails: Maps an argument type to the failure it can have.
+        interval: Integer interval of the result from those of the arguments.
+        identity: Value e with f(x, e) = x, bitwise, or None.
+        annihilator: Value z with f(x, z) = z for every finite x, or None.
+    """
+
+    name: str
+    types: TypeRule
+    numpy: Callable[..., Array]
+    numba: str
+    arity: int = 1
+    fails: Mapping[DType, Failure] = field(default_factory=dict)
+    interval: Callable[..., Interval] | None = None
+    commutative: bool = False
+    associative: bool = False
+    identity: float | bool | None = None
+    annihilator: float | bool | None = None
+    cheap: bool = False
+
+
+def _wide(op: str) -> Callable[[Array, Array], Array]:
+    """Overflow of an INTEGER or TINYINT operation, found in int64."""
+
+    def test(a: Array, b: Array) -> Array:
+        x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
+        r = x + y if op == "+" else x - y if op == "-" else x * y
+        info = np.iinfo(np.asarray(a).dtype)
+        return (r < info.min) | (r > info.max)
+
+    return test
+
+
+def _add_overflows(a: Array, b: Array) -> Array:
+    r = a + b
+    return ((a ^ r) & (b ^ r)) < 0
+
+
+def _sub_overflows(a: Array, b: Array) -> Array:
+    return ((a ^ b) & (a ^ (a - b))) < 0
+
+
+def _mul_overflows(a: Array, b: Array) -> Array:
+    # The float product is within 2^11 of the true one near 2^63, so only there it decides
+    # wrongly; the exact wrapped product and the quotient settle those.
+    a, b = np.broadcast_arrays(a, b)
+    wrapped = a * b
+    safe = np.where(a == 0, 1, a)
+    least = np.iinfo(np.int64).min
+    undone = (a != 0) & (np.floor_divide(wrapped, np.where(safe == -1, 1, safe)) != b)
+    minus = (a == -1) & (b == least)
+    return np.where(a == -1, minus, undone)
+
+
+def _overflow(what: str, op: str, exact: Callable[..., Array], numba64: str) -> dict[DType, Failure]:
+    def narrow(dtype: DType) -> Failure:
+        lo, hi = dtype.range
+        r = f"(np.int64({{0}}) {op} np.int64({{1}}))"
+        return Failure(f"Overflow in {what} of {dtype.value}", _wide(op), f"{r} < {lo} or {r} > {hi}")
+
+    return {
+        DType.TINYINT: narrow(DType.TINYINT),
+        I32: narrow(I32),
+        I64: Failure(f"Overflow in {what} of BIGINT", exact, numba64),
+    }
+
+
+def _zero(reason: str) -> dict[DType, Failure]:
+    f = Failure(reason, lambda a, b: np.asarray(b == 0), "{1} == 0")
+    return dict.fromkeys((DType.TINYINT, I32, I64), f)
+
+
+def _least(what: str) -> dict[DType, Failure]:
+    def at(dtype: DType) -> Failure:
+        lo = dtype.range[0]
+        least = f"{lo}" if dtype is not I64 else "(-9223372036854775807 - 1)"
+        return Failure(
+            f"Overflow in {what} of {dtype.value}",
+            lambda a: np.asarray(a == lo),
+            f"{{0}} == {least}",
+        )
+
+    return {t: at(t) for t in (DType.TINYINT, I32, I64)}
+
+
+def _corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def through(a: Interval, b: Interval) -> Interval:
+        if a is None or b is None:
+            return None
+        ends = [op(x, y) for x in a for y in b]
+        return min(ends), max(ends)
+
+    return through
+
+
+def _truncated(a: int, b: int) -> int:
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _idiv_interval(a: Interval, b: Interval) -> Interval:
+    if a is None or b is None or b[0] <= 0:
+        return None
+    ends = [_truncated(x, y) for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def _mod_interval(a: Interval, b: Interval) -> Interval:
+    if b is None or (b[0] <= 0 <= b[1]):
+        return None
+    top = max(abs(b[0]), abs(b[1])) - 1
+    lo, hi = (-top, top) if a is None else (max(-top, min(a[0], 0)), min(top, max(a[1], 0)))
+    if a is not None and b[0] == b[1] and 0 <= a[0] and a[0] // b[0] == a[1] // b[0]:
+        return a[0] % b[0], a[1] % b[0]
+    return lo, hi
+
+
+def _abs_interval(a: Interval) -> Interval:
+    if a is None:
+        return None
+    low = 0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))
+    return low, max(abs(a[0]), abs(a[1]))
+
+
+def _hull(_: Interval, a: Interval, b: Interval) -> Interval:
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+
+
+def _both(pick: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def through(a: Interval, b: Interval) -> Interval:
+        return None if a is None or b is None else (pick(a[0], b[0]), pick(a[1], b[1]))
+
+    return through
+
+
+def is_float_array(a: Array) -> bool:
+    """True for arrays that can hold NaN."""
+    return np.asarray(a).dtype.kind == "f"
+
+
+def equal(a: Array, b: Array) -> Array:
+    """a = b with NaN equal to NaN."""
+    same = np.asarray(a == b)
+    return same | ((a != a) & (b != b)) if is_float_array(a) else same
+
+
+def less(a: Array, b: Array) -> Array:
+    """a < b with NaN above everything."""
+    below = np.asarray(a < b)
+    return below | ((a == a) & (b != b)) if is_float_array(a) else below
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    return np.where(less(a, b), b, a)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    return np.where(less(b, a), b, a)
+
+
+def _trunc_divide(a: Array, b: Array) -> Array:
+    if is_float_array(a):
+        return a / b
+    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
+    least = np.iinfo(safe.dtype).min
+    safe = np.where((safe == -1) & (a == least), 1, safe)
+    q = np.floor_divide(a, safe)
+    return q + ((q < 0) & (q * safe != a))
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    if is_float_array(a):
+        return np.fmod(a, b)
+    safe = np.where((b == 0) | (b == -1), 1, b)
+    return np.fmod(a, safe)
+
+
+def _round_away(a: Array) -> Array:
+    if not is_float_array(a):
+        return a
+    whole = np.trunc(a)
+    return np.copysign(whole + np.where(np.abs(a - whole) >= 0.5, np.sign(a), 0), a)
+
+
+def _erf(a: Array) -> Array:
+    from scipy.special import erf  # scipy.special costs 30 ms, few statements need it
+
+    return erf(a)
+
+
+def _lgamma(a: Array) -> Array:
+    from scipy.special import gammaln  # as above
+
+    return gammaln(a)
+
+
+_ADD64 = "(({0} ^ ({0} + {1})) & ({1} ^ ({0} + {1}))) < 0"
+_SUB64 = "(({0} ^ {1}) & ({0} ^ ({0} - {1}))) < 0"
+_MUL64 = (
+    "({0} == -1 and {1} == (-9223372036854775807 - 1)) or "
+    "({0} != 0 and {0} != -1 and ({0} * {1}) // {0} != {1})"
+)
+_INT_DIV_FAILS = {
+    t: Failure(
+        "Division by zero or overflow in integer division",
+        lambda a, b: np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(np.asarray(a).dtype).min))),
+        "{1} == 0 or ({1} == -1 and -{0} == {0} and {0} != 0)",
+    )
+    for t in (DType.TINYINT, I32, I64)
+}
+_FLOAT_IDIV = Failure("Division by zero", lambda a, b: np.asarray(b == 0), "{1} == 0")
+
+_ENTRIES: tuple[Function, ...] = (
+    Function("add", _arithmetic, lambda a, b: a + b, "{0} + {1}", 2,
+             _overflow("addition", "+", _add_overflows, _ADD64), _corners(lambda x, y: x + y),
+             commutative=True, associative=True, cheap=True),
+    Function("sub", _arithmetic, lambda a, b: a - b, "{0} - {1}", 2,
+             _overflow("subtraction", "-", _sub_overflows, _SUB64), _corners(lambda x, y: x - y),
+             cheap=True),
+    Function("mul", _arithmetic, lambda a, b: a * b, "{0} * {1}", 2,
+             _overflow("multiplication", "*", _mul_overflows, _MUL64), _corners(lambda x, y: x * y),
+             commutative=True, associative=True, identity=1, annihilator=0, cheap=True),
+    Function("div", _division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, identity=1),
+    Function("idiv", _arithmetic, _trunc_divide, "idiv({0}, {1})", 2,
+             {**_INT_DIV_FAILS, F: _FLOAT_IDIV, D: _FLOAT_IDIV}, _idiv_interval, cheap=True),
+    Function("mod", _arithmetic, _remainder, "remainder({0}, {1})", 2,
+             _zero("Division by zero"), _mod_interval, cheap=True),
+    Function("neg", _arithmetic, lambda a: -a, "-{0}", 1, _least("negation"),
+             lambda a: None if a is None else (-a[1], -a[0]), cheap=True),
+    Function("abs", _arithmetic, np.abs, "abs({0})", 1, _least("abs"), _abs_interval, cheap=True),
+    Function("sign", _sign, lambda a: np.where(a != a, 0, np.sign(a)),
+             "(({0} > 0) - ({0} < 0))", interval=lambda a: (-1, 1), cheap=True),
+    Function("eq", _compare, equal, "eq({0}, {1})", 2, commutative=True, cheap=True),
+    Function("ne", _compare, lambda a, b: ~equal(a, b), "not eq({0}, {1})", 2,
+             commutative=True, cheap=True),
+    Function("lt", _compare, less, "less({0}, {1})", 2, cheap=True),
+    Function("le", _compare, lambda a, b: ~less(b, a), "not less({1}, {0})", 2, cheap=True),
+    Function("and", _logic, np.logical_and, "({0} and {1})", 2, commutative=True,
+             associative=True, identity=True, annihilator=False, cheap=True),
+    Function("or", _logic, np.logical_or, "({0} or {1})", 2, commutative=True,
+             associative=True, identity=False, annihilator=True, cheap=True),
+    Function("not", _logic, np.logical_not, "not {0}", cheap=True),
+    Function("if", _conditional, np.where, "{1} if {0} else {2}", 3, interval=_hull, cheap=True),
+    Function("bitand", _bits, np.bitwise_and, "{0} & {1}", 2, commutative=True, associative=True,
+             cheap=True),
+    Function("bitor", _bits, np.bitwise_or, "{0} | {1}", 2, commutative=True, associative=True,
+             cheap=True),
+    Function("xor", _bits, np.bitwise_xor, "{0} ^ {1}", 2, commutative=True, associative=True,
+             cheap=True),
+    Function("greatest", _choose, _maximum, "({1} if less({0}, {1}) else {0})", 2,
+             interval=_both(max), commutative=True, associative=True, cheap=True),
+    Function("least", _choose, _minimum, "({1} if less({1}, {0}) else {0})", 2,
+             interval=_both(min), commutative=True, associative=True, cheap=True),
+    Function("floor", _rounding, np.floor, "math.floor({0})", cheap=True),
+    Function("ceil", _rounding, np.ceil, "math.ceil({0})", cheap=True),
+    Function("trunc", _rounding_keeps_integers, np.trunc, "math.trunc({0})", cheap=True,
+             interval=lambda a: a),
+    Function("round", _rounding_keeps_integers, _round_away, "round_away({0})", cheap=True,
+             interval=lambda a: a),
+    Function("isnan", _float_test, np.isnan, "{0} != {0}", cheap=True),
+    Function("isinf", _float_test, np.isinf, "math.isinf({0})", cheap=True),
+    Function("isfinite", _float_test, np.isfinite, "math.isfinite({0})", cheap=True),
+    Function("exp", _real, np.exp, "math.exp({0})"),
+    Function("ln", _real, np.log, "math.log({0})"),
+    Function("log2", _real, np.log2, "np.log2({0})"),
+    Function("log10", _real, np.log10, "math.log10({0})"),
+    Function("sqrt", _real, np.sqrt, "math.sqrt({0})", cheap=True),
+    Function("cbrt", _real, np.cbrt, "np.cbrt({0})"),
+    Function("pow", _real, np.power, "{0} ** {1}", 2),
+    Function("sin", _real, np.sin, "math.sin({0})"),
+    Function("cos", _real, np.cos, "math.cos({0})"),
+    Function("tan", _real, np.tan, "math.tan({0})"),
+    Function("asin", _real, np.arcsin, "np.arcsin({0})"),
+    Function("acos", _real, np.arccos, "np.arccos({0})"),
+    Function("atan", _real, np.arctan, "math.atan({0})"),
+    Function("atan2", _real, np.arctan2, "math.atan2({0}, {1})", 2),
+    Function("sinh", _real, np.sinh, "math.sinh({0})"),
+    Function("cosh", _real, np.cosh, "math.cosh({0})"),
+    Function("tanh", _real, np.tanh, "math.tanh({0})"),
+    Function("asinh", _real, np.arcsinh, "math.asinh({0})"),
+    Function("acosh", _real, np.arccosh, "np.arccosh({0})"),
+    Function("atanh", _real, np.arctanh, "np.arctanh({0})"),
+    Function("degrees", _real, np.degrees, "math.degrees({0})"),
+    Function("radians", _real, np.radians, "math.radians({0})"),
+    Function("erf", _real, _erf, "math.erf({0})"),
+    Function("lgamma", _real, _lgamma, "math.lgamma({0})"),
+)  # fmt: skip
+
+SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}
+"""Every scalar function by name; `cast` stands apart because it has two types."""
+
+_LIMITS = {
+    DType.TINYINT: (-128.5, 127.5),
+    I32: (-2147483648.5, 2147483647.5),
+    I64: (-9223372036854775808.0, 9223372036854775808.0),
+}
+
+
+def cast_failure(source: DType, target: DType) -> Failure | None:
+    """How CAST can raise, or None where every value fits."""
+    what = f"value out of range in CAST({source.value} AS {target.value})"
+    if target.is_integer and source.is_float:
+        lo, hi = _LIMITS[target]
+        # Half rounds to even: -128.5 fits TINYINT, 127.5 does not; BIGINT's -2^63 fits.
+        return Failure(
+            what,
+            lambda a: ~((np.asarray(a, np.float64) >= lo) & (np.asarray(a, np.float64) < hi)),
+            f"not ({{0}} >= {lo!r} and {{0}} < {hi!r})",
+        )
+    if target.is_integer and source.is_integer and source.range[1] > target.range[1]:
+        low, high = target.range
+        return Failure(
+            what,
+            lambda a: np.asarray((a < low) | (a > high)),
+            f"{{0}} < {low} or {{0}} > {high}",
+        )
+    if target is F and source is D:
+        top = float(np.finfo(np.float32).max)
+        edge = top + top * 2.0**-25  # values below round to the greatest float
+        return Failure(
+            what,
+            lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),
+            f"math.isfinite({{0}}) and abs({{0}}) >= {edge!r}",
+        )
+    if target is H and source in (D, F):
+        return Failure(
+            what,
+            lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= 65520.0)),
+            "math.isfinite({0}) and abs({0}) >= 65520.0",
+        )
+    return None
+
+
+def cast_array(a: Array, target: DType) -> Array:
+    """CAST over an array; what cannot fit must be refused before, and is arbitrary here."""
+    a = np.asarray(a)
+    if target is B and a.dtype.kind != "b":
+        return a != 0
+    if a.dtype.kind == "f" and target.is_integer:
+        lo, hi = _LIMITS[target]
+        fits = (a >= lo) & (a < hi)
+        return np.rint(np.where(fits, a, 0)).astype(target.numpy)
+    return a.astype(target.numpy, copy=False)
+
+
+def cast_interval(a: Interval, source: DType, target: DType) -> Interval:
+    """Integer interval through a cast between integer types."""
+    if source is B and target.is_integer:
+        return 0, 1
+    return a if target.is_integer and source.is_integer else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A commutative, associative reduction with an identity.
+
+    ARG_MIN and ARG_MAX contribute (argument, value) pairs and keep the argument of the
+    extreme value, among equal values the least argument; `better` is set for them alone.
+
+    Attributes:
+        identity: Start of the running value for an output type; an empty group holds it.
+        monoid: The scalar function combining two running values, or None for pairs.
+        better: For pairs, the comparison `better(new, old)` that replaces the running pair.
+        over: The scalar functions that distribute over this reduction, as `mul` does
+            over SUM: x·(a + b) = x·a + x·b.
+    """
+
+    name: str
+    identity: Callable[[DType], Any]
+    monoid: str | None = None
+    better: str | None = None
+    idempotent: bool = False
+    over: frozenset[str] = frozenset()
+
+    @property
+    def arity(self) -> int:
+        """How many expressions a point contributes."""
+        return 1 if self.better is None else 2
+
+
+def _least_of(dtype: DType) -> Any:
+    if dtype is B:
+        return False
+    return -math.inf if dtype.is_float else dtype.range[0]
+
+
+def _greatest_of(dtype: DType) -> Any:
+    if dtype is B:
+        return True
+    return math.nan if dtype.is_float else dtype.range[1]
+
+
+_EXTREMES = frozenset({"add", "greatest", "least"})
+REDUCTIONS: dict[str, Reduction] = {
+    r.name: r
+    for r in (
+        Reduction("sum", lambda t: 0, "add", over=frozenset({"mul"})),
+        Reduction("product", lambda t: 1, "mul"),
+        Reduction("min", _greatest_of, "least", idempotent=True, over=_EXTREMES),
+        Reduction("max", _least_of, "greatest", idempotent=True, over=_EXTREMES),
+        Reduction("bool_or", lambda t: False, "or", idempotent=True, over=frozenset({"and"})),
+        Reduction("bool_and", lambda t: True, "and", idempotent=True, over=frozenset({"or"})),
+        Reduction("arg_min", lambda t: 0, better="less({0}, {1})", idempotent=True),
+        Reduction("arg_max", lambda t: 0, better="less({1}, {0})", idempotent=True),
+    )
+}
+"""Base reductions. AVG, VARIANCE, COUNT and LOGSUMEXP are spelled with these by the binder."""
+
+
+def fits(interval: Interval, dtype: DType) -> bool:
+    """True if every value of the interval is representable in an integer type."""
+    if interval is None:
+        return False
+    lo, hi = dtype.range
+    return lo <= interval[0] and interval[1] <= hi

@@ -1,0 +1,112 @@
+"""The one family of errors: PEP 249 classes that know where in the SQL text they arose."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from collections.abc import Iterable
+
+
+class Error(Exception):
+    """Any mistake or failure einsql reports.
+
+    Attributes:
+        reason: One sentence saying what is wrong.
+        hint: What would work instead, or an empty string.
+        position: Character offset into the statement, or None.
+        sql: The statement text the position refers to, or None.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        hint: str = "",
+        position: int | None = None,
+        sql: str | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.position = position
+        self.sql = sql
+
+    def locate(self, sql: str) -> Error:
+        """Attaches the statement text if none is attached yet, and returns self."""
+        if self.sql is None:
+            self.sql = sql
+        return self
+
+    @property
+    def line(self) -> int | None:
+        """Line number of the position, counted from 1, or None without a position."""
+        if self.sql is None or self.position is None:
+            return None
+        return self.sql.count("\n", 0, self.position) + 1
+
+    def __str__(self) -> str:
+        text = self.reason
+        if self.hint:
+            text += f"\n{self.hint}"
+        if self.sql is None or self.position is None:
+            return text
+        start = self.sql.rfind("\n", 0, self.position) + 1
+        end = self.sql.find("\n", self.position)
+        shown = self.sql[start : end if end >= 0 else len(self.sql)]
+        column = self.position - start
+        cut = max(0, column - 60)
+        shown, column = shown[cut : cut + 120], column - cut
+        head = f"LINE {self.line}: {'…' if cut else ''}"
+        pad = " " * (len(head) + column)
+        return f"{text}\n\n{head}{shown}\n{pad}^"
+
+
+class Warning(Exception):  # noqa: A001 - the name is fixed by PEP 249
+    """PEP 249's warning class; einsql reports notices on the connection instead."""
+
+
+class InterfaceError(Error):
+    """The Python interface was misused: a closed cursor, a wrong argument."""
+
+
+class DatabaseError(Error):
+    """Anything the database itself reports."""
+
+
+class DataError(DatabaseError):
+    """A value is out of range: overflow, division by zero, NULL where none may be."""
+
+
+class OperationalError(DatabaseError):
+    """The environment failed: a file is missing, truncated or refused."""
+
+
+class IntegrityError(DatabaseError):
+    """A key would be duplicated, or lies outside its bounds."""
+
+
+class InternalError(DatabaseError):
+    """einsql broke one of its own rules; please report it."""
+
+
+class ProgrammingError(DatabaseError):
+    """The statement is wrong: syntax, unknown names, types that do not fit."""
+
+
+class NotSupportedError(DatabaseError):
+    """The statement is SQL, but no tensor work; the message names the part."""
+
+
+class InterruptedError(OperationalError):  # noqa: A001 - reads as einsql.InterruptedError
+    """The statement was cancelled by interrupt() or Ctrl-C."""
+
+
+def suggest(name: str, known: Iterable[str], noun: str) -> str:
+    """Returns a hint listing the known names, leading with the nearest one."""
+    names = list(dict.fromkeys(known))
+    if not names:
+        return f"There is no {noun} here."
+    near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+    original = next((n for n in names if near and n.lower() == near[0]), None)
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    listing = f"Known {noun}s: {shown}."
+    return f'Did you mean "{original}"? {listing}' if original else listing

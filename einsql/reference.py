@@ -1,0 +1,149 @@
+"""The meaning of the EinSum language in slow, plain NumPy.
+
+Every axis is enumerated, derived ones too: a derived axis is nothing but the condition
+`label = definition`. FLOAT and HALF are widened to DOUBLE, so results are what the
+faster kernels approximate. Memory is points × expressions; use it for small domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS, SCALARS, cast_array, cast_failure, less
+from einsql.einsum import Call, Const, EinSum, Expr, Label, Node, Value, walk
+from einsql.errors import DataError
+from einsql.schema import DType
+
+Fields = dict[str, np.ndarray]
+"""A relation's fields by name, each with one axis per key of its schema."""
+
+
+def wide(dtype: DType) -> DType:
+    """The type the reference computes in."""
+    return DType.DOUBLE if dtype.is_float else dtype
+
+
+def evaluate(root: Node, inputs: Mapping[str, Mapping[str, np.ndarray]]) -> Fields:
+    """Evaluates a graph.
+
+    Args:
+        root: The node whose fields are wanted.
+        inputs: Fields of every Input node by its name.
+
+    Returns:
+        The root's fields, floats as float64; where a presence or validity flag is
+        false the value is arbitrary.
+
+    Raises:
+        DataError: A selected element overflows, divides by zero or cannot be cast.
+    """
+    done: dict[int, Fields] = {}
+    for node in walk(root):
+        if isinstance(node, EinSum):
+            done[id(node)] = _node(node, [done[id(o.source)] for o in node.operands])
+        else:
+            done[id(node)] = {
+                f.name: np.asarray(inputs[node.name][f.name]).astype(wide(f.dtype).numpy)
+                for f in node.schema.fields
+            }
+    return done[id(root)]
+
+
+def _node(node: EinSum, operands: list[Fields]) -> Fields:
+    shape = tuple(a.extent for a in node.axes)
+    grid: dict[str, np.ndarray] = {}
+    for n, a in enumerate(node.axes):
+        values = np.arange(a.lo, a.hi, dtype=np.int64)
+        grid[a.label] = values.reshape([-1 if m == n else 1 for m in range(len(shape))])
+
+    def field(v: Value) -> np.ndarray:
+        operand = node.operands[v.operand]
+        keys = operand.source.schema.keys
+        index = tuple(grid[lab] - k.lo for lab, k in zip(operand.labels, keys, strict=True))
+        return np.asarray(operands[v.operand][v.field][index])
+
+    def value(e: Expr, mask: np.ndarray) -> np.ndarray:
+        if isinstance(e, Const):
+            return np.asarray(e.value, dtype=wide(e.dtype).numpy)
+        if isinstance(e, Label):
+            return grid[e.name]
+        if isinstance(e, Value):
+            return field(e)
+        return function(e, mask)
+
+    def function(e: Call, mask: np.ndarray) -> np.ndarray:
+        if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed
+            first = value(e.args[0], mask)
+            then = mask & (first if e.fn != "or" else ~first)
+            args = [first, value(e.args[1], then)]
+            if e.fn == "if":
+                args.append(value(e.args[2], mask & ~first))
+        else:
+            args = [value(a, mask) for a in e.args]
+        types = [wide(a.dtype) for a in e.args]
+        if e.fn == "cast":
+            failure = cast_failure(e.args[0].dtype, e.dtype)
+            result = cast_array(args[0], wide(e.dtype))
+        else:
+            failure = SCALARS[e.fn].fails.get(types[0])
+            result = SCALARS[e.fn].numpy(*args)
+        if failure is not None and np.any(failure.numpy(*args) & mask):
+            raise DataError(failure.reason)
+        return cast_array(result, wide(e.dtype))
+
+    exists = np.ones(shape, dtype=bool)
+    for a in node.axes:
+        if a.define is not None:
+            exists &= value(a.define, exists) == grid[a.label]
+    exists &= value(node.guard, exists)
+    kept = [n for n, a in enumerate(node.axes) if a.label in node.keys]
+    order = [[node.axes[n].label for n in kept].index(k) for k in node.keys]
+    gone = tuple(n for n in range(len(shape)) if n not in kept)
+
+    fields: Fields = {}
+    with np.errstate(all="ignore"):
+        for o in node.outputs:
+            mask = exists & value(o.where, exists)
+            args = [np.broadcast_to(value(a, mask), shape) for a in o.args]
+            if o.reduction is None:
+                result = args[0]
+            else:
+                result = _reduce(o.reduction, wide(o.dtype), args, mask, gone)
+            fields[o.name] = result.transpose(order).astype(wide(o.dtype).numpy)
+    return fields
+
+
+def _reduce(
+    name: str, dtype: DType, args: list[np.ndarray], mask: np.ndarray, gone: tuple[int, ...]
+) -> np.ndarray:
+    reduction = REDUCTIONS[name]
+    kept = [n for n in range(mask.ndim) if n not in gone]
+    front = [a.transpose([*gone, *kept]) for a in (*args, mask)]
+    tail = tuple(mask.shape[n] for n in kept)
+    rows = [a.reshape(-1, *tail) if a.size else np.empty((0, *tail), a.dtype) for a in front]
+    running = np.full(tail, reduction.identity(dtype), dtype=dtype.numpy)
+    if reduction.better is not None:
+        return _pick(rows, running, name)
+    monoid = SCALARS[reduction.monoid or ""]
+    failure = monoid.fails.get(dtype)
+    for new, on in zip(rows[0], rows[1], strict=True):
+        new = new.astype(dtype.numpy)
+        if failure is not None and np.any(failure.numpy(running, new) & on):
+            raise DataError(failure.reason)
+        running = np.where(on, monoid.numpy(running, new), running)
+    return running
+
+
+def _pick(rows: list[np.ndarray], running: np.ndarray, name: str) -> np.ndarray:
+    best = np.zeros(running.shape, dtype=rows[1].dtype)
+    found = np.zeros(running.shape, dtype=bool)
+    for arg, new, on in zip(*rows, strict=True):
+        wins = less(new, best) if name == "arg_min" else less(best, new)
+        ties = ~less(new, best) & ~less(best, new) & (arg < running)
+        take = on & (~found | wins | ties)
+        running = np.where(take, arg, running)
+        best = np.where(take, new, best)
+        found |= on
+    return running

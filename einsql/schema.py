@@ -1,0 +1,132 @@
+"""Types, key bounds and fields: what every language says about a relation's columns."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+PRESENT = ".present"
+"""Name of the BOOLEAN field telling which keys exist; absent from dense relations."""
+
+
+def valid(field: str) -> str:
+    """Name of the BOOLEAN field telling where `field` is not NULL."""
+    return f".valid:{field}"
+
+
+def is_flag(field: str) -> bool:
+    """True for presence and validity fields, which are no columns of their own."""
+    return field.startswith(".")
+
+
+class DType(enum.Enum):
+    """The value types of tensors and of the expressions over them."""
+
+    BOOLEAN = "BOOLEAN"
+    TINYINT = "TINYINT"
+    INTEGER = "INTEGER"
+    BIGINT = "BIGINT"
+    HALF = "HALF"
+    FLOAT = "FLOAT"
+    DOUBLE = "DOUBLE"
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype that stores this type."""
+        return _NUMPY[self]
+
+    @property
+    def is_integer(self) -> bool:
+        """True for the signed integer types."""
+        return self in (DType.TINYINT, DType.INTEGER, DType.BIGINT)
+
+    @property
+    def is_float(self) -> bool:
+        """True for the binary floating-point types."""
+        return self in (DType.HALF, DType.FLOAT, DType.DOUBLE)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Least and greatest value of an integer type, inclusive."""
+        info = np.iinfo(self.numpy)
+        return int(info.min), int(info.max)
+
+    @classmethod
+    def of(cls, dtype: np.dtype) -> DType | None:
+        """The type that stores a NumPy dtype without loss, or None."""
+        return _FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+
+
+_NUMPY: dict[DType, np.dtype] = {
+    DType.BOOLEAN: np.dtype(np.bool_),
+    DType.TINYINT: np.dtype(np.int8),
+    DType.INTEGER: np.dtype(np.int32),
+    DType.BIGINT: np.dtype(np.int64),
+    DType.HALF: np.dtype(np.float16),
+    DType.FLOAT: np.dtype(np.float32),
+    DType.DOUBLE: np.dtype(np.float64),
+}
+_FROM_NUMPY = {n: d for d, n in _NUMPY.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An integer key column with values in `[lo, hi)`."""
+
+    name: str
+    lo: int
+    hi: int
+
+    @property
+    def extent(self) -> int:
+        """How many values the key can take."""
+        return max(0, self.hi - self.lo)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A stored column: a value, or a presence or validity flag."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Keys and fields of a tensor relation; arrays have one axis per key, in order."""
+
+    keys: tuple[Key, ...]
+    fields: tuple[Field, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent of each key, in elements."""
+        return tuple(k.extent for k in self.keys)
+
+    @property
+    def size(self) -> int:
+        """Number of possible keys, in elements."""
+        return prod(self.shape)
+
+    @property
+    def values(self) -> tuple[Field, ...]:
+        """The fields that are columns, without flags."""
+        return tuple(f for f in self.fields if not is_flag(f.name))
+
+    def has(self, field: str) -> bool:
+        """True if a field of that name is stored."""
+        return any(f.name == field for f in self.fields)
+
+    def dtype(self, field: str) -> DType:
+        """Type of a field.
+
+        Raises:
+            KeyError: There is no such field.
+        """
+        for f in self.fields:
+            if f.name == field:
+                return f.dtype
+        raise KeyError(field)
