@@ -1,0 +1,163 @@
+"""einsql: an SQL engine over tensor relations.
+
+    >>> import einsql, numpy as np
+    >>> con = einsql.connect()
+    >>> con.register("x", np.eye(2), dims=("i", "j"))
+    >>> con.execute("SELECT SUM(val) AS trace FROM x WHERE i = j").fetchone()
+    (2.0,)
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from einsql.cursor import Cursor
+from einsql.errors import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    InterruptedError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,
+)
+from einsql.session import Connection, changed_settings
+
+__version__ = "0.1.0"
+
+apilevel = "2.0"
+threadsafety = 1
+paramstyle = "qmark"
+
+
+def connect(
+    database: str = ":memory:",
+    *,
+    read_only: bool = False,
+    config: Mapping[str, object] | None = None,
+) -> Connection:
+    """Opens a database.
+
+    Args:
+        database: ":memory:"; files come with a later version.
+        read_only: Only for files.
+        config: Settings as SET takes them.
+
+    Raises:
+        NotSupportedError: A file is named.
+        ProgrammingError: A setting is unknown.
+    """
+    if database != ":memory:":
+        raise NotSupportedError(
+            f"einsql cannot open '{database}': databases are in memory in this version",
+            hint="Use einsql.connect() and COPY tensors from and to files.",
+        )
+    if read_only:
+        raise NotSupportedError("A database in memory cannot be read-only")
+    con = Connection()
+    for name, value in (config or {}).items():
+        con.settings = changed_settings(con.settings, name, str(value))
+    return con
+
+
+_default: list[Connection] = []
+
+
+def einsum(expression: str, *operands: object) -> np.ndarray:
+    """numpy.einsum on einsql's engine.
+
+    Args:
+        expression: Such as "ij,jk->ik"; ellipsis, implicit output and diagonals work.
+        operands: Arrays, one for each term.
+
+    Returns:
+        A new array. Integers sum in BIGINT and raise on overflow.
+
+    Raises:
+        ProgrammingError: The expression does not fit the arrays.
+    """
+    if not _default:
+        _default.append(connect())
+    return _default[0].einsum(expression, operands)
+
+
+class _TypeObject:
+    """PEP 249's type object: equal to the type names of its kind."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = frozenset(names)
+
+    def __eq__(self, other: object) -> bool:
+        return other in self._names if isinstance(other, str) else other is self
+
+    def __hash__(self) -> int:
+        return hash(self._names)
+
+
+STRING = _TypeObject("VARCHAR")
+BINARY = _TypeObject("BLOB")
+NUMBER = _TypeObject("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
+DATETIME = _TypeObject("TIMESTAMP")
+ROWID = _TypeObject()
+
+Date = datetime.date
+Time = datetime.time
+Timestamp = datetime.datetime
+Binary = bytes
+
+
+def DateFromTicks(ticks: float) -> datetime.date:  # noqa: N802 - PEP 249's name
+    """The date of a Unix time."""
+    return Date(*time.localtime(ticks)[:3])
+
+
+def TimeFromTicks(ticks: float) -> datetime.time:  # noqa: N802 - PEP 249's name
+    """The time of day of a Unix time."""
+    return Time(*time.localtime(ticks)[3:6])
+
+
+def TimestampFromTicks(ticks: float) -> datetime.datetime:  # noqa: N802 - PEP 249's name
+    """The date and time of a Unix time."""
+    return Timestamp(*time.localtime(ticks)[:6])
+
+
+__all__ = [
+    "BINARY",
+    "DATETIME",
+    "NUMBER",
+    "ROWID",
+    "STRING",
+    "Binary",
+    "Connection",
+    "Cursor",
+    "DataError",
+    "DatabaseError",
+    "Date",
+    "DateFromTicks",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "InterruptedError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Time",
+    "TimeFromTicks",
+    "Timestamp",
+    "TimestampFromTicks",
+    "Warning",
+    "apilevel",
+    "connect",
+    "einsum",
+    "paramstyle",
+    "threadsafety",
+]

@@ -211,14 +211,20 @@ def _zero(reason: str) -> dict[DType, Failure]:
     return dict.fromkeys((DType.TINYINT, I32, I64), f)
 
 
+_LEAST = {
+    DType.TINYINT: "-128",
+    I32: "-2147483648",
+    I64: "(-9223372036854775807 - 1)",  # source text has no negative literals
+}
+
+
 def _least(what: str) -> dict[DType, Failure]:
     def at(dtype: DType) -> Failure:
         lo = dtype.range[0]
-        least = f"{lo}" if dtype is not I64 else "(-9223372036854775807 - 1)"
         return Failure(
             f"Overflow in {what} of {dtype.value}",
             lambda a: np.asarray(a == lo),
-            f"{{0}} == {least}",
+            f"{{0}} == {_LEAST[dtype]}",
         )
 
     return {t: at(t) for t in (DType.TINYINT, I32, I64)}
@@ -345,7 +351,7 @@ _INT_DIV_FAILS = {
     t: Failure(
         "Division by zero or overflow in integer division",
         lambda a, b: np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(np.asarray(a).dtype).min))),
-        "{1} == 0 or ({1} == -1 and -{0} == {0} and {0} != 0)",
+        f"{{1}} == 0 or ({{1}} == -1 and {{0}} == {_LEAST[t]})",
     )
     for t in (DType.TINYINT, I32, I64)
 }
@@ -392,9 +398,9 @@ _ENTRIES: tuple[Function, ...] = (
              interval=_both(max), commutative=True, associative=True, cheap=True),
     Function("least", _choose, _minimum, "({1} if less({1}, {0}) else {0})", 2,
              interval=_both(min), commutative=True, associative=True, cheap=True),
-    Function("floor", _rounding, np.floor, "math.floor({0})", cheap=True),
-    Function("ceil", _rounding, np.ceil, "math.ceil({0})", cheap=True),
-    Function("trunc", _rounding_keeps_integers, np.trunc, "math.trunc({0})", cheap=True,
+    Function("floor", _rounding, np.floor, "np.floor({0})", cheap=True),
+    Function("ceil", _rounding, np.ceil, "np.ceil({0})", cheap=True),
+    Function("trunc", _rounding_keeps_integers, np.trunc, "truncate({0})", cheap=True,
              interval=lambda a: a),
     Function("round", _rounding_keeps_integers, _round_away, "round_away({0})", cheap=True,
              interval=lambda a: a),
@@ -546,11 +552,3 @@ REDUCTIONS: dict[str, Reduction] = {
     )
 }
 """Base reductions. AVG, VARIANCE, COUNT and LOGSUMEXP are spelled with these by the binder."""
-
-
-def fits(interval: Interval, dtype: DType) -> bool:
-    """True if every value of the interval is representable in an integer type."""
-    if interval is None:
-        return False
-    lo, hi = dtype.range
-    return lo <= interval[0] and interval[1] <= hi

@@ -108,7 +108,10 @@ class Operand:
 class Output:
     """A field of the result: `args` are evaluated where `where` holds, then reduced.
 
-    Without a reduction every label is a key of the result and `where` is TRUE.
+    Without a reduction every free label is a key of the result and `where` is TRUE; a
+    derived label may be left out (a gather: its value follows from the free ones).
+    Where the point does not exist (guard false, derived label out of bounds) the value
+    is arbitrary; a node in which that can happen has a PRESENT output.
     """
 
     name: str

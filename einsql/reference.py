@@ -108,11 +108,23 @@ def _node(node: EinSum, operands: list[Fields]) -> Fields:
             mask = exists & value(o.where, exists)
             args = [np.broadcast_to(value(a, mask), shape) for a in o.args]
             if o.reduction is None:
-                result = args[0]
+                result = _only(args[0], exists, gone)
             else:
                 result = _reduce(o.reduction, wide(o.dtype), args, mask, gone)
             fields[o.name] = result.transpose(order).astype(wide(o.dtype).numpy)
     return fields
+
+
+def _only(value: np.ndarray, exists: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
+    """Drops derived axes: at most one point exists along them."""
+    if 0 in exists.shape:
+        kept = tuple(n for i, n in enumerate(value.shape) if i not in gone)
+        return np.zeros(kept, value.dtype)
+    for axis in sorted(gone, reverse=True):
+        at = np.expand_dims(exists.argmax(axis=axis), axis)
+        value = np.take_along_axis(value, at, axis).squeeze(axis)
+        exists = exists.any(axis=axis)
+    return value
 
 
 def _reduce(

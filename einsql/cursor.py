@@ -1,0 +1,200 @@
+"""PEP 249's cursor over a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from einsql.engine.result import Result
+from einsql.errors import InterfaceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.session import Connection
+
+Parameters = Sequence[object] | Mapping[str, object] | None
+Description = tuple[tuple[Any, ...], ...] | None
+
+
+class Cursor:
+    """Runs statements and hands out their results.
+
+    Attributes:
+        arraysize: How many rows `fetchmany` gives by default.
+        description: One 7-tuple (name, type, None, …) per column; None without a result.
+        rowcount: Rows of the result or rows changed; -1 when nothing says.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._closed = False
+        self.arraysize = 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.description: Description = None
+        self.rowcount = -1
+        self._result: Result | None = None
+        self._text: list[tuple[Any, ...]] | None = None
+        self._rows: Iterator[tuple[Any, ...]] | None = None
+
+    # ---- what the session fills in
+
+    def _show(self, result: Result, description: Description) -> Cursor:
+        self._clear()
+        self._result, self.description = result, description
+        return self
+
+    def _list(self, names: Sequence[str], rows: list[tuple[Any, ...]]) -> Cursor:
+        """A result of text rows, as SHOW and EXPLAIN give."""
+        self._clear()
+        self.description = tuple((n, "VARCHAR", None, None, None, None, None) for n in names)
+        self._text, self.rowcount = rows, len(rows)
+        return self
+
+    def _changed(self, count: int) -> Cursor:
+        self._clear()
+        self.rowcount = count
+        return self
+
+    # ---- PEP 249
+
+    @property
+    def connection(self) -> Connection:
+        """The connection the cursor belongs to."""
+        return self._connection
+
+    def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
+        """Runs every statement of a text; the cursor holds the last one's result.
+
+        Raises:
+            Error: A statement is wrong or fails; the ones before it have been run.
+        """
+        self._open()
+        self._connection._run(sql, parameters, self)
+        return self
+
+    def executemany(self, sql: str, many: Sequence[Parameters]) -> Cursor:
+        """Runs a text once for each set of parameters."""
+        self._open()
+        total = 0
+        for parameters in many:
+            self._connection._run(sql, parameters, self)
+            total += max(0, self.rowcount)
+        self.rowcount = total
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, or None."""
+        return next(self._iterator(), None)
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """The next `size` rows, or `arraysize`."""
+        return list(islice(self._iterator(), self.arraysize if size is None else size))
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows that are left, in SELECT's column order, ordered by key."""
+        return list(self._iterator())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self._iterator()
+
+    def close(self) -> None:
+        """Closes the cursor and frees its result."""
+        self._clear()
+        self._closed = True
+
+    def setinputsizes(self, sizes: Sequence[Any]) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- tensors and tables
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The least value of each key column, in SELECT order."""
+        return self._tensor().origin
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Extents of the key columns in SELECT order; None without a tensor result."""
+        if self._result is None or self._result.hidden:
+            return None
+        extents = {k.name: k.extent for k in self._result.schema.keys}
+        return tuple(extents[c.key] for c in self._result.columns if c.key is not None)
+
+    def fetch_numpy(self, *, fill: Any = None) -> Any:
+        """The result as an array, or a dict of arrays for several value columns.
+
+        Args:
+            fill: Stands for absent keys and NULLs, which are an error without it.
+
+        Returns:
+            Axes are the key columns in SELECT order over their static `[lo, hi)`; see
+            `origin` for lo. No copy when the result is one tile; read-only if it shares
+            a tensor's storage.
+
+        Raises:
+            InterfaceError: Keys are absent or hidden, or there is no result.
+        """
+        return self._tensor().numpy(fill)
+
+    def fetch_arrow_table(self) -> pa.Table:
+        """The rows as an Arrow table, one column per SELECT item."""
+        if self._text is not None:
+            import pyarrow as pa  # 60 ms, and only boundaries need it
+
+            names = [d[0] for d in self.description or ()]
+            columns = list(zip(*self._text, strict=True)) or [()] * len(names)
+            return pa.table(dict(zip(names, map(list, columns), strict=True)))
+        return self._tensor().arrow()
+
+    def fetch_df(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        Raises:
+            InterfaceError: pandas is not installed.
+        """
+        try:
+            import pandas  # noqa: F401 - pyarrow needs it and says so less clearly
+        except ImportError as error:
+            raise InterfaceError(
+                "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
+            ) from error
+        return self.fetch_arrow_table().to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as an Arrow C stream, for polars, DuckDB and others."""
+        return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
+
+    # ---- inside
+
+    def _open(self) -> None:
+        if self._closed:
+            raise InterfaceError("The cursor is closed")
+        self._connection._open()
+
+    def _tensor(self) -> Result:
+        self._open()
+        if self._result is None:
+            raise InterfaceError("There is no result to fetch", hint="Execute a SELECT first.")
+        return self._result
+
+    def _iterator(self) -> Iterator[tuple[Any, ...]]:
+        self._open()
+        if self._rows is None:
+            if self._text is not None:
+                self._rows = iter(self._text)
+            else:
+                self._rows = self._tensor().rows()
+        return self._rows

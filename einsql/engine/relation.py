@@ -1,0 +1,193 @@
+"""Tensor relations as they are held: one tile of strided NumPy arrays per field.
+
+At one site a relation is a single tile and costs nothing over NumPy. As Arrow it is a
+record batch of int64 keys (the tile's key) and fixed-shape-tensor columns; both ways
+without a copy when an array is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.errors import InterfaceError
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Fields = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A schema and its arrays, each with one axis per key, in order."""
+
+    schema: Schema
+    fields: Fields
+
+    def __post_init__(self) -> None:
+        for f in self.schema.fields:
+            array = self.fields[f.name]
+            if array.shape != self.schema.shape or array.dtype != f.dtype.numpy:
+                raise InterfaceError(
+                    f"{f.name} has shape {array.shape} and dtype {array.dtype}, "
+                    f"not {self.schema.shape} and {f.dtype.numpy}"
+                )
+
+    @property
+    def present(self) -> np.ndarray | None:
+        """The presence mask, or None for a dense relation."""
+        return self.fields[PRESENT] if self.schema.has(PRESENT) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, shared storage counted once per field."""
+        return sum(a.nbytes for a in self.fields.values())
+
+
+def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:
+    """A dense relation over an array, without a copy.
+
+    Args:
+        array: Of any rank and a dtype that DType stores.
+        dims: One key name per axis.
+        value: Name of the value column.
+
+    Raises:
+        InterfaceError: The dtype is no tensor type, or names and axes differ in number.
+    """
+    dtype = DType.of(array.dtype)
+    if dtype is None:
+        known = ", ".join(t.numpy.name for t in DType)
+        raise InterfaceError(
+            f"An array of dtype {array.dtype} is no tensor", hint=f"dtypes are {known}."
+        )
+    if not array.dtype.isnative:
+        array = array.astype(dtype.numpy)
+    if len(dims) != array.ndim:
+        raise InterfaceError(f"{len(dims)} names for an array of rank {array.ndim}")
+    names = [d.lower() for d in (*dims, value)]
+    if len(set(names)) != len(names):
+        raise InterfaceError(f"Column names repeat: {', '.join((*dims, value))}")
+    keys = tuple(Key(d, 0, n) for d, n in zip(dims, array.shape, strict=True))
+    return Relation(Schema(keys, (Field(value, dtype),)), {value: array})
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A read-only view, so that shared storage cannot be changed through a result."""
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def cuts(extent: int, parts: int) -> list[tuple[int, int]]:
+    """Cuts `extent` into at most `parts` intervals whose lengths differ by at most one."""
+    parts = max(1, min(parts, extent))
+    edges = [extent * n // parts for n in range(parts + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> list[pa.RecordBatch]:
+    """The relation as Arrow tiles: int64 tile keys and fixed-shape-tensor columns.
+
+    Args:
+        relation: A dense or masked relation; flags become tensor columns of bytes.
+        parts: Number of parts per key; keys that are missing stay whole.
+
+    Returns:
+        One batch per tile shape; uneven splits give a few shapes. With a single tile the
+        columns share the arrays' memory if they are C-contiguous.
+    """
+    import pyarrow as pa  # 60 ms, and only boundaries need it
+
+    parts = parts or {}
+    keys = relation.schema.keys
+    axes = [list(enumerate(cuts(k.extent, parts.get(k.name, 1)))) for k in keys]
+    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], tuple[slice, ...]]]] = {}
+    for block in product(*axes):
+        shape = tuple(hi - lo for _, (lo, hi) in block)
+        where = tuple(slice(lo, hi) for _, (lo, hi) in block)
+        groups.setdefault(shape, []).append((tuple(n for n, _ in block), where))
+    batches = []
+    for shape, tiles in groups.items():
+        columns: list[pa.Array] = [
+            pa.array([key[n] for key, _ in tiles], pa.int64()) for n in range(len(keys))
+        ]
+        for f in relation.schema.fields:
+            array = relation.fields[f.name]
+            cut = [array[where] for _, where in tiles]
+            stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
+            columns.append(_tensor_column(stacked, shape))
+        names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
+        batches.append(pa.RecordBatch.from_arrays(columns, names=names))
+    return batches
+
+
+def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
+    """Tiles of one shape as a fixed-shape-tensor column; booleans are held as bytes."""
+    import pyarrow as pa  # as above
+
+    if stacked.dtype == np.bool_:
+        stacked = stacked.view(np.uint8)
+    values = pa.array(stacked.reshape(-1))
+    size = int(np.prod(shape))
+    storage = pa.FixedSizeListArray.from_arrays(values, size) if size else pa.array(
+        [[]] * len(stacked), pa.list_(values.type, 0)
+    )
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(values.type, shape), storage)
+
+
+def from_batches(schema: Schema, batches: list[pa.RecordBatch]) -> Relation:
+    """Puts Arrow tiles together again; a single tile is used in place.
+
+    Args:
+        schema: Bounds and types of the whole relation.
+        batches: Tiles as `to_batches` makes them, in any order.
+
+    Raises:
+        InterfaceError: Tiles are missing or overlap.
+    """
+    rank = len(schema.keys)
+    tiles: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
+    for batch in batches:
+        for row in range(batch.num_rows):
+            key = tuple(batch.column(n)[row].as_py() for n in range(rank))
+            if key in tiles:
+                raise InterfaceError(f"Tile {key} is given twice")
+            tiles[key] = {}
+            for n, f in enumerate(schema.fields):
+                column = batch.column(rank + n)
+                shape = tuple(column.type.shape)
+                size = int(np.prod(shape))
+                flat = column.storage.flatten().to_numpy(zero_copy_only=True)
+                one = flat[row * size : (row + 1) * size].reshape(shape)
+                tiles[key][f.name] = one.view(np.bool_) if f.dtype is DType.BOOLEAN else one
+    if len(tiles) == 1:
+        return Relation(schema, next(iter(tiles.values())))
+    return Relation(schema, _assemble(schema, tiles))
+
+
+def _assemble(
+    schema: Schema, tiles: dict[tuple[int, ...], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    counts = [max((key[n] for key in tiles), default=-1) + 1 for n in range(len(schema.keys))]
+    if int(np.prod(counts)) != len(tiles):
+        raise InterfaceError("Tiles are missing", hint="Every tile key must occur once.")
+    whole: dict[str, np.ndarray] = {}
+    for f in schema.fields:
+        array = np.empty(schema.shape, f.dtype.numpy)
+        for key, fields in tiles.items():
+            where = tuple(
+                slice(*cuts(k.extent, parts)[n])
+                for k, parts, n in zip(schema.keys, counts, key, strict=True)
+            )
+            array[where] = fields[f.name]
+        whole[f.name] = array
+    return whole
+

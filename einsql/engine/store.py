@@ -1,0 +1,137 @@
+"""The objects of a database: immutable values under names, with transactions.
+
+A snapshot is a copy of the name table, for nothing stored is ever changed in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einsql.engine.relation import Relation
+from einsql.errors import OperationalError
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A stored tensor, or a registered array.
+
+    Attributes:
+        columns: Column names in declared order; keys and values of the relation.
+        partition: Declared parts per key.
+        default: The value of keys that were never set, or None.
+        borrowed: True for a registered array, which its owner may change at any time.
+    """
+
+    name: str
+    relation: Relation
+    columns: tuple[str, ...]
+    partition: tuple[tuple[str, int], ...] = ()
+    default: Any = None
+    borrowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A view or macro: its syntax tree, opaque here, and its text."""
+
+    name: str
+    kind: str
+    body: Any
+    text: str
+
+
+Object = Tensor | Definition
+
+
+@dataclass
+class Store:
+    """Names to objects; names are found in any letter case."""
+
+    objects: dict[str, Object] = field(default_factory=dict)
+    version: int = 0
+    """Grows when what a name means changes its form; plans depend on it."""
+    _saved: dict[str, Object] | None = None
+
+    def get(self, name: str) -> Object | None:
+        """The object of a name, or None."""
+        return self.objects.get(name.lower())
+
+    def put(self, item: Object) -> None:
+        """Stores an object under its name, replacing what was there."""
+        old = self.objects.get(item.name.lower())
+        same = (
+            isinstance(old, Tensor)
+            and isinstance(item, Tensor)
+            and old.relation.schema == item.relation.schema
+            and old.columns == item.columns
+        )
+        self.objects[item.name.lower()] = item
+        if not same:
+            self.version += 1
+
+    def remove(self, name: str) -> None:
+        """Forgets a name."""
+        del self.objects[name.lower()]
+        self.version += 1
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between BEGIN and COMMIT or ROLLBACK."""
+        return self._saved is not None
+
+    def begin(self) -> None:
+        """Starts a transaction.
+
+        Raises:
+            OperationalError: One is running.
+        """
+        if self._saved is not None:
+            raise OperationalError(
+                "A transaction is running already", hint="COMMIT or ROLLBACK it first."
+            )
+        self._saved = dict(self.objects)
+
+    def commit(self) -> None:
+        """Keeps what the transaction did.
+
+        Raises:
+            OperationalError: None is running.
+        """
+        if self._saved is None:
+            raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        self._saved = None
+
+    def rollback(self) -> None:
+        """Undoes what the transaction did.
+
+        Raises:
+            OperationalError: None is running.
+        """
+        if self._saved is None:
+            raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        self.objects, self._saved = self._saved, None
+        self.version += 1
+
+
+def owner(array: np.ndarray) -> object:
+    """The object whose memory an array shows."""
+    base: Any = array
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    return base
+
+
+def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
+    """A contiguous, read-only array that nobody else can change.
+
+    Args:
+        array: A result.
+        foreign: Ids of the owners of memory that is not ours, as `owner` finds them.
+    """
+    shared = id(owner(array)) in foreign or not array.flags.c_contiguous
+    kept = np.array(array, order="C", copy=True) if shared else array.view()
+    kept.flags.writeable = False
+    return kept

@@ -1,0 +1,50 @@
+"""Integer intervals of expressions: what proves a bound, or that nothing overflows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from einsql.algebra import SCALARS, Interval, cast_interval
+from einsql.einsum import Call, Const, Expr, Label
+from einsql.schema import DType
+
+
+def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Interval:
+    """Inclusive bounds of an integer expression before it is checked against its type.
+
+    Args:
+        expr: An expression; anything but an integer or BOOLEAN gives None.
+        bounds: `[lo, hi)` of each label the expression may read.
+    """
+    if isinstance(expr, Const):
+        return (int(expr.value), int(expr.value)) if expr.dtype.is_integer else None
+    if isinstance(expr, Label):
+        lo, hi = bounds[expr.name]
+        return (lo, max(lo, hi - 1))
+    if not expr.dtype.is_integer:
+        return None
+    if not isinstance(expr, Call):
+        return expr.dtype.range
+    if expr.fn == "cast":
+        source = expr.args[0].dtype
+        return cast_interval(interval(expr.args[0], bounds), source, expr.dtype)
+    through = SCALARS[expr.fn].interval
+    return None if through is None else through(*(interval(a, bounds) for a in expr.args))
+
+
+def interval(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Interval:
+    """Inclusive bounds of an integer expression's value, given that it did not raise."""
+    raw = raw_interval(expr, bounds)
+    if not expr.dtype.is_integer:
+        return (0, 1) if expr.dtype is DType.BOOLEAN else None
+    lo, hi = expr.dtype.range
+    return (lo, hi) if raw is None else (max(lo, raw[0]), min(hi, raw[1]))
+
+
+def never_overflows(expr: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    """True if an integer operation provably stays within its type."""
+    raw = raw_interval(expr, bounds)
+    if raw is None or not expr.dtype.is_integer:
+        return False
+    lo, hi = expr.dtype.range
+    return lo <= raw[0] and raw[1] <= hi

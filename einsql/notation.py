@@ -1,0 +1,86 @@
+"""`einsql.einsum`: the one-liner, the same engine without SQL text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.einsum import Input
+from einsql.engine.relation import Fields
+from einsql.errors import ProgrammingError
+from einsql.planning import BinderCatalog, Plan, array_relation, caller_scope, make_plan
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sql.einsum_call import Spec, einsum_relation, parse_spec
+from einsql.sql.scope import Column, Relation
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+
+def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
+    """Evaluates an einsum expression over arrays, as numpy.einsum does.
+
+    Args:
+        con: Whose engine and settings to use.
+        text: The expression, such as 'ij,jk->ik', with ellipsis or implicit output.
+        operands: One array for each term; axes of length 1 stretch as in NumPy.
+
+    Returns:
+        A new array; sums over nothing are 0.
+
+    Raises:
+        ProgrammingError: The expression does not fit the arrays.
+    """
+    held = [array_relation(a) for a in operands]
+    forms = tuple((h.schema.shape, h.schema.values[0].dtype) for h in held)
+    key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
+    plan = con._plans.get(key)
+    if plan is None:
+        plan = _plan(con, text, forms)
+        con._remember(key, plan)
+    inputs: dict[str, Fields] = {}
+    for n, relation in enumerate(held):
+        array = relation.fields["val"]
+        kept = plan.notices[n]
+        inputs[f"x{n}"] = {"val": array[_index(kept)] if kept else array}
+    fields = plan.program.run(inputs, con._tick)
+    result = np.asarray(fields["val"])
+    present = fields.get(PRESENT)
+    if present is not None and not present.all():
+        result = np.where(present, result, np.zeros((), result.dtype))
+    shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values())
+    return result.copy() if shared else result
+
+
+def _index(kept: str) -> tuple[int | slice, ...]:
+    """'k1k' keeps axes 0 and 2 and takes the only element of axis 1."""
+    return tuple(0 if c == "1" else slice(None) for c in kept)
+
+
+def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DType]]) -> Plan:
+    spec = parse_spec(text, [len(shape) for shape, _ in forms])
+    extents: dict[str, int] = {}
+    for labels, (shape, _) in zip(spec.inputs, forms, strict=True):
+        for label, n in zip(labels, shape, strict=True):
+            known = extents.get(label, 1)
+            if known != n and 1 not in (known, n):
+                raise ProgrammingError(f"einsum label '{label}' has the extents {known} and {n}")
+            extents[label] = known if n == 1 else n
+    relations: list[Relation] = []
+    terms: list[tuple[str, ...]] = []
+    kept: list[str] = []
+    for n, (labels, (shape, dtype)) in enumerate(zip(spec.inputs, forms, strict=True)):
+        stretched = [length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)]
+        kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
+        axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
+        keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
+        node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)))
+        columns = [Column(k.name, DType.BIGINT, key=k.name) for k in keys]
+        relations.append(Relation(node, (*columns, Column("val", dtype, field="val"))))
+        terms.append(tuple(x for x, _ in axes))
+    stays = con.settings.float_math == "float"
+    relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
+    catalog = BinderCatalog(con.store, con.settings, caller_scope, con._tick)
+    return make_plan(relation, catalog, kept)

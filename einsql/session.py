@@ -1,0 +1,495 @@
+"""Connections: the one place where SQL, optimizer, engine and kernels are joined."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sqlglot import exp
+
+from einsql import changes, errors
+from einsql.cursor import Cursor, Parameters
+from einsql.einsum import TRUE, EinSum, Expr, Output
+from einsql.engine.relation import Fields
+from einsql.engine.result import Result
+from einsql.engine.store import Definition, Store, Tensor, owner
+from einsql.errors import (
+    Error,
+    InterfaceError,
+    InterruptedError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    suggest,
+)
+from einsql.explain import explain_rows
+from einsql.notation import run_einsum
+from einsql.planning import (
+    BinderCatalog,
+    Plan,
+    Settings,
+    array_relation,
+    caller_scope,
+    compiled,
+    current_inputs,
+    make_plan,
+    with_deep_stack,
+)
+from einsql.schema import Schema
+from einsql.sql import statements as st
+from einsql.sql.macros import Macro
+from einsql.sql.query import QueryBinder
+from einsql.sql.scope import Relation
+
+CACHED_PLANS = 512
+SHALLOW = 2000
+"""Texts below this many characters parse on the caller's own stack."""
+
+
+class Connection:
+    """A database session.
+
+    Attributes:
+        notices: What statements wanted to say without failing; drained by the console.
+        progress: Called with the fraction done from the executing thread, or None.
+    """
+
+    Warning = errors.Warning
+    Error = errors.Error
+    InterfaceError = errors.InterfaceError
+    DatabaseError = errors.DatabaseError
+    DataError = errors.DataError
+    OperationalError = errors.OperationalError
+    IntegrityError = errors.IntegrityError
+    InternalError = errors.InternalError
+    ProgrammingError = errors.ProgrammingError
+    NotSupportedError = errors.NotSupportedError
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.settings = Settings()
+        self.notices: list[str] = []
+        self.progress: Callable[[float], None] | None = None
+        self._plans: dict[object, Plan] = {}
+        self._interrupted = threading.Event()
+        self._closed = False
+        self._parameters: Sequence[object] = ()
+        self._inputs: dict[str, Fields] = {}
+        self._busy = threading.RLock()
+
+    # ---- the public face
+
+    def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
+        """Runs every statement of a text and returns a cursor on the last one's result.
+
+        Args:
+            sql: One or more statements.
+            parameters: Values for `?` and `$1`; only with a single statement.
+
+        Raises:
+            Error: With the position in the text.
+        """
+        return self.cursor().execute(sql, parameters)
+
+    def cursor(self) -> Cursor:
+        """A new cursor."""
+        self._open()
+        return Cursor(self)
+
+    def register(self, name: str, array: object, dims: Sequence[str] | None = None) -> None:
+        """Gives an array a name in SQL, without a copy when it is dense.
+
+        Args:
+            name: The tensor's name.
+            array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
+            dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
+
+        Raises:
+            InterfaceError: It is no array of a tensor type, or names do not fit its axes.
+        """
+        self._open()
+        held = array_relation(array, None if dims is None else tuple(dims))
+        schema = held.schema
+        columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
+        self.store.put(Tensor(name, held, columns, borrowed=True))
+
+    def unregister(self, name: str) -> None:
+        """Forgets a registered array."""
+        found = self.store.get(name)
+        if not isinstance(found, Tensor) or not found.borrowed:
+            raise ProgrammingError(f'No array is registered as "{name}"')
+        self.store.remove(name)
+
+    def explain(self, sql: str, *, analyze: bool = False, verbose: bool = False) -> str:
+        """The plan of a SELECT as text."""
+        words = "EXPLAIN" + " ANALYZE" * analyze + " VERBOSE" * verbose
+        rows = self.execute(f"{words} {sql}").fetchall()
+        return "\n".join(str(r[0]) for r in rows)
+
+    def split(self, sql: str) -> list[tuple[int, str]]:
+        """Splits a script into (offset, text) of its statements."""
+        return st.split(sql)
+
+    def is_complete(self, text: str) -> bool:
+        """True if the text ends with a semicolon outside quotes and comments."""
+        try:
+            tokens = st.tokenize(text)
+        except Error:
+            return False
+        return bool(tokens) and tokens[-1].text == ";"
+
+    def interrupt(self) -> None:
+        """Cancels the running statement from another thread."""
+        self._interrupted.set()
+
+    def commit(self) -> None:
+        """Commits the running transaction; nothing without one."""
+        self._open()
+        if self.store.in_transaction:
+            self.store.commit()
+
+    def rollback(self) -> None:
+        """Undoes the running transaction; nothing without one."""
+        self._open()
+        if self.store.in_transaction:
+            self.store.rollback()
+
+    def close(self) -> None:
+        """Closes the connection and frees what it holds."""
+        self._closed = True
+        self._plans.clear()
+        self.store = Store()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- running statements
+
+    def _open(self) -> None:
+        if self._closed:
+            raise InterfaceError("The connection is closed")
+
+    def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
+        if isinstance(parameters, Mapping):
+            raise NotSupportedError("Parameters are numbered", hint="Give a list for ? or $1.")
+        given = () if parameters is None else tuple(parameters)
+        with self._busy:
+            self._interrupted.clear()
+            key = (sql, given, tuple(type(p) for p in given)) if given else sql
+            try:
+                plan = self._plans.get(key)
+            except TypeError:  # an unhashable parameter is refused by the binder, with a reason
+                plan = None
+            if plan is not None:
+                inputs = current_inputs(plan, self.store, caller_scope)
+                if inputs is not None:
+                    cursor._show(plan.result(inputs, self._tick), plan.description)
+                    return
+            self._run_text(sql, given, cursor, key)
+
+    def _run_text(
+        self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object
+    ) -> None:
+        try:
+            parts = st.split(sql)
+        except Error as error:
+            raise error.locate(sql) from None
+        if not parts:
+            raise ProgrammingError("There is no statement to run")
+        if given and len(parts) > 1:
+            raise ProgrammingError("Parameters need a single statement")
+        self._parameters = given
+        for offset, text in parts:
+            cursor._clear()
+            try:
+                with located(text, offset, sql):
+                    run = lambda text=text: self._statement(text, cursor, key, len(parts) == 1)  # noqa: E731
+                    run() if len(text) < SHALLOW else with_deep_stack(run)
+            except RecursionError:
+                raise ProgrammingError("The statement nests too deeply") from None
+            except MemoryError:
+                raise OperationalError("There is not enough memory for this statement") from None
+
+    def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+        statement = st.parse(text)
+        if isinstance(statement, st.Query):
+            plan = self.plan(statement.tree)
+            if alone and not plan.volatile:
+                self._remember(key, plan)
+            cursor._show(plan.result(self._inputs, self._tick), plan.description)
+            return
+        self._other(statement, cursor)
+
+    def _other(self, statement: st.Statement, cursor: Cursor) -> None:
+        match statement:
+            case st.Explain():
+                cursor._list(("explain",), self._explain(statement))
+            case st.CreateTensor():
+                cursor._changed(changes.create_tensor(self, statement))
+            case st.CreateView():
+                self._create_view(statement)
+            case st.CreateMacro():
+                self._create_macro(statement)
+            case st.Drop():
+                self._drop(statement)
+            case st.Change(tree=exp.Insert() as tree):
+                cursor._changed(changes.insert(self, tree))
+            case st.Change(tree=exp.Update() as tree):
+                cursor._changed(changes.update(self, tree))
+            case st.Change(tree=exp.Delete() as tree):
+                cursor._changed(changes.delete(self, tree))
+            case st.Copy():
+                cursor._changed(changes.copy(self, statement))
+            case st.Set():
+                self._set(statement)
+            case st.Show():
+                self._show(statement, cursor)
+            case st.Transaction(action="BEGIN"):
+                self.store.begin()
+            case st.Transaction(action="COMMIT"):
+                self.store.commit()
+            case st.Transaction():
+                self.store.rollback()
+            case _:
+                raise errors.InternalError(f"No way to run {type(statement).__name__}")
+
+    # ---- queries
+
+    def query_binder(self) -> QueryBinder:
+        """A binder over this connection's catalog and the statement's parameters."""
+        self._inputs = {}
+        catalog = BinderCatalog(
+            self.store, self.settings, caller_scope, self._tick, fields=self._inputs
+        )
+        return QueryBinder(catalog, self._parameters, self.notices)
+
+    def plan(self, tree: exp.Query) -> Plan:
+        """Binds, optimises and compiles a query."""
+        binder = self.query_binder()
+        return self._plan(binder.bind(tree), binder)
+
+    def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:
+        assert isinstance(binder.catalog, BinderCatalog)
+        return make_plan(relation, binder.catalog, self.notices)
+
+    def select(self, tree: exp.Query) -> Result:
+        """Runs a query inside another statement."""
+        return self.plan(tree).result(self._inputs, self._tick)
+
+    def run_bound(self, relation: Relation, binder: QueryBinder) -> Result:
+        """Runs a relation bound by the given binder."""
+        return self._plan(relation, binder).result(self._inputs, self._tick)
+
+    def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
+        """Runs a bare node bound by the given binder; its own fields, flags included."""
+        return self._plan(Relation(node, ()), binder).program.run(self._inputs, self._tick)
+
+    def evaluate(self, expr: Expr) -> Any:
+        """The value of an expression without columns."""
+        node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
+        return compiled(node, self.settings).run({}, self._tick)["c"].item()
+
+    def borrowed(self) -> set[int]:
+        """Ids of the memory owners of the running statement's inputs."""
+        return {id(owner(a)) for given in self._inputs.values() for a in given.values()}
+
+    def writable(self, name: str) -> Tensor:
+        """The tensor of a name, for changing.
+
+        Raises:
+            ProgrammingError: There is none, or it is a registered array or a view.
+        """
+        found = self.store.get(name)
+        if isinstance(found, Tensor) and not found.borrowed:
+            return found
+        if found is None:
+            known = [o.name for o in self.store.objects.values() if isinstance(o, Tensor)]
+            raise ProgrammingError(
+                f'There is no tensor "{name}"', hint=suggest(name, known, "tensor")
+            )
+        what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
+        raise ProgrammingError(
+            f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."
+        )
+
+    def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
+        """NumPy's einsum through this connection's engine; empty sums are zeros."""
+        return run_einsum(self, spec, arrays)
+
+    def _tick(self, fraction: float) -> None:
+        if self._interrupted.is_set():
+            self._interrupted.clear()
+            raise InterruptedError("The statement was cancelled")
+        if self.progress is not None:
+            self.progress(fraction)
+
+    def _remember(self, key: object, plan: Plan) -> None:
+        try:
+            if len(self._plans) >= CACHED_PLANS:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = plan
+        except TypeError:  # as above: an unhashable parameter
+            return
+
+    # ---- definitions and settings
+
+    def _explain(self, statement: st.Explain) -> list[tuple[str]]:
+        inner = statement.statement
+        if isinstance(inner, st.CreateTensor) and inner.query is not None:
+            inner = st.Query(inner.query)
+        if not isinstance(inner, st.Query):
+            raise NotSupportedError("EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT")
+        plan = self.plan(inner.tree)
+        measures = None
+        if statement.analyze:
+            _, measures = plan.program.measured(self._inputs, self._tick)
+        return explain_rows(plan, statement.verbose, measures)
+
+    def _create_view(self, statement: st.CreateView) -> None:
+        taken = self.store.get(statement.name)
+        if taken is not None and not (
+            statement.replace and isinstance(taken, Definition) and taken.kind == "view"
+        ):
+            raise ProgrammingError(
+                f'There is something named "{statement.name}" already',
+                hint="CREATE OR REPLACE VIEW replaces a view.",
+            )
+        self.query_binder().bind(statement.query)  # a wrong view is refused now
+        self.store.put(Definition(statement.name, "view", statement.query, statement.text))
+
+    def _create_macro(self, statement: st.CreateMacro) -> None:
+        name = f"{statement.name}()"
+        if self.store.get(name) is not None and not statement.replace:
+            raise ProgrammingError(
+                f'There is a macro "{statement.name}" already',
+                hint="CREATE OR REPLACE MACRO replaces it.",
+            )
+        macro = Macro(
+            statement.name, statement.parameters, statement.body, statement.is_table, statement.text
+        )
+        self.store.put(Definition(name, "macro", macro, statement.text))
+
+    def _drop(self, statement: st.Drop) -> None:
+        name = f"{statement.name}()" if statement.kind == "macro" else statement.name
+        found = self.store.get(name)
+        kind = None if found is None else "tensor" if isinstance(found, Tensor) else found.kind
+        if kind == statement.kind:
+            self.store.remove(name)
+        elif kind is not None:
+            raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
+        elif not statement.if_exists:
+            known = [o.name for o in self.store.objects.values()]
+            raise ProgrammingError(
+                f'There is no {statement.kind} "{statement.name}"',
+                hint=suggest(statement.name, known, "name"),
+            )
+
+    def _set(self, statement: st.Set) -> None:
+        self.settings = changed_settings(self.settings, statement.name, statement.value)
+        self._plans.clear()
+
+    def _show(self, statement: st.Show, cursor: Cursor) -> None:
+        if statement.what == "settings":
+            rows = [(n, setting_text(self.settings, n)) for n in SETTINGS]
+            cursor._list(("name", "value"), list(rows))
+        elif statement.what == "tensors":
+            tensors = [o for o in self.store.objects.values() if isinstance(o, Tensor)]
+            cursor._list(
+                ("name", "keys", "values", "bytes"),
+                [
+                    (t.name, key_text(t.relation.schema), value_text(t.relation.schema),
+                     t.relation.nbytes)
+                    for t in sorted(tensors, key=lambda t: t.name)
+                ],
+            )  # fmt: skip
+        else:
+            self._describe(statement, cursor)
+
+    def _describe(self, statement: st.Show, cursor: Cursor) -> None:
+        binder = self.query_binder()
+        if statement.query is not None:
+            relation = binder.bind(statement.query)
+        else:
+            relation = binder.named(statement.name, exp.to_identifier(statement.name))
+        bounds = {k.name: k for k in relation.node.schema.keys}
+        rows = [
+            (c.name, c.dtype.value, "" if c.key is None else _range_text(bounds[c.key]))
+            for c in relation.columns
+        ]
+        cursor._list(("column_name", "column_type", "key"), list(rows))
+
+
+@contextmanager
+def located(text: str, offset: int, sql: str) -> Iterator[None]:
+    """Makes positions in a statement count from the start of the whole script."""
+    try:
+        yield
+    except Error as error:
+        if error.position is not None:
+            error.position += offset
+        error.sql = sql
+        raise
+
+
+_CHOICES = {
+    "float_math": ("float", "double"),
+    "fallback": ("on", "off"),
+    "jit": ("auto", "always", "never"),
+}
+SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access")
+
+
+def changed_settings(settings: Settings, name: str, value: str) -> Settings:
+    """The settings after SET name = value.
+
+    Raises:
+        ProgrammingError: There is no such setting or value.
+    """
+    if name in _CHOICES:
+        if value.lower() not in _CHOICES[name]:
+            choices = ", ".join(_CHOICES[name])
+            raise ProgrammingError(f"{name} cannot be {value}", hint=f"Values are {choices}.")
+        return replace(settings, **{name: value.lower()})
+    if name == "disabled_rules":
+        rules = frozenset(r.strip() for r in value.split(",") if r.strip())
+        return replace(settings, disabled_rules=rules)
+    if name == "enable_external_access":
+        if value.lower() not in ("true", "false", "on", "off", "1", "0"):
+            raise ProgrammingError(f"{name} is true or false, not {value}")
+        on = value.lower() in ("true", "on", "1")
+        if on and not settings.enable_external_access:
+            raise ProgrammingError("enable_external_access cannot be turned on again")
+        return replace(settings, enable_external_access=on)
+    raise ProgrammingError(
+        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "setting")
+    )
+
+
+def setting_text(settings: Settings, name: str) -> str:
+    """A setting's value as SET takes it."""
+    value = getattr(settings, name)
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return str(value).lower()
+
+
+def key_text(schema: Schema) -> str:
+    """Keys as `i:64, j:0..8`."""
+    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
+
+
+def value_text(schema: Schema) -> str:
+    """Values as `val FLOAT`."""
+    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
+
+
+def _range_text(key: Any) -> str:
+    return str(key.hi) if key.lo == 0 else f"{key.lo}..{key.hi}"
+

@@ -1,0 +1,215 @@
+"""Aggregates, spelled with the algebra's base reductions over a domain.
+
+COUNT is a SUM of ones, AVG a SUM over a COUNT, VARIANCE a second pass over the squared
+distances from the mean and LOGSUMEXP a second pass of EXP(x - max), so partial results
+merge exactly as the base reductions do. Presence and validity are BOOL_OR outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from einsql.einsum import (
+    FALSE,
+    TRUE,
+    Const,
+    EinSum,
+    Expr,
+    Output,
+    Value,
+    call,
+    conj,
+    renumber,
+)
+from einsql.errors import ProgrammingError
+from einsql.schema import PRESENT, DType
+from einsql.sql.domain import Domain
+from einsql.sql.typed import Decimal, Typed, apply, choose, convert
+
+AGGREGATES: dict[type[exp.Expression] | str, str] = {
+    exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
+    exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
+    exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
+    exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArgMin: "arg_min",
+    exp.ArgMax: "arg_max", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
+    "var_samp": "var_samp", "countif": "count_if",
+}  # fmt: skip
+"""Syntax nodes and function names of the aggregates."""
+
+AGGREGATE_NAMES = sorted(
+    {*AGGREGATES.values(), "variance", "stddev", "mean"}
+)
+"""What a user can call, for hints and completion."""
+
+
+@dataclass
+class Aggregation:
+    """Aggregates over one domain, grouped by `keys`.
+
+    Attributes:
+        grouped: False for a SELECT without GROUP BY: its one row always exists.
+        later: Outputs of a second pass, which reads the first pass's results.
+    """
+
+    domain: Domain
+    keys: tuple[str, ...]
+    grouped: bool
+    float_stays: bool
+    outputs: list[Output] = field(default_factory=list)
+    later: list[Output] = field(default_factory=list)
+
+    def bind(self, name: str, args: list[Typed], where: Expr) -> Typed:
+        """Binds an aggregate call; the result's Values number the first pass as operand
+        0 and the second pass as operand 1.
+
+        Args:
+            name: One of AGGREGATES' values.
+            args: Arguments over the domain.
+            where: The FILTER condition.
+
+        Raises:
+            ProgrammingError: The argument does not fit the aggregate.
+        """
+        selected = conj(where, *(a.valid for a in args))
+        if any(a.type is None for a in args):
+            return Typed(Const(0, DType.BIGINT), DType.BIGINT) if name == "count" else Typed(
+                Const(0, DType.INTEGER), DType.INTEGER, FALSE
+            )
+        if name == "count":
+            return self._count(selected)
+        if name == "count_if":
+            return self._count(conj(selected, convert(args[0], DType.BOOLEAN).value))
+        if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
+            return self._float_statistic(name, args[0], selected)
+        return self._base(name, args, selected)
+
+    def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
+        first = args[0]
+        if name in ("sum", "product"):
+            first, result = self._summable(name, first)
+        elif name in ("bool_and", "bool_or"):
+            first = convert(first, DType.BOOLEAN)
+            result = DType.BOOLEAN
+        else:
+            result = first.value.dtype
+        values = [first.value]
+        if name in ("arg_min", "arg_max"):
+            values.append(args[1].value)
+        field_ = self._output(name, tuple(values), result, selected)
+        shown = first.type if isinstance(first.type, Decimal) else result
+        return Typed(Value(0, field_, result), shown, self._found(selected))
+
+    def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+        if isinstance(t.type, Decimal):
+            if name == "sum":
+                return t, DType.BIGINT
+            t = convert(t, DType.DOUBLE)
+        if t.type is DType.HALF:
+            t = convert(t, DType.FLOAT)
+        assert isinstance(t.type, DType)
+        if t.type.is_float:
+            result = t.type if self.float_stays else DType.DOUBLE
+            return convert(t, result), result
+        if name == "product":
+            return convert(t, DType.DOUBLE), DType.DOUBLE
+        return convert(t, DType.BIGINT), DType.BIGINT
+
+    def _count(self, selected: Expr) -> Typed:
+        one = Const(1, DType.BIGINT)
+        return Typed(
+            Value(0, self._output("sum", (one,), DType.BIGINT, selected), DType.BIGINT),
+            DType.BIGINT,
+        )
+
+    def _found(self, selected: Expr) -> Expr:
+        """Whether any selected point exists; TRUE for groups with nothing filtered."""
+        if self.grouped and selected == TRUE:
+            return TRUE
+        flag = self._output("bool_or", (TRUE,), DType.BOOLEAN, selected)
+        return Value(0, flag, DType.BOOLEAN)
+
+    def _float_statistic(self, name: str, t: Typed, selected: Expr) -> Typed:
+        if t.type is DType.BOOLEAN:
+            raise ProgrammingError(
+                f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
+            )
+        stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF)
+        real = DType.FLOAT if stays else DType.DOUBLE
+        x = convert(t, real)
+        if name == "logsumexp":
+            return self._logsumexp(x, real, selected)
+        total = Value(0, self._output("sum", (x.value,), real, selected), real)
+        count = self._count(selected)
+        mean = apply("div", [Typed(total, real), convert(count, real)], stays)
+        found = self._found(selected)
+        if name == "avg":
+            return Typed(mean.value, real, found)
+
+        centre = call("sub", real, x.value, _first_pass(mean.value))
+        square = call("mul", real, centre, centre)
+        spread = Value(1, self._second("sum", square, real, selected), real)
+        sample = name.endswith("samp")
+        degrees = count
+        if sample:
+            one = Typed(Const(1, DType.BIGINT), DType.BIGINT)
+            degrees = apply("sub", [count, one], stays)
+        result = apply("div", [Typed(spread, real), convert(degrees, real)], stays)
+        if name.startswith("stddev"):
+            result = apply("sqrt", [result], stays)
+        enough = found
+        if sample:
+            several = call("lt", DType.BOOLEAN, Const(1, DType.BIGINT), count.value)
+            enough = conj(found, several)
+        return Typed(result.value, real, enough)
+
+    def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
+        top = Value(0, self._output("max", (x.value,), real, selected), real)
+
+        shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
+        total = Value(1, self._second("sum", shifted, real, selected), real)
+        log = call("add", real, top, call("ln", real, total))
+        finite = call("isfinite", DType.BOOLEAN, top)
+        value = choose(finite, Typed(log, real), Typed(top, real), real).value
+        return Typed(value, real, self._found(selected))
+
+    def _output(
+        self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr
+    ) -> str:
+        for o in self.outputs:
+            if (o.reduction, o.args, o.dtype, o.where) == (reduction, args, dtype, where):
+                return o.name
+        name = f"{reduction}_{len(self.outputs)}"
+        self.outputs.append(Output(name, args, dtype, reduction, where))
+        return name
+
+    def _second(self, reduction: str, arg: Expr, dtype: DType, where: Expr) -> str:
+        name = f"{reduction}_{len(self.outputs)}_{len(self.later)}"
+        self.later.append(Output(name, (arg,), dtype, reduction, where))
+        return name
+
+    def finish(self) -> list[EinSum]:
+        """The first pass and, if an aggregate needs one, the second."""
+        outputs = list(self.outputs)
+        if self.grouped or not outputs:
+            outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
+        first = self.domain.node(self.keys, outputs)
+        if not self.later:
+            return [first]
+        again = self.domain.copy()
+        number = again.lookup(first, self.keys)
+        outputs = [
+            replace(o, args=tuple(renumber(a, {_FIRST_PASS: number}) for a in o.args))
+            for o in self.later
+        ]
+        return [first, again.node(self.keys, outputs)]
+
+
+_FIRST_PASS = -1
+"""Operand number of the first pass inside the second, until `finish` knows it."""
+
+
+def _first_pass(expr: Expr) -> Expr:
+    """The first pass's results, read from within the second pass."""
+    return renumber(expr, {0: _FIRST_PASS})

@@ -1,0 +1,287 @@
+"""The points a SELECT ranges over: labels with bounds, operands, and conditions solved.
+
+A condition that is an equality of keys merges labels, a comparison of a key with a
+constant narrows its bounds, an equality of a key with an expression makes the label
+derived (a gather or an index computation), and the rest becomes the guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from einsql.algebra import Interval
+from einsql.einsum import (
+    FALSE,
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Operand,
+    Output,
+    Value,
+    conj,
+    conjuncts,
+    labels_of,
+    operands_of,
+    relabel,
+)
+from einsql.intervals import interval
+from einsql.schema import PRESENT, DType
+
+
+@dataclass
+class Domain:
+    """A domain under construction; `axes` maps each raw label to `[lo, hi)`."""
+
+    axes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    operands: list[Operand] = field(default_factory=list)
+    defines: dict[str, Expr] = field(default_factory=dict)
+    guards: list[Expr] = field(default_factory=list)
+    merged: dict[str, str] = field(default_factory=dict)
+    outer: frozenset[str] = frozenset()
+    """Labels of an enclosing SELECT; they must stay free here."""
+
+    def fresh(self, hint: str, lo: int, hi: int) -> str:
+        """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
+        name, n = hint, 1
+        while name in self.axes or name in self.merged:
+            name, n = f"{hint}_{n}", n + 1
+        self.axes[name] = (lo, max(lo, hi))
+        return name
+
+    def scan(self, node: Node) -> tuple[int, dict[str, str]]:
+        """Adds an operand with fresh labels; returns its number and key → label."""
+        labels = {k.name: self.fresh(k.name, k.lo, k.hi) for k in node.schema.keys}
+        return self.attach(node, tuple(labels.values())), labels
+
+    def attach(self, node: Node, labels: tuple[str, ...]) -> int:
+        """Adds an operand over given labels and requires its tuples to be present."""
+        number = self.lookup(node, labels)
+        if node.schema.has(PRESENT):
+            self.guards.append(Value(number, PRESENT, DType.BOOLEAN))
+        return number
+
+    def lookup(self, node: Node, labels: tuple[str, ...]) -> int:
+        """Adds an operand whose absent tuples read as NULL instead of dropping points."""
+        self.operands.append(Operand(node, labels))
+        return len(self.operands) - 1
+
+    def find(self, label: str) -> str:
+        """The label that a raw label was merged into."""
+        while label in self.merged:
+            label = self.merged[label]
+        return label
+
+    def canonical(self, expr: Expr) -> Expr:
+        """An expression over merged labels."""
+        return relabel(expr, {raw: self.find(raw) for raw in self.merged}) if self.merged else expr
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Bounds of every raw label, as intervals.py wants them."""
+        found = {raw: self.axes[self.find(raw)] for raw in self.merged}
+        return {**self.axes, **found}
+
+    def interval(self, expr: Expr) -> Interval:
+        """Inclusive interval of an integer expression over this domain."""
+        return interval(expr, self.bounds())
+
+    def require(self, condition: Expr) -> None:
+        """Restricts the domain to the points where a BOOLEAN expression holds."""
+        for term in conjuncts(condition):
+            if not self._solve(self.canonical(term)):
+                self.guards.append(term)
+
+    def _solve(self, term: Expr) -> bool:
+        if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
+            return False
+        a, b = term.args
+        if term.fn == "eq":
+            return self._equate(a, b) or self._equate(b, a)
+        if isinstance(a, Label) and isinstance(b, Const) and b.dtype.is_integer:
+            return self._narrow(a.name, None, int(b.value) + (term.fn == "le"))
+        if isinstance(b, Label) and isinstance(a, Const) and a.dtype.is_integer:
+            return self._narrow(b.name, int(a.value) + (term.fn == "lt"), None)
+        return False
+
+    def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
+        if label in self.outer:
+            return False
+        low, high = self.axes[label]
+        low = low if lo is None else max(low, min(lo, high))
+        high = high if hi is None else min(high, max(hi, low))
+        self.axes[label] = (low, max(low, high))
+        return True
+
+    def _equate(self, a: Expr, b: Expr) -> bool:
+        if not isinstance(a, Label):
+            return False
+        if isinstance(b, Const) and b.dtype.is_integer:
+            return self._narrow(a.name, int(b.value), int(b.value) + 1)
+        if isinstance(b, Label):
+            return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
+        whole = b.dtype.is_integer and a.name not in self.outer
+        if not whole or a.name in self.defines or a.name in self.reach(b):
+            return False
+        self.defines[a.name] = b
+        return True
+
+    def _merge(self, keep: str, drop: str) -> bool:
+        if drop in self.outer or (keep in self.defines and drop in self.defines):
+            return False
+        if keep in self.outer and not self._covers(drop, keep):
+            if drop in self.defines:
+                return False
+            self.defines[drop] = Label(keep)
+            return True
+        if keep in self.defines and drop in self.reach(self.defines[keep]):
+            return False
+        if drop in self.defines:
+            if keep in self.reach(self.defines[drop]) or keep in self.outer:
+                return False
+            self.defines[keep] = self.defines.pop(drop)
+        lo, hi = self.axes.pop(drop)
+        low, high = self.axes[keep]
+        lo, hi = max(lo, low), min(hi, high)
+        self.axes[keep] = (lo, max(lo, hi))
+        self.merged[drop] = keep
+        return True
+
+    def _covers(self, label: str, outer: str) -> bool:
+        """True if merging leaves an enclosing SELECT's label with all its values."""
+        lo, hi = self.axes[outer]
+        return self.axes[label][0] <= lo and hi <= self.axes[label][1]
+
+    def reach(self, expr: Expr) -> set[str]:
+        """Labels an expression depends on, through definitions."""
+        found: set[str] = set()
+        todo = {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
+        while todo:
+            label = todo.pop()
+            found.add(label)
+            define = self.defines.get(label)
+            if define is not None:
+                new = {self.find(n) for n in labels_of(define)} | self._indexes(define)
+                todo |= new - found
+        return found
+
+    def _indexes(self, expr: Expr) -> set[str]:
+        """Labels that index the operands an expression reads."""
+        return {
+            self.find(label) for n in operands_of(expr) for label in self.operands[n].labels
+        }
+
+    def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
+        """Adds a label computed by an expression."""
+        label = self.fresh(hint, lo, hi)
+        self.defines[label] = define
+        return label
+
+    def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
+        """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
+        lo, hi = self.axes[label]
+        ends = (sign * lo + offset, sign * (hi - 1) + offset)
+        new = self.fresh(hint, min(ends), max(min(ends), max(ends) + 1) if hi > lo else min(ends))
+        shifted: Expr = Label(new)
+        if offset:
+            shifted = Call("sub", (shifted, Const(offset, DType.BIGINT)), DType.BIGINT)
+        if sign < 0:
+            shifted = Call("neg", (shifted,), DType.BIGINT)
+        self.defines[label] = shifted
+        return new
+
+    @property
+    def free(self) -> list[str]:
+        """Merged labels that are not derived, in order of appearance."""
+        return [label for label in self.axes if label not in self.defines]
+
+    @property
+    def guard(self) -> Expr:
+        """Every condition that could not be solved."""
+        return conj(*(self.canonical(g) for g in self.guards))
+
+    @property
+    def total(self) -> bool:
+        """True if every point of the free domain provably exists."""
+        return self.guard == TRUE and all(self._proven(label) for label in self.defines)
+
+    def _proven(self, label: str) -> bool:
+        found = self.interval(self.canonical(self.defines[label]))
+        lo, hi = self.axes[label]
+        return found is not None and lo <= found[0] and found[1] < hi
+
+    def copy(self) -> Domain:
+        """An independent copy over the same nodes."""
+        return Domain(
+            dict(self.axes),
+            list(self.operands),
+            dict(self.defines),
+            list(self.guards),
+            dict(self.merged),
+            self.outer,
+        )
+
+    def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
+        """Builds the EinSum over this domain; outputs may use raw labels."""
+        order = self._ordered()
+        axes = tuple(
+            Axis(n, *self.axes[n], None if d is None else self.canonical(d))
+            for n, d in ((n, self.defines.get(n)) for n in order)
+        )
+        operands = tuple(
+            Operand(o.source, tuple(self.find(n) for n in o.labels)) for o in self.operands
+        )
+        changed = tuple(
+            Output(
+                o.name,
+                tuple(self.canonical(a) for a in o.args),
+                o.dtype,
+                o.reduction,
+                self.canonical(o.where),
+            )
+            for o in outputs
+        )
+        guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
+        return EinSum(axes, operands, guard, tuple(keys), changed)
+
+    def _ordered(self) -> list[str]:
+        """Free labels first, then derived ones after what they depend on."""
+        order = self.free
+        waiting = [n for n in self.axes if n in self.defines]
+        while waiting:
+            ready = [n for n in waiting if self._direct(n) <= set(order)]
+            order += ready
+            waiting = [n for n in waiting if n not in ready]
+        return order
+
+    def _direct(self, label: str) -> set[str]:
+        define = self.defines[label]
+        return {self.find(n) for n in labels_of(define)} | self._indexes(define)
+
+
+def affine(expr: Expr) -> tuple[str, int, int] | None:
+    """(label, ±1, offset) of an expression ±label + offset, or None."""
+    if isinstance(expr, Label):
+        return expr.name, 1, 0
+    if not isinstance(expr, Call):
+        return None
+    if expr.fn == "neg":
+        inner = affine(expr.args[0])
+        return None if inner is None else (inner[0], -inner[1], -inner[2])
+    if expr.fn not in ("add", "sub"):
+        return None
+    a, b = expr.args
+    flip = -1 if expr.fn == "sub" else 1
+    if isinstance(b, Const):
+        inner = affine(a)
+        return None if inner is None else (inner[0], inner[1], inner[2] + flip * int(b.value))
+    if isinstance(a, Const):
+        inner = affine(b)
+        return (
+            None if inner is None else (inner[0], flip * inner[1], int(a.value) + flip * inner[2])
+        )
+    return None

@@ -1,0 +1,183 @@
+"""Binds queries: WITH, views, macros and the SELECT blocks inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlglot import exp
+
+from einsql.einsum import EinSum
+from einsql.errors import Error, ProgrammingError
+from einsql.sql.macros import Macro, expand
+from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
+from einsql.sql.scope import Column, Relation
+from einsql.sql.select import SelectBinder
+from einsql.sql.sources import bind_from, named_relation
+from einsql.sql.typed import Typed
+
+
+class Catalog(Protocol):
+    """What the binder asks about the world outside the statement."""
+
+    float_stays: bool
+
+    def relation(self, name: str) -> Relation | None:
+        """A stored tensor or an array in scope."""
+
+    def view(self, name: str) -> exp.Query | None:
+        """The query of a view."""
+
+    def macro(self, name: str) -> Macro | None:
+        """A macro."""
+
+    def file(self, path: str) -> Relation:
+        """A tensor file named in FROM."""
+
+    def probe(self, node: EinSum) -> tuple[int, int]:
+        """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if empty."""
+
+    def names(self) -> list[str]:
+        """Names of tensors, views and arrays, for hints."""
+
+
+@dataclass
+class QueryBinder:
+    """Binds one statement's queries; equal names resolve to one shared node."""
+
+    catalog: Catalog
+    parameters: Sequence[object] = ()
+    notices: list[str] = field(default_factory=list)
+    ctes: list[dict[str, Relation]] = field(default_factory=list)
+    views: dict[str, Relation] = field(default_factory=dict)
+    depth: int = 0
+    expansions: int = 0
+
+    def bind(self, query: exp.Expression, parent: SelectBinder | None = None) -> Relation:
+        """Binds a query to a relation.
+
+        Raises:
+            Error: It is wrong, or outside the tensor fragment.
+        """
+        if isinstance(query, exp.Subquery):
+            for arg in ("order", "limit", "offset", "pivots", "sample"):
+                if query.args.get(arg):
+                    raise unsupported(arg.upper(), query)
+            return self.bind(query.this, parent)
+        if isinstance(query, exp.Select):
+            select = query
+            return self.with_ctes(query, lambda: SelectBinder(self, parent).bind(select))
+        if isinstance(query, exp.SetOperation):
+            raise unsupported(query.key.upper(), query)
+        raise unsupported(query.key.upper(), query)
+
+    def with_ctes(self, query: exp.Query, run: Callable[[], Relation]) -> Relation:
+        """Binds the WITH clause, then runs with its names in reach."""
+        clause = query.args.get("with_")
+        if clause is None:
+            return run()
+        if clause.args.get("recursive"):
+            raise unsupported("WITH RECURSIVE", clause)
+        self.ctes.append({})
+        try:
+            for cte in clause.expressions:
+                name = cte.alias
+                if name.lower() in self.ctes[-1]:
+                    raise ProgrammingError(
+                        f'WITH names "{name}" twice', position=position(cte)
+                    )
+                bound = self.bind(cte.this)
+                self.ctes[-1][name.lower()] = self.renamed(bound, cte.args.get("alias"), cte)
+            return run()
+        finally:
+            self.ctes.pop()
+
+    def renamed(
+        self, relation: Relation, alias: exp.Expression | None, at: exp.Expression
+    ) -> Relation:
+        """Renames columns by an alias list such as x(i, j); a shorter list names the first."""
+        names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
+        if len(names) > len(relation.columns):
+            raise ProgrammingError(
+                f"{len(names)} column names for {len(relation.columns)} columns",
+                hint="Columns are " + ", ".join(c.name for c in relation.columns) + ".",
+                position=position(at),
+            )
+        columns = tuple(
+            Column(names[n] if n < len(names) else c.name, c.dtype, c.key, c.field)
+            for n, c in enumerate(relation.columns)
+        )
+        return Relation(relation.node, columns)
+
+    def named(self, name: str, at: exp.Expression) -> Relation:
+        """Resolves a relation by name: WITH, then view, then tensor or array.
+
+        Raises:
+            ProgrammingError: There is none.
+        """
+        return named_relation(self, name, at)
+
+    def view(self, name: str) -> Relation | None:
+        """Binds a view once per statement."""
+        query = self.catalog.view(name)
+        if query is None:
+            return None
+        low = name.lower()
+        if low not in self.views:
+            with_names, self.ctes = self.ctes, []
+            try:
+                self.views[low] = self.nested(lambda: self.bind(query))
+            except Error as error:
+                error.position = None  # the position is in the view's text, not in this one
+                raise
+            finally:
+                self.ctes = with_names
+        return self.views[low]
+
+    def macro(self, name: str, args: list[exp.Expression], at: exp.Expression) -> Relation | None:
+        """Expands and binds a table macro."""
+        macro = self.catalog.macro(name)
+        if macro is None:
+            return None
+        if not macro.is_table:
+            raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
+        try:
+            body = expand(macro, args)
+            return self.nested(lambda: self.bind(body))
+        except Error as error:
+            error.position = position(at)
+            raise
+
+    def scalar_macro(self, name: str, args: list[exp.Expression]) -> exp.Expression | None:
+        """Expands a scalar macro, or gives None if there is none of that name."""
+        macro = self.catalog.macro(name)
+        if macro is None:
+            return None
+        if macro.is_table:
+            raise ProgrammingError(f"{name} is a table macro; it stands in FROM")
+        self.expansions += 1
+        if self.expansions > 10_000:
+            raise ProgrammingError(f"The macro {name} refers to itself")
+        return expand(macro, args)
+
+    def scalar(self, node: exp.Expression) -> Typed:
+        """Binds an expression without columns, such as a DEFAULT."""
+        return ScalarBinder(SelectBinder(self)).bind(node)
+
+    def nested(self, run: Callable[[], Relation]) -> Relation:
+        """Runs one level deeper; views and macros must not call themselves."""
+        self.depth += 1
+        try:
+            if self.depth > 32:
+                raise ProgrammingError("Views or macros refer to themselves")
+            return run()
+        finally:
+            self.depth -= 1
+
+    def bind_from(self, select: SelectBinder, node: exp.Select) -> None:
+        """Adds the FROM items of a SELECT to its domain and scope."""
+        try:
+            bind_from(self, select, node)
+        except Error as error:
+            raise locate(error, node) from None
