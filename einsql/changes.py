@@ -20,6 +20,7 @@ from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
 from einsql.errors import (
     DataError,
+    Error,
     IntegrityError,
     InterfaceError,
     NotSupportedError,
@@ -30,6 +31,7 @@ from einsql.errors import (
 from einsql.schema import PRESENT, DType, Field, Key, Schema, valid
 from einsql.sql.changes import (
     COUNT,
+    LiteralRow,
     Touch,
     bind_delete,
     bind_insert,
@@ -71,7 +73,7 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
     for key, parts in statement.partition:
         if key.lower() not in keys or parts < 1:
             raise ProgrammingError(
-                f"PARTITION BY {key} {parts}: {suggest(key, keys, 'key')}"
+                f"PARTITION BY {key} {parts}: {suggest(key, keys, 'keys')}"
             )
     con.store.put(replace(made, partition=statement.partition))
     return made.relation.schema.size
@@ -181,8 +183,7 @@ def insert(con: Connection, tree: exp.Insert) -> int:
     relation, columns = bind_insert(binder, tree)
     order = _column_order(tensor, columns)
     if relation is None:
-        rows = [list(r) for r in literal_rows(binder, tree.expression)]
-        table = _literal_table(con, tensor, order, rows)
+        table = _literal_table(con, tensor, order, literal_rows(binder, tree.expression))
     else:
         if len(relation.columns) != len(order):
             raise ProgrammingError(
@@ -202,7 +203,7 @@ def _column_order(tensor: Tensor, listed: list[str]) -> list[str]:
     for c in listed:
         if c.lower() not in known:
             raise ProgrammingError(
-                f'{tensor.name} has no column "{c}"', hint=suggest(c, tensor.columns, "column")
+                f'{tensor.name} has no column "{c}"', hint=suggest(c, tensor.columns, "columns")
             )
     missing = [c for c in tensor.columns if c.lower() not in {x.lower() for x in listed}]
     if missing:
@@ -213,19 +214,37 @@ def _column_order(tensor: Tensor, listed: list[str]) -> list[str]:
 
 
 def _literal_table(
-    con: Connection, tensor: Tensor, order: list[str], rows: list[list[Typed]]
+    con: Connection, tensor: Tensor, order: list[str], rows: list[LiteralRow]
 ) -> dict[str, np.ndarray]:
     types = _types(tensor)
-    if rows and len(rows[0]) != len(order):
-        raise ProgrammingError(
-            f"VALUES gives {len(rows[0])} columns for {len(order)}",
-            hint=f"{tensor.name} has {', '.join(order)}.",
+    bounds = {k.name: k for k in tensor.relation.schema.keys}
+    table: dict[str, list[np.ndarray]] = {column: [] for column in order}
+    for row in rows:
+        if len(row.cells) != len(order):
+            raise ProgrammingError(
+                f"VALUES gives {len(row.cells)} columns for {len(order)}",
+                hint=f"{tensor.name} has {', '.join(order)}.",
+                position=row.positions[0] if row.positions else None,
+            )
+        for column, cell, position in zip(order, row.cells, row.positions, strict=True):
+            try:
+                value = _constant(con, convert(cell, types[column]), column)
+                if column in bounds:
+                    _check_bounds(tensor.name, bounds[column], value)
+            except Error as error:
+                error.position = position
+                raise
+            table[column].append(value)
+    return {c: np.array(cells, dtype=types[c].numpy) for c, cells in table.items()}
+
+
+def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:
+    outside = (at < key.lo) | (at >= key.hi)
+    if outside.any():
+        raise IntegrityError(
+            f"{key.name} = {int(at[outside].flat[0])} is out of bounds",
+            hint=f"{key.name} of {tensor} lies in [{key.lo}, {key.hi}).",
         )
-    table: dict[str, np.ndarray] = {}
-    for n, column in enumerate(order):
-        cells = [_constant(con, convert(r[n], types[column]), column) for r in rows]
-        table[column] = np.array(cells, dtype=types[column].numpy)
-    return table
 
 
 def _types(tensor: Tensor) -> dict[str, DType]:
@@ -259,14 +278,8 @@ def _insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -
     schema = tensor.relation.schema
     index = []
     for k in schema.keys:
-        at = table[k.name]
-        outside = (at < k.lo) | (at >= k.hi)
-        if outside.any():
-            raise IntegrityError(
-                f"{k.name} = {int(at[outside][0])} is out of bounds",
-                hint=f"{k.name} of {tensor.name} lies in [{k.lo}, {k.hi}).",
-            )
-        index.append(at - k.lo)
+        _check_bounds(tensor.name, k, table[k.name])
+        index.append(table[k.name] - k.lo)
     where = tuple(index)
     flat = np.ravel_multi_index(where, schema.shape) if where else np.zeros(1, np.int64)
     unique, counts = np.unique(flat, return_counts=True)
@@ -426,7 +439,8 @@ def copy(con: Connection, statement: Copy) -> int:
     if statement.query is not None:
         result = con.select(statement.query)
     else:
-        tree = exp.select("*").from_(exp.to_table(exp.to_identifier(statement.name, quoted=True)))
+        table = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
+        tree = exp.select("*").from_(table)
         result = con.select(tree)
     try:
         array = result.numpy()

@@ -100,13 +100,19 @@ class InterruptedError(OperationalError):  # noqa: A001 - reads as einsql.Interr
     """The statement was cancelled by interrupt() or Ctrl-C."""
 
 
-def suggest(name: str, known: Iterable[str], noun: str) -> str:
-    """Returns a hint listing the known names, leading with the nearest one."""
+def suggest(name: str, known: Iterable[str], plural: str) -> str:
+    """Returns a hint listing the known names, leading with the nearest one.
+
+    Args:
+        name: What was written.
+        known: What could have been meant.
+        plural: What the known names are, as in "tensors".
+    """
     names = list(dict.fromkeys(known))
     if not names:
-        return f"There is no {noun} here."
+        return f"There are no {plural} here."
     near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
     original = next((n for n in names if near and n.lower() == near[0]), None)
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    listing = f"Known {noun}s: {shown}."
+    listing = f"Known {plural}: {shown}."
     return f'Did you mean "{original}"? {listing}' if original else listing

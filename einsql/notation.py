@@ -10,7 +10,7 @@ import numpy as np
 from einsql.einsum import Input
 from einsql.engine.relation import Fields
 from einsql.errors import ProgrammingError
-from einsql.planning import BinderCatalog, Plan, array_relation, caller_scope, make_plan
+from einsql.planning import BinderCatalog, Plan, array_relation, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sql.einsum_call import Spec, einsum_relation, parse_spec
 from einsql.sql.scope import Column, Relation
@@ -82,5 +82,5 @@ def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DTy
         terms.append(tuple(x for x, _ in axes))
     stays = con.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
-    catalog = BinderCatalog(con.store, con.settings, caller_scope, con._tick)
+    catalog = BinderCatalog(con.store, con.settings, con.in_scope, con._tick)
     return make_plan(relation, catalog, kept)

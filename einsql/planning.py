@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from einsql.engine.relation import Fields, Relation as Stored, from_array, froze
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import InterfaceError, OperationalError
-from einsql.kernels import compile_node
+from einsql import kernels
 from einsql.optimizer import Optimized, optimize
 from einsql.schema import DType, Schema
 from einsql.sql.macros import Macro
@@ -232,7 +233,7 @@ def as_numpy(value: object) -> np.ndarray:
 
 def compiled(root: Any, settings: Settings) -> Program:
     """The program of a graph under the current settings."""
-    return Program(root, lambda node: compile_node(node, settings.jit))
+    return Program(root, lambda node: kernels.compile_node(node, settings.jit))
 
 
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
@@ -284,13 +285,17 @@ def current_inputs(
     return inputs
 
 
-def caller_scope(name: str) -> object | None:
-    """An array of that name among the locals and globals of the code that called einsql."""
-    frame = sys._getframe(1)
+def array_in_scope(frame: FrameType | None, name: str) -> object | None:
+    """An array of that name among the locals and globals of the code that called einsql.
+
+    Args:
+        frame: Where the search starts; einsql's own frames are passed over.
+        name: As written in FROM.
+    """
     while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "einsql":
-        if frame.f_back is None:
-            return None
         frame = frame.f_back
+    if frame is None:
+        return None
     for names in (frame.f_locals, frame.f_globals):
         for candidate in (name, name.lower()):
             if candidate in names and is_array(names[candidate]):

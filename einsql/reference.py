@@ -42,7 +42,8 @@ def evaluate(root: Node, inputs: Mapping[str, Mapping[str, np.ndarray]]) -> Fiel
     done: dict[int, Fields] = {}
     for node in walk(root):
         if isinstance(node, EinSum):
-            done[id(node)] = _node(node, [done[id(o.source)] for o in node.operands])
+            with np.errstate(all="ignore"):
+                done[id(node)] = _node(node, [done[id(o.source)] for o in node.operands])
         else:
             done[id(node)] = {
                 f.name: np.asarray(inputs[node.name][f.name]).astype(wide(f.dtype).numpy)
@@ -103,15 +104,14 @@ def _node(node: EinSum, operands: list[Fields]) -> Fields:
     gone = tuple(n for n in range(len(shape)) if n not in kept)
 
     fields: Fields = {}
-    with np.errstate(all="ignore"):
-        for o in node.outputs:
-            mask = exists & value(o.where, exists)
-            args = [np.broadcast_to(value(a, mask), shape) for a in o.args]
-            if o.reduction is None:
-                result = _only(args[0], exists, gone)
-            else:
-                result = _reduce(o.reduction, wide(o.dtype), args, mask, gone)
-            fields[o.name] = result.transpose(order).astype(wide(o.dtype).numpy)
+    for o in node.outputs:
+        mask = exists & value(o.where, exists)
+        args = [np.broadcast_to(value(a, mask), shape) for a in o.args]
+        if o.reduction is None:
+            result = _only(args[0], exists, gone)
+        else:
+            result = _reduce(o.reduction, wide(o.dtype), args, mask, gone)
+        fields[o.name] = result.transpose(order).astype(wide(o.dtype).numpy)
     return fields
 
 

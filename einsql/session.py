@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,10 +33,10 @@ from einsql.explain import explain_rows
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
+    array_in_scope,
     Plan,
     Settings,
     array_relation,
-    caller_scope,
     compiled,
     current_inputs,
     make_plan,
@@ -41,13 +44,14 @@ from einsql.planning import (
 )
 from einsql.schema import Schema
 from einsql.sql import statements as st
+from einsql.sql.lexical import scan
 from einsql.sql.macros import Macro
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 
 CACHED_PLANS = 512
-SHALLOW = 2000
-"""Texts below this many characters parse on the caller's own stack."""
+SHALLOW = 20
+"""Statements that nest no deeper than this parse on the caller's own stack."""
 
 
 class Connection:
@@ -80,6 +84,7 @@ class Connection:
         self._parameters: Sequence[object] = ()
         self._inputs: dict[str, Fields] = {}
         self._busy = threading.RLock()
+        self._caller: FrameType | None = None
 
     # ---- the public face
 
@@ -132,15 +137,15 @@ class Connection:
 
     def split(self, sql: str) -> list[tuple[int, str]]:
         """Splits a script into (offset, text) of its statements."""
-        return st.split(sql)
+        return [(span.start, sql[span.start : span.end]) for span in scan(sql)]
 
     def is_complete(self, text: str) -> bool:
         """True if the text ends with a semicolon outside quotes and comments."""
         try:
-            tokens = st.tokenize(text)
+            spans = scan(text)
         except Error:
             return False
-        return bool(tokens) and tokens[-1].text == ";"
+        return bool(spans) and spans[-1].complete
 
     def interrupt(self) -> None:
         """Cancels the running statement from another thread."""
@@ -180,7 +185,7 @@ class Connection:
         if isinstance(parameters, Mapping):
             raise NotSupportedError("Parameters are numbered", hint="Give a list for ? or $1.")
         given = () if parameters is None else tuple(parameters)
-        with self._busy:
+        with self._busy, self._called_from(sys._getframe(1)):
             self._interrupted.clear()
             key = (sql, given, tuple(type(p) for p in given)) if given else sql
             try:
@@ -188,30 +193,44 @@ class Connection:
             except TypeError:  # an unhashable parameter is refused by the binder, with a reason
                 plan = None
             if plan is not None:
-                inputs = current_inputs(plan, self.store, caller_scope)
+                inputs = current_inputs(plan, self.store, self.in_scope)
                 if inputs is not None:
                     cursor._show(plan.result(inputs, self._tick), plan.description)
                     return
             self._run_text(sql, given, cursor, key)
 
+    @contextmanager
+    def _called_from(self, frame: FrameType) -> Iterator[None]:
+        """Remembers whose variables may be named in FROM while a statement runs."""
+        self._caller = frame
+        try:
+            yield
+        finally:
+            self._caller = None
+
+    def in_scope(self, name: str) -> object | None:
+        """An array among the caller's variables."""
+        return array_in_scope(self._caller, name)
+
     def _run_text(
         self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object
     ) -> None:
         try:
-            parts = st.split(sql)
+            spans = scan(sql)
         except Error as error:
             raise error.locate(sql) from None
-        if not parts:
+        if not spans:
             raise ProgrammingError("There is no statement to run")
-        if given and len(parts) > 1:
+        if given and len(spans) > 1:
             raise ProgrammingError("Parameters need a single statement")
         self._parameters = given
-        for offset, text in parts:
+        for span in spans:
             cursor._clear()
+            text = sql[span.start : span.end]
             try:
-                with located(text, offset, sql):
-                    run = lambda text=text: self._statement(text, cursor, key, len(parts) == 1)  # noqa: E731
-                    run() if len(text) < SHALLOW else with_deep_stack(run)
+                with located(span.start, sql):
+                    run = partial(self._statement, text, cursor, key, len(spans) == 1)
+                    run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
                 raise ProgrammingError("The statement nests too deeply") from None
             except MemoryError:
@@ -266,7 +285,7 @@ class Connection:
         """A binder over this connection's catalog and the statement's parameters."""
         self._inputs = {}
         catalog = BinderCatalog(
-            self.store, self.settings, caller_scope, self._tick, fields=self._inputs
+            self.store, self.settings, self.in_scope, self._tick, fields=self._inputs
         )
         return QueryBinder(catalog, self._parameters, self.notices)
 
@@ -312,7 +331,7 @@ class Connection:
         if found is None:
             known = [o.name for o in self.store.objects.values() if isinstance(o, Tensor)]
             raise ProgrammingError(
-                f'There is no tensor "{name}"', hint=suggest(name, known, "tensor")
+                f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
             )
         what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
         raise ProgrammingError(
@@ -388,7 +407,7 @@ class Connection:
             known = [o.name for o in self.store.objects.values()]
             raise ProgrammingError(
                 f'There is no {statement.kind} "{statement.name}"',
-                hint=suggest(statement.name, known, "name"),
+                hint=suggest(statement.name, known, "names"),
             )
 
     def _set(self, statement: st.Set) -> None:
@@ -427,13 +446,13 @@ class Connection:
 
 
 @contextmanager
-def located(text: str, offset: int, sql: str) -> Iterator[None]:
+def located(offset: int, sql: str) -> Iterator[None]:
     """Makes positions in a statement count from the start of the whole script."""
     try:
         yield
     except Error as error:
-        if error.position is not None:
-            error.position += offset
+        if not isinstance(error, InterruptedError):
+            error.position = offset + (error.position or 0)
         error.sql = sql
         raise
 
@@ -468,7 +487,7 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
             raise ProgrammingError("enable_external_access cannot be turned on again")
         return replace(settings, enable_external_access=on)
     raise ProgrammingError(
-        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "setting")
+        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
     )
 
 

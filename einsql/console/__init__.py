@@ -1,0 +1,1 @@
+"""The command line: options, scripts, dot commands, tables on the terminal, the prompt."""

@@ -31,6 +31,7 @@ def read(path: str, member: str | None = None) -> np.ndarray:
     if not os.path.exists(path):
         raise OperationalError(f"There is no file '{path}'")
     try:
+        _check_magic(path, suffix)
         array = _member(path, member) if suffix == ".npz" else np.load(
             path, mmap_mode="r", allow_pickle=False
         )
@@ -42,6 +43,14 @@ def read(path: str, member: str | None = None) -> np.ndarray:
             hint="dtypes are " + ", ".join(t.numpy.name for t in DType) + ".",
         )
     return array
+
+
+def _check_magic(path: str, suffix: str) -> None:
+    """Looks at the first bytes, for NumPy takes any foreign file for a pickle."""
+    magic = b"PK" if suffix == ".npz" else b"\x93NUMPY"
+    with open(path, "rb") as file:
+        if not file.read(len(magic)).startswith(magic):
+            raise OperationalError(f"'{path}' is no {suffix} file: its first bytes are wrong")
 
 
 def _member(path: str, member: str | None) -> np.ndarray:
@@ -60,7 +69,7 @@ def _member(path: str, member: str | None) -> np.ndarray:
 
 def _why(path: str, error: Exception) -> str:
     text = str(error)
-    if "pickle" in text.lower() or "Object arrays" in text:
+    if any(word in text for word in ("pickle", "Object arrays", "Python objects")):
         return f"'{path}' is pickled, which could run code; einsql refuses it"
     if isinstance(error, zipfile.BadZipFile):
         return f"'{path}' is no .npz archive, or a damaged one"

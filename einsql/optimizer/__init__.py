@@ -1,0 +1,11 @@
+"""Logical rewrites of the EinSum graph: every rule a law, verified and traced.
+
+Files by theme: `fold` (expressions), `bounds` (domains and labels), `reduce`
+(reductions), `prune`, `inline` (views and maps), `filters`, `order` (contraction order),
+`share`; `rules` says what a rule is, `pipeline` runs them, `verify` watches.
+"""
+
+from einsql.optimizer.pipeline import RULES, STAGES, Stage, optimize
+from einsql.optimizer.rules import Optimized, Rule, Step
+
+__all__ = ["RULES", "STAGES", "Optimized", "Rule", "Stage", "Step", "optimize"]

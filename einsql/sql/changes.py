@@ -50,7 +50,7 @@ def target(query: QueryBinder, tree: exp.Expression) -> tuple[str, str, Relation
     if found is None:
         raise ProgrammingError(
             f'There is no tensor "{table.name}"',
-            hint=suggest(table.name, query.catalog.names(), "tensor"),
+            hint=suggest(table.name, query.catalog.names(), "tensors"),
             position=position(table),
         )
     return table.name, table.alias or table.name, found
@@ -106,7 +106,7 @@ def _assignment(
         values = [c.name for c in relation.columns if c.field is not None]
         reason = f"{wanted} is a key and cannot be SET" if found else f'No column "{wanted}"'
         raise ProgrammingError(
-            reason, hint=suggest(wanted, values, "value column"), position=position(item)
+            reason, hint=suggest(wanted, values, "value columns"), position=position(item)
         )
     try:
         typed = convert(ScalarBinder(select).bind(item.expression), found.dtype)
@@ -149,17 +149,24 @@ def bind_insert(query: QueryBinder, tree: exp.Insert) -> tuple[Relation | None, 
     return query.bind(source), columns
 
 
-def literal_rows(query: QueryBinder, values: exp.Values) -> list[list[Typed]]:
+@dataclass(frozen=True, slots=True)
+class LiteralRow:
+    """A row of VALUES: its bound cells and where each stands in the text."""
+
+    cells: tuple[Typed, ...]
+    positions: tuple[int | None, ...]
+
+
+def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
     """Binds the rows of VALUES; each cell is a constant expression.
 
     Raises:
-        Error: A cell refers to columns, or rows differ in length.
+        Error: A cell refers to columns.
     """
     binder = ScalarBinder(SelectBinder(query))
-    rows: list[list[Typed]] = []
+    rows: list[LiteralRow] = []
     for row in values.expressions:
         cells = row.expressions if isinstance(row, exp.Tuple) else [row]
-        rows.append([binder.bind(c) for c in cells])
-        if len(rows[-1]) != len(rows[0]):
-            raise ProgrammingError("Rows of VALUES differ in length", position=position(row))
+        bound = tuple(binder.bind(c) for c in cells)
+        rows.append(LiteralRow(bound, tuple(position(c) for c in cells)))
     return rows

@@ -72,13 +72,13 @@ def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
 def _labels(term: str, long: bool, text: str) -> list[str]:
     before, dots, after = term.partition("...")
     parts: list[str] = []
-    for piece in (before, after):
+    for n, piece in enumerate((before, after)):
         labels = piece.split() if long else list(piece.strip().replace(" ", ""))
         for label in labels:
             if not (label.isalpha() or (long and label.isidentifier())):
                 raise ProgrammingError(f"EINSUM '{text}' has the label '{label}'; use letters")
         parts += labels
-        if piece is before and dots:
+        if n == 0 and dots:
             parts.append("...")
     return parts
 

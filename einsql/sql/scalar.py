@@ -208,7 +208,8 @@ class ScalarBinder:
 
     def parameter(self, node: exp.Expression) -> Typed:
         """`?` or `$n`; the binder numbers every `?` beforehand."""
-        index = int(node.name) - 1
+        number_ = node.this
+        index = int(number_.name if isinstance(number_, exp.Expression) else number_) - 1
         if not 0 <= index < len(self.env.parameters):
             raise ProgrammingError(
                 f"Parameter {index + 1} has no value",
@@ -406,7 +407,7 @@ class ScalarBinder:
             return self.bind(expansion)
         raise ProgrammingError(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
-            hint=suggest(name, FUNCTION_NAMES, "function"),
+            hint=suggest(name, FUNCTION_NAMES, "functions"),
             position=position(node),
         )
 

@@ -121,7 +121,7 @@ class Scope:
                 if found is None:
                     raise ProgrammingError(
                         f'"{s.alias}" has no column "{name}"',
-                        hint=suggest(name, [n for n, _ in s.columns], f"column of {s.alias}"),
+                        hint=suggest(name, [n for n, _ in s.columns], f"columns of {s.alias}"),
                     )
                 return found
         return None
@@ -131,11 +131,11 @@ class Scope:
         if table is not None and not self._knows(table):
             tables = [s.alias for s in self.sources]
             return ProgrammingError(
-                f'There is no table "{table}" in FROM', hint=suggest(table, tables, "table")
+                f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
             )
         names = [n for s in self.sources for n, _ in s.columns]
         return ProgrammingError(
-            f'There is no column "{name}"', hint=suggest(name, names, "column")
+            f'There is no column "{name}"', hint=suggest(name, names, "columns")
         )
 
     def _knows(self, table: str) -> bool:

@@ -49,7 +49,7 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expression) -> Relatio
         known = [n for level in query.ctes for n in level] + query.catalog.names()
         raise ProgrammingError(
             f'There is no tensor "{name}"',
-            hint=suggest(name, known, "tensor"),
+            hint=suggest(name, known, "tensors"),
             position=position(at),
         )
     return found
@@ -118,7 +118,7 @@ def _function(query: QueryBinder, select: SelectBinder, item: exp.Table) -> Sour
     if relation_or_none is None:
         raise ProgrammingError(
             f"There is no table function {name}",
-            hint=suggest(name, TABLE_FUNCTIONS, "table function"),
+            hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
             position=position(item),
         )
     return _scan(query, select, relation_or_none, item, alias)
@@ -179,7 +179,7 @@ def _must(source: Source, name: str, at: exp.Expression) -> Typed:
     if found is None:
         raise ProgrammingError(
             f'"{source.alias}" has no column "{name}"',
-            hint=suggest(name, [n for n, _ in source.columns], f"column of {source.alias}"),
+            hint=suggest(name, [n for n, _ in source.columns], f"columns of {source.alias}"),
             position=position(at),
         )
     return found
@@ -200,7 +200,7 @@ def _using(
         known = [n for s in before for n, _ in s.columns]
         raise ProgrammingError(
             f'No table on the left has a column "{name}"',
-            hint=suggest(name, known, "column"),
+            hint=suggest(name, known, "columns"),
             position=position(at),
         )
     left, right = _must(owners[0], name, at), _must(new, name, at)

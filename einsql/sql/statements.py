@@ -1,4 +1,4 @@
-"""Text to statements: splitting a script, and a syntax tree for each statement.
+"""Text to statements: a syntax tree for each statement.
 
 sqlglot parses queries and data changes; what it does not know (CREATE TENSOR, EXPLAIN
 with options, SHOW …) is read here from its tokens. Positions always count from the
@@ -17,10 +17,6 @@ from sqlglot.tokens import Token, TokenType
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
-
-MAX_BYTES = 16 * 2**20
-MAX_DEPTH = 999
-"""DuckDB refuses expressions nested 1000 deep; so does einsql."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,92 +138,15 @@ Statement = (
 
 
 def tokenize(sql: str) -> list[Token]:
-    """Tokens of a text.
+    """Tokens of a statement.
 
     Raises:
-        ProgrammingError: A quote or comment stays open, or the text exceeds 16 MB.
+        ProgrammingError: The text is no SQL at all.
     """
-    if len(sql) > MAX_BYTES:
-        raise ProgrammingError(
-            f"The statement has {len(sql):,} characters; at most {MAX_BYTES:,} are accepted",
-            hint="Load data with COPY or register() instead of writing it into SQL.",
-        )
     try:
         return list(EinSQL().tokenize(sql))
     except TokenError as error:
-        raise ProgrammingError(
-            "A quote, comment or bracket is never closed", position=_open_quote(sql)
-        ) from error
-
-
-def _open_quote(sql: str) -> int:
-    """Offset of the token that never ends: the last quote that leaves the rest unreadable."""
-    lo, hi = 0, len(sql)
-    while lo < hi:  # the longest prefix that can be tokenized ends where the token starts
-        middle = (lo + hi + 1) // 2
-        try:
-            EinSQL().tokenize(sql[:middle])
-            lo = middle
-        except TokenError:
-            hi = middle - 1
-    return lo
-
-
-def split(sql: str) -> list[tuple[int, str]]:
-    """Splits a script into (offset, text) at semicolons; empty statements are dropped.
-
-    Raises:
-        ProgrammingError: The text cannot be tokenized.
-    """
-    found: list[tuple[int, str]] = []
-    start: int | None = None
-    end = 0
-    for token in tokenize(sql):
-        if token.token_type is TokenType.SEMICOLON:
-            if start is not None:
-                found.append((start, sql[start:end]))
-            start = None
-            continue
-        if start is None:
-            start = token.start
-        end = token.end + 1
-    if start is not None:
-        found.append((start, sql[start:end]))
-    return found
-
-
-def nesting(tokens: list[Token]) -> int:
-    """An upper bound of how deep the syntax tree gets; what decides about a big stack."""
-    depth = deepest = run = 0
-    for token in tokens:
-        kind = token.token_type
-        if kind in (TokenType.L_PAREN, TokenType.CASE):
-            depth += 1
-        elif kind in (TokenType.R_PAREN, TokenType.END):
-            depth -= 1
-        # A chain a + b + c … or NOT NOT … nests once per operator.
-        run = 0 if kind in (TokenType.COMMA, TokenType.FROM) else run + (kind in _CHAINING)
-        deepest = max(deepest, depth + run)
-    return deepest
-
-
-_CHAINING = {
-    TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH, TokenType.NOT,
-    TokenType.MOD, TokenType.DIV, TokenType.DPIPE, TokenType.CARET,
-}  # fmt: skip
-
-
-def check_depth(tokens: list[Token]) -> None:
-    """Refuses what DuckDB refuses for its depth.
-
-    Raises:
-        ProgrammingError: Parentheses, CASEs or operator chains nest 1000 deep.
-    """
-    if nesting(tokens) > MAX_DEPTH:
-        raise ProgrammingError(
-            f"The statement nests deeper than {MAX_DEPTH} expressions",
-            hint="Split it with WITH, or let a SUM add the terms.",
-        )
+        raise ProgrammingError("The statement cannot be read") from error
 
 
 def parse(sql: str) -> Statement:
@@ -238,7 +157,6 @@ def parse(sql: str) -> Statement:
     """
     try:
         tokens = tokenize(sql)
-        check_depth(tokens)
         if not tokens:
             raise ProgrammingError("The statement is empty")
         return Reader(sql, tokens).statement()
@@ -584,27 +502,46 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expression:
         ProgrammingError: A syntax error.
     """
     # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
-    padding = " " * (start - len(prefix)) + prefix
+    text = " " * (start - len(prefix)) + prefix + sql[start:]
+    ahead = max(0, len(prefix) - start)
+    holes = _holes(text)
     try:
-        tree = sqlglot.parse_one(padding + sql[start:], dialect=EinSQL)
+        tree = sqlglot.parse_one(_numbered(text, holes), dialect=EinSQL)
     except ParseError as error:
-        raise _syntax_error(padding + sql[start:], error) from error
+        raise _syntax_error(text, error) from error
     except RecursionError as error:
         raise ProgrammingError("The statement nests too deeply") from error
-    if start < len(prefix):
-        shift = len(prefix) - start
+    if ahead or holes:
         for node in tree.walk():
             if "start" in node.meta:
-                node.meta["start"] -= shift
-    number_parameters(tree)
+                node.meta["start"] = _original(node.meta["start"], holes) - ahead
     return tree
 
 
-def number_parameters(tree: exp.Expression) -> None:
-    """Numbers every `?` in the order in which they are written."""
-    holes = [p for p in tree.find_all(exp.Placeholder, bfs=False) if p.this is None]
+def _holes(text: str) -> list[int]:
+    """Offsets of every `?`; empty for most statements, which then are not tokenized twice."""
+    if "?" not in text:
+        return []
+    return [t.start for t in tokenize(text) if t.token_type is TokenType.PLACEHOLDER]
+
+
+def _numbered(text: str, holes: list[int]) -> str:
+    """The text with every `?` written as `$n`, in the order in which they stand."""
+    parts, last = [], 0
     for n, hole in enumerate(holes, start=1):
-        hole.set("this", n)
+        parts += [text[last:hole], f"${n}"]
+        last = hole + 1
+    return "".join(parts) + text[last:]
+
+
+def _original(position: int, holes: list[int]) -> int:
+    """The position in the text before `?` became `$n`."""
+    added = 0
+    for n, hole in enumerate(holes, start=1):
+        if hole + added >= position:
+            break
+        added += len(str(n))
+    return position - added
 
 
 def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:

@@ -1,0 +1,137 @@
+"""The command line: options in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import einsql
+from einsql.console.render import MODES
+from einsql.console.settings import Database, Leave, Settings
+from einsql.console.shell import Shell
+from einsql.errors import Error
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `einsql` and returns its exit status.
+
+    Args:
+        arguments: What follows the command's name; by default `sys.argv`'s.
+    """
+    options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a replaced stream may be of any kind
+            stream.reconfigure(errors="replace")
+    try:
+        return _run(options)
+    except Leave as e:
+        return e.status
+    except KeyboardInterrupt:
+        print("Interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads any more; what is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = Settings(
+        mode=options.mode, null=options.nullvalue, echo=options.echo, bail=options.bail
+    )
+    try:
+        shell = Shell(Database(options.database, options.readonly, dict(options.set)), settings)
+    except Error as e:
+        print(f"Error: {e}", file=sys.stderr)
+        return 1
+    try:
+        with shell.reporting():
+            _run_init(shell, options)
+        for kind, text in options.scripts:
+            with shell.reporting():
+                if kind == "file":
+                    shell.run_file(text)
+                else:
+                    shell.run_lines(text.splitlines(keepends=True))
+        if not options.scripts and sys.stdin.isatty():
+            from einsql.console.prompt import interact  # loads what only a prompt needs
+
+            interact(shell)
+        elif not options.scripts:
+            with shell.reporting():
+                shell.run_lines(sys.stdin)
+    finally:
+        with shell.reporting():
+            shell.close()
+    return int(shell.failed)
+
+
+def _run_init(shell: Shell, options: argparse.Namespace) -> None:
+    if options.init is not None:
+        shell.run_file(options.init)
+    elif not options.no_init and (path := Path.home() / ".einsqlrc").is_file():
+        shell.run_file(str(path))
+
+
+class _Script(argparse.Action):
+    """Collects -c and -f in the order in which they stand."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.scripts = [*namespace.scripts, (self.const, values)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="einsql",
+        usage="einsql [OPTION]... [DATABASE]",
+        description="SQL over tensors. Without -c or -f, statements come from the standard "
+        "input, or from a prompt on a terminal.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("database", nargs="?", default=":memory:", metavar="DATABASE",
+        help="database file; without one, everything is in memory")  # fmt: skip
+    add("-c", "-s", dest="scripts", action=_Script, const="text", default=[], metavar="SQL",
+        help="run these statements, then leave; may be repeated and mixed with -f")  # fmt: skip
+    add("-f", "--file", dest="scripts", action=_Script, const="file", metavar="FILE", default=[],
+        help="run this script, then leave")  # fmt: skip
+    for mode in MODES:
+        add(f"-{mode}", f"--{mode}", dest="mode", action="store_const", const=mode,
+            default="duckbox", help=f"print results as {mode}")  # fmt: skip
+    add("-readonly", "--readonly", action="store_true", help="open the database for reading only")
+    add("-bail", "--bail", action="store_true", help="stop at the first error")
+    add("-echo", "--echo", action="store_true", help="print statements before they run")
+    add("-nullvalue", "--nullvalue", metavar="TEXT", help="print NULL as this text")
+    add("-init", "--init", metavar="FILE", help="run this script first, not ~/.einsqlrc")
+    add("-no-init", "--no-init", action="store_true", help="don't run ~/.einsqlrc")
+    add("--set", action="append", type=_setting, default=[], metavar="NAME=VALUE",
+        help="change a setting; SHOW SETTINGS lists them")  # fmt: skip
+    add("--mpi", type=_mpi, metavar="N", help="run on N sites (not available yet)")
+    add("-version", "--version", action="version", version=f"einsql {einsql.__version__}")
+    return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals):
+        raise argparse.ArgumentTypeError(f'"{text}" is not of the form NAME=VALUE')
+    return name.strip(), value.strip()
+
+
+def _mpi(_: str) -> int:
+    raise argparse.ArgumentTypeError(
+        "not available yet, it comes with the MPI transport; leave it out to run on this machine"
+    )

@@ -1,0 +1,58 @@
+"""What a shell is opened with, what can be changed in it, and how it is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class Leave(Exception):  # noqa: N818 - like SystemExit, it is no error
+    """The shell ends with this exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Bail(Leave):
+    """A script ends at its first error; a prompt goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class CommandError(Exception):
+    """A dot command was wrong or failed; the text says how."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """What options and dot commands change.
+
+    Attributes:
+        mode: Name of the output mode.
+        null: What NULL looks like, or None for the mode's own text.
+        maxrows: Rows a table shows at most, 0 for all.
+        timer: Whether each statement's time is printed.
+        echo: Whether each statement is printed before it runs.
+        bail: Whether the first error ends a script.
+        explain: Whether each query's plan is printed before its rows.
+        progress: Whether long statements show a progress bar.
+    """
+
+    mode: str = "duckbox"
+    null: str | None = None
+    maxrows: int = 40
+    timer: bool = False
+    echo: bool = False
+    bail: bool = False
+    explain: bool = False
+    progress: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """What a connection is opened with."""
+
+    path: str = ":memory:"
+    read_only: bool = False
+    config: dict[str, str] = field(default_factory=dict)

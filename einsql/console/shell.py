@@ -1,0 +1,301 @@
+"""The shell: reads scripts and prompts line by line, runs statements, prints what they give."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import einsql
+from einsql.console.box import Row
+from einsql.console.commands import run_command
+from einsql.console.render import Style, render
+from einsql.console.settings import Bail, CommandError, Database, Leave, Settings
+from einsql.console.values import columns_of
+from einsql.console.work import Worker
+from einsql.errors import Error, InterruptedError
+
+_BATCH = 4096
+
+
+class Shell:
+    """One connection, its settings and where results go.
+
+    Attributes:
+        settings: May be changed between statements.
+        failed: Whether any statement or command has failed so far.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        """Opens the database.
+
+        Raises:
+            Error: The database can't be opened.
+        """
+        self.settings = settings
+        self.failed = False
+        self.database = database
+        self.connection = self._connect(database)
+        self._worker = Worker(sys.stderr)
+        self._file: IO[str] | None = None
+        self._once = False
+        self._reading: list[str] = []
+
+    @staticmethod
+    def _connect(database: Database) -> einsql.Connection:
+        return einsql.connect(
+            database.path, read_only=database.read_only, config=dict(database.config) or None
+        )
+
+    def open(self, path: str) -> None:
+        """Closes the database and opens another one, by the same options.
+
+        Raises:
+            Error: It can't be opened; then the former one stays open.
+        """
+        database = Database(path, self.database.read_only, self.database.config)
+        if path == self.database.path != ":memory:":
+            self.connection.close()  # DuckDB would refuse a second writer of the same file
+            self.connection = self._connect(database)
+            return
+        connection = self._connect(database)
+        self.connection.close()
+        self.connection, self.database = connection, database
+
+    def close(self) -> None:
+        """Closes the output file and the database."""
+        self.write_to(None)
+        self.connection.close()
+
+    # Reading
+
+    def run_file(self, path: str) -> None:
+        """Runs a script.
+
+        Raises:
+            CommandError: The file can't be read, or reads itself.
+            Leave: The script asks to leave.
+            Bail: It failed under `bail`.
+        """
+        if path in self._reading:
+            raise CommandError(f'"{path}" reads itself')
+        self._reading.append(path)
+        try:
+            with open(path, encoding="utf-8-sig") as lines:
+                self.run_lines(lines, path)
+        except OSError as e:
+            raise CommandError(f'cannot read "{path}": {e.strerror}') from e
+        finally:
+            self._reading.pop()
+
+    def run_lines(self, lines: Iterable[str], source: str = "") -> None:
+        """Runs statements and dot commands as their lines arrive.
+
+        Args:
+            lines: Lines with their ends; a statement may span several.
+            source: Name of the script, for errors.
+
+        Raises:
+            CommandError: The lines aren't UTF-8 text.
+            Leave: The script asks to leave.
+            Bail: It failed under `bail`.
+        """
+        pending, first = "", 1
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.startswith(".") and self.is_blank(pending):
+                    self.run_command(line, source)
+                    pending = ""
+                    continue
+                first = first if pending else number
+                pending += line
+                if ";" in line and self.connection.is_complete(pending):
+                    self.run_text(pending, source, first)
+                    pending = ""
+        except UnicodeDecodeError as e:
+            raise CommandError(f"{source or 'the input'} is not UTF-8 text") from e
+        if pending:
+            self.run_text(pending, source, first)
+
+    def is_blank(self, text: str) -> bool:
+        """True if a text holds no statement, nor the beginning of one."""
+        try:
+            return not self.connection.split(text)
+        except Error:
+            return False
+
+    def run_command(self, line: str, source: str = "") -> None:
+        """Runs one dot command.
+
+        Raises:
+            Leave: The command asks to leave.
+            Bail: It failed under `bail`.
+        """
+        if self.settings.echo:
+            self.print_lines([line.rstrip("\n")])
+        with self.reporting(source):
+            run_command(self, line)
+
+    def run_text(self, text: str, source: str = "", line: int = 1) -> None:
+        """Runs the statements of a text, going on after one that fails unless `bail` is set.
+
+        Args:
+            text: Any number of whole statements.
+            source: Name of the script it stands in, for errors.
+            line: Number of its first line in that script.
+
+        Raises:
+            Bail: A statement failed under `bail`.
+            KeyboardInterrupt: A statement was cancelled by Ctrl-C.
+        """
+        statements: list[tuple[int, str]] = []
+        with self.reporting(source, text, line):
+            statements = self.connection.split(text)
+        for offset, sql in statements:
+            with self.reporting(source, text, line, offset, sql):
+                self._statement(sql)
+            if self._worker.interrupted:
+                raise KeyboardInterrupt
+
+    # Running
+
+    def tensors(self) -> list[str]:
+        """Names of the database's tensors.
+
+        Raises:
+            Error: The catalog can't be read.
+        """
+        return [str(row[0]) for row in self.connection.execute("SHOW TENSORS").fetchall()]
+
+    def describe(self, name: str) -> list[tuple[str, str, str]]:
+        """Name, type and bounds of a tensor's columns; values have no bounds.
+
+        Raises:
+            Error: There is no such tensor.
+        """
+        quoted = name.replace('"', '""')
+        return [
+            (str(column), str(dtype), str(bounds))
+            for column, dtype, bounds in self.connection.execute(f'DESCRIBE "{quoted}"').fetchall()
+        ]
+
+    def _statement(self, sql: str) -> None:
+        if self.settings.echo:
+            self.print_lines([sql + ";"])
+        if self.settings.explain and sql.lstrip("( \n").lower().startswith(("select", "with")):
+            self._query(f"EXPLAIN {sql}")
+        start, used = time.perf_counter(), os.times()
+        self._query(sql)
+        if self.settings.timer:
+            now = os.times()
+            print(
+                f"Run Time (s): real {time.perf_counter() - start:.3f} "
+                f"user {now.user - used.user:.3f} sys {now.system - used.system:.3f}"
+            )
+
+    def _query(self, sql: str) -> None:
+        try:
+            cursor = self._worker.run(
+                self.connection, lambda: self.connection.execute(sql), self.settings.progress
+            )
+        finally:
+            for notice in self.connection.notices:
+                print(f"Notice: {notice}", file=sys.stderr)
+            self.connection.notices.clear()
+        if cursor.description is not None:
+            columns = columns_of(cursor.description)
+            self.print_lines(
+                render(self.settings.mode, columns, _rows(cursor), self._style(cursor))
+            )
+
+    def _style(self, cursor: einsql.Cursor) -> Style:
+        width = None
+        if self._file is None and sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+        return Style(self.settings.null, self.settings.maxrows, width, cursor.rowcount)
+
+    # Printing
+
+    def write_to(self, path: str | None, once: bool = False) -> None:
+        """Sends results to a file, or to the standard output again.
+
+        Raises:
+            CommandError: The file can't be written.
+        """
+        if self._file is not None:
+            self._file.close()
+        self._file, self._once = None, once
+        if path is not None:
+            try:
+                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
+            except OSError as e:
+                raise CommandError(f'cannot write "{path}": {e.strerror}') from e
+
+    def print_lines(self, lines: Iterable[str]) -> None:
+        """Prints lines where results go."""
+        out = sys.stdout if self._file is None else self._file
+        for line in lines:
+            out.write(line + "\n")
+        out.flush()
+        if self._once:
+            self.write_to(None)
+
+    @contextmanager
+    def reporting(
+        self, source: str = "", text: str = "", line: int = 1, offset: int = 0, sql: str = ""
+    ) -> Iterator[None]:
+        """Turns an error into a message; under `bail` it is also the end.
+
+        Args:
+            source: Name of the script, or an empty text for the command line and the prompt.
+            text: Statements that run inside.
+            line: Number of their first line in the script.
+            offset: Where the one statement that runs begins in `text`.
+            sql: That statement.
+
+        Raises:
+            Bail: There was an error, under `bail`.
+            KeyboardInterrupt: A statement was cancelled.
+        """
+        try:
+            yield
+            return
+        except InterruptedError:
+            raise KeyboardInterrupt from None
+        except Error as e:
+            if e.position is not None and e.sql in (None, text, sql):
+                inside = offset if e.sql != text else 0
+                lead = "\n" * (line - 1)  # makes lines count from the script's first one
+                e.sql, e.position = lead + text, len(lead) + inside + e.position
+            message = str(e)
+        except CommandError as e:
+            message = str(e)
+        except MemoryError:
+            message = "Out of memory"
+        except (Leave, BrokenPipeError):
+            raise
+        except OSError as e:
+            message = f"cannot read or write: {e.strerror or e}"
+        except Exception as e:  # a fault of einsql itself must not end the session
+            message = f"Internal error ({type(e).__name__}): {e}\nPlease report it."
+            if sys.flags.dev_mode:
+                message = traceback.format_exc()
+        self.report(message, source)
+        if self.settings.bail:
+            raise Bail
+
+    def report(self, message: str, source: str = "") -> None:
+        """Prints an error; the exit status will be 1."""
+        self.failed = True
+        sys.stdout.flush()
+        print(f"Error in {source}: {message}" if source else f"Error: {message}", file=sys.stderr)
+
+
+def _rows(cursor: einsql.Cursor) -> Iterator[Row]:
+    while batch := cursor.fetchmany(_BATCH):
+        yield from batch

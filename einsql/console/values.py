@@ -1,0 +1,106 @@
+"""One value as text: what a cell, a CSV field or a JSON document shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_NUMERIC = {
+    "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
+    "UBIGINT", "UHUGEINT", "HALF", "FLOAT", "DOUBLE",
+}  # fmt: skip
+_DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
+_NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
+_ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Name and SQL type of a result's column."""
+
+    name: str
+    type: str
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if cells stand at the right."""
+        return self.type in _NUMERIC or self.type.startswith("DECIMAL")
+
+    @property
+    def displayed_type(self) -> str:
+        """The type as the head of a table shows it."""
+        return _DISPLAYED.get(self.type, self.type.lower())
+
+
+def columns_of(description: Sequence[Sequence[Any]]) -> tuple[Column, ...]:
+    """Columns of a cursor's description."""
+    return tuple(Column(str(d[0]), str(d[1])) for d in description)
+
+
+def format_value(value: Any, type_name: str, null: str) -> str:
+    """The text of a value: floats in the fewest digits that read back as the same float."""
+    if value is None:
+        return null
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _format_float(value, type_name)
+    if isinstance(value, np.ndarray):
+        return _format_tile(value)
+    if isinstance(value, list | tuple):
+        inner = type_name.partition("[")[0]
+        return f"[{', '.join(format_value(v, inner, 'NULL') for v in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"'{k}': {format_value(v, '', 'NULL')}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, bytes | bytearray):
+        return "".join(chr(b) if 32 <= b < 127 else f"\\x{b:02X}" for b in value)
+    return str(value)
+
+
+def format_cell(value: Any, type_name: str, null: str) -> str:
+    """The text of a value on one line, without control characters."""
+    return format_value(value, type_name, null).translate(_ESCAPES)
+
+
+def format_json(value: Any, type_name: str) -> str:
+    """The value as JSON; NaN and Infinity stand bare, as in DuckDB and Python."""
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        text = _format_float(value, type_name)
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text, text)
+    if isinstance(value, bool | int | np.bool_ | np.integer):
+        return format_value(value, type_name, "null")
+    if isinstance(value, list | tuple):
+        inner = type_name.partition("[")[0]
+        return f"[{','.join(format_json(v, inner) for v in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(str(k))}:{format_json(v, '')}" for k, v in value.items())
+        return "{" + ",".join(pairs) + "}"
+    if type_name.startswith("DECIMAL"):
+        return str(value)
+    return json.dumps(format_value(value, type_name, "null"), ensure_ascii=False)
+
+
+def _format_float(value: float, type_name: str) -> str:
+    narrow = _NARROW.get(type_name)
+    if narrow is None or not math.isfinite(value):
+        return str(float(value))
+    number = narrow(value)
+    if value == 0 or 1e-4 <= abs(number) < 1e16:  # where DuckDB and Python write no exponent
+        return np.format_float_positional(number, unique=True, trim="0")
+    return np.format_float_scientific(number, unique=True, trim="-", exp_digits=2)
+
+
+def _format_tile(tile: np.ndarray) -> str:
+    shape = ",".join(map(str, tile.shape))
+    if tile.size == 0:
+        return f"{tile.dtype}[{shape}]"
+    least, most = (format_value(v.item(), "", "") for v in (tile.min(), tile.max()))
+    return f"{tile.dtype}[{shape}] {least}…{most}"

@@ -1,0 +1,186 @@
+"""Compiled kernels, kept on disk: one Python file per source text, and Numba's cache of it.
+
+The directory is `$EINSQL_CACHE_DIR`, else `$XDG_CACHE_HOME/einsql`, else
+`~/.cache/einsql`. What lies there is executed, so it must belong to the user and be
+writable by nobody else; otherwise kernels go to a temporary directory of this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from einsql.errors import InternalError
+
+Kernel = Callable[..., None]
+
+_STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
+_lock = threading.RLock()
+_loaded: dict[str, Kernel] = {}
+_directories: dict[Path, Path] = {}
+
+
+def load(source: str) -> Kernel:
+    """The compiled function `kernel` of a generated module.
+
+    Compiled at most once per process and, with a usable cache directory, once per
+    machine. Damaged cache files are rebuilt.
+
+    Raises:
+        InternalError: The source does not compile.
+    """
+    key = hashlib.sha256(source.encode()).hexdigest()
+    kernel = _loaded.get(key)
+    if kernel is None:
+        with _lock:
+            kernel = _loaded.get(key)
+            if kernel is None:
+                kernel = _loaded[key] = _from_disk(key, source)
+    return kernel
+
+
+def directory() -> Path:
+    """Where this process keeps compiled kernels; created if need be."""
+    wanted = _wanted()
+    with _lock:
+        if wanted not in _directories:
+            _directories[wanted] = _private(wanted) or _temporary()
+        return _directories[wanted]
+
+
+def forget() -> None:
+    """Drops the kernels this process has loaded; those on disk stay."""
+    with _lock:
+        _loaded.clear()
+
+
+def _from_disk(key: str, source: str) -> Kernel:
+    try:
+        return _verified(directory(), key, source)
+    except Exception:  # whatever a damaged pickle raises, or a directory that went away
+        try:
+            return _verified(_temporary(), key, source)
+        except Exception as error:
+            raise InternalError(f"a generated kernel does not compile: {error}") from error
+
+
+def _verified(home: Path, key: str, source: str) -> Kernel:
+    """Loads a kernel whose files are as they were left, or compiles it anew."""
+    path, seal = home / f"k_{key}.py", home / f"k_{key}.sum"
+    if not _is_text(path, source) or _digest(home, key) != _text(seal):
+        _remove(home, key)
+        _write(path, source)
+        os.utime(path, (_STAMP, _STAMP))
+    kernel = _execute(path)
+    if kernel.stats.cache_misses:
+        _write(seal, _digest(home, key))
+    return kernel
+
+
+def _execute(path: Path) -> Any:
+    # Numba finds its cache through the file, and unpickles through the module's name.
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        # Python's own bytecode cache trusts time and size, which are the same for all.
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module.kernel
+
+
+def _compiled(home: Path, key: str) -> list[Path]:
+    return sorted((home / "__pycache__").glob(f"k_{key}.*"))
+
+
+def _digest(home: Path, key: str) -> str:
+    """Hash of a kernel's compiled files; one that vanishes meanwhile counts as empty."""
+    h = hashlib.sha256()
+    for path in _compiled(home, key):
+        if path.suffix in (".nbi", ".nbc"):
+            data = path.read_bytes() if path.exists() else b""
+            h.update(f"{path.name} {len(data)}\n".encode())
+            h.update(data)
+    return h.hexdigest()
+
+
+def _remove(home: Path, key: str) -> None:
+    for path in (home / f"k_{key}.py", home / f"k_{key}.sum", *_compiled(home, key)):
+        path.unlink(missing_ok=True)
+
+
+def _is_text(path: Path, text: str) -> bool:
+    return _text(path) == text
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file that other processes see whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(name, path)
+
+
+def _wanted() -> Path:
+    named = os.environ.get("EINSQL_CACHE_DIR")
+    if named:
+        return Path(named)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "einsql"
+
+
+def _private(base: Path) -> Path | None:
+    """The cache directory for these versions under `base`, or None where it is unsafe."""
+    try:
+        import numba  # costs a quarter of a second, and only compiled kernels need it
+
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        home = base / f"{version('einsql')}-numba{numba.__version__}-py{python}"
+        for place in (base, home):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(place):
+                return None
+        probe, name = tempfile.mkstemp(dir=home, prefix=".new-")
+        os.close(probe)
+        os.unlink(name)
+    except OSError:
+        return None
+    return home
+
+
+def _is_ours(place: Path) -> bool:
+    found = place.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    if not hasattr(os, "geteuid"):  # Windows guards a user's directories by other means
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH
+
+
+def _temporary() -> Path:
+    home = Path(tempfile.mkdtemp(prefix="einsql-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home

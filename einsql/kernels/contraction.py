@@ -1,0 +1,377 @@
+"""Sums of products of one or two operands, by BLAS.
+
+Labels fall into four groups: batch (in both operands and the result), M and N (in one
+operand and the result) and K (in both, summed). Labels summed that only one operand has
+are summed first. Each operand becomes a stack of matrices, `[batch, M, K]` and
+`[batch, K, N]`: a view where its strides allow, a copy where they force one (TTGT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+
+import numpy as np
+
+from einsql.algebra import cast_failure
+from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.sums import accurate_sum
+from einsql.kernels.views import reading
+from einsql.schema import DType
+
+CHUNK = 4e10
+"""Floating-point operations between two ticks: some tenths of a second of BLAS."""
+
+Load = Callable[[Sequence[Fields]], np.ndarray]
+Combine = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A field of an operand, cast without failure to the type of the product."""
+
+    operand: int
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Σ scale · factors: the factors of each side, which is one operand's."""
+
+    left: tuple[_Factor, ...]
+    right: tuple[_Factor, ...]
+    scale: float
+
+
+def is_contraction(node: EinSum, output: Output) -> bool:
+    """True if the output is a float sum of products of at most two operands."""
+    return _product(node, output) is not None
+
+
+def compile_contraction(node: EinSum) -> Runner | None:
+    """Matches nodes whose one output is a sum of products.
+
+    HALF results are computed in FLOAT and rounded once.
+    """
+    if len(node.outputs) != 1:
+        return None
+    output = node.outputs[0]
+    found = _product(node, output)
+    if found is None:
+        return None
+    name, shape = output.name, node.schema.shape
+    if any(a.extent == 0 for a in node.axes):
+        return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
+    work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
+    compute = _single(node, found, work) if not found.right else _pair(node, found, work)
+    finish = _finish(node, found, output.dtype.numpy)
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        with np.errstate(all="ignore"):
+            result = compute(operands, tick)
+            return {name: result if finish is None else finish(result)}
+
+    return run
+
+
+# What is a sum of products
+
+
+def _product(node: EinSum, output: Output) -> _Product | None:
+    if (
+        output.reduction != "sum"
+        or not output.dtype.is_float
+        or output.args[0].dtype is not output.dtype
+        or output.where != TRUE
+        or node.guard != TRUE
+        or any(a.define is not None for a in node.axes)
+    ):
+        return None
+    values: list[_Factor] = []
+    scale = 1.0
+    for term in _factors(output.args[0], output.dtype):
+        if isinstance(term, Const):
+            if not _is_safe_scale(scale := scale * float(term.value), output.dtype):
+                return None
+            continue
+        value = _uncast(term)
+        if value is None:
+            return None
+        values.append(_Factor(value.operand, value.field))
+    owners = list(dict.fromkeys(v.operand for v in values))
+    if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > 26 for o in owners):
+        return None
+    if len(owners) == 1:  # x·x is a product of two sides as well
+        return _Product(tuple(values[:1]), tuple(values[1:]), scale)
+    left = tuple(v for v in values if v.operand == owners[0])
+    return _Product(left, tuple(v for v in values if v.operand == owners[1]), scale)
+
+
+def _is_safe_scale(scale: float, dtype: DType) -> bool:
+    """True if Σ scale·x = scale·Σ x for infinite x too: the scale is no 0, inf or NaN."""
+    with np.errstate(all="ignore"):
+        rounded = float(np.asarray(scale).astype(dtype.numpy))
+    return isfinite(rounded) and rounded != 0.0
+
+
+def _factors(expr: Expr, dtype: DType) -> list[Expr]:
+    """The factors of a product computed in `dtype`, left to right."""
+    if isinstance(expr, Call) and expr.fn == "mul" and expr.dtype is dtype:
+        return [f for a in expr.args for f in _factors(a, dtype)]
+    return [expr]
+
+
+def _uncast(expr: Expr) -> Value | None:
+    """The operand value under casts that lose nothing and cannot fail."""
+    while isinstance(expr, Call) and expr.fn == "cast":
+        source, target = expr.args[0].dtype, expr.dtype
+        widens = np.can_cast(source.numpy, target.numpy, "safe")
+        if cast_failure(source, target) is not None or not widens:
+            return None
+        expr = expr.args[0]
+    return expr if isinstance(expr, Value) else None
+
+
+# Loading an operand
+
+
+def _load(
+    node: EinSum, side: Sequence[_Factor], order: Sequence[str], gone: int, work: np.dtype
+) -> Load:
+    """How a side is read: the product of its factors over labels `order`.
+
+    Args:
+        node: The node.
+        side: Factors of one operand.
+        order: The operand's distinct labels as wanted, the last `gone` of them summed.
+        gone: How many trailing labels are summed.
+        work: The dtype to compute in.
+    """
+    operand, field = side[0].operand, side[0].field
+    view = reading(node, node.operands[operand], order)
+    exact = node.operands[operand].source.schema.dtype(field).numpy == work
+    if len(side) == 1 and exact and not gone and view is None:
+        return lambda operands: operands[operand][field]
+    axes = tuple(range(len(order) - gone, len(order)))
+
+    def one(operands: Sequence[Fields], factor: _Factor) -> np.ndarray:
+        array = operands[factor.operand][factor.field]
+        return array if view is None else view(array)
+
+    def load(operands: Sequence[Fields]) -> np.ndarray:
+        array = one(operands, side[0])
+        if len(side) > 1 or not axes:
+            array = array.astype(work, copy=False)
+        for factor in side[1:]:
+            array = array * one(operands, factor).astype(work, copy=False)
+        return accurate_sum(array, axes, work) if axes else array
+
+    return load
+
+
+# One operand
+
+
+def _single(node: EinSum, found: _Product, work: np.dtype) -> Callable[..., np.ndarray]:
+    labels = node.operands[found.left[0].operand].labels
+    kept = [k for k in node.keys if k in labels]
+    summed = [x for x in dict.fromkeys(labels) if x not in kept]
+    load = _load(node, found.left, [*kept, *summed], len(summed), work)
+    if not summed:  # a copy, as only view kernels alias their operands
+        return lambda operands, tick: load(operands).copy()
+    return lambda operands, tick: load(operands)
+
+
+# Two operands
+
+
+def _pair(node: EinSum, found: _Product, work: np.dtype) -> Callable[..., np.ndarray]:
+    """Reads both sides and multiplies them as matrices, or element by element."""
+    extent = {a.label: a.extent for a in node.axes}
+    keys = node.keys
+    left = set(node.operands[found.left[0].operand].labels)
+    right = set(node.operands[found.right[0].operand].labels)
+    sides = [(found.left, left), (found.right, right)]
+    if keys and keys[-1] in left and keys[-1] not in right:
+        sides.reverse()  # the last key belongs to N, so that the result is in C order
+    (a, in_a), (b, in_b) = sides
+    batch = [k for k in keys if k in in_a and k in in_b]
+    m = [k for k in keys if k in in_a and k not in in_b]
+    n = [k for k in keys if k in in_b and k not in in_a]
+    shared = (in_a & in_b) - set(keys)
+    size_a, size_b = (prod(extent[x] for x in s) for s in (in_a, in_b))
+    # K is ordered as the larger operand has it, so that only the smaller may be copied.
+    guide = node.operands[(a if size_a >= size_b else b)[0].operand].labels
+    k = [x for x in dict.fromkeys(guide) if x in shared]
+    gone_a = sorted(in_a - {*keys, *k})
+    gone_b = sorted(in_b - {*keys, *k})
+    result = [x for x in keys if x in in_a | in_b]
+    if not k:
+        load_a = _load(node, a, [*[x for x in result if x in in_a], *gone_a], len(gone_a), work)
+        load_b = _load(node, b, [*[x for x in result if x in in_b], *gone_b], len(gone_b), work)
+        combine = _outer(result, in_a, in_b, extent, work)
+    else:
+        load_a = _load(node, a, [*batch, *m, *k, *gone_a], len(gone_a), work)
+        load_b = _load(node, b, [*batch, *k, *n, *gone_b], len(gone_b), work)
+        combine = _matrices(result, (batch, m, n, k), extent, work)
+    return lambda operands, tick: combine(load_a(operands), load_b(operands), tick)
+
+
+def _outer(
+    result: Sequence[str], in_a: set[str], in_b: set[str], extent: dict[str, int], work: np.dtype
+) -> Combine:
+    lift_a = tuple(slice(None) if x in in_a else None for x in result)
+    lift_b = tuple(slice(None) if x in in_b else None for x in result)
+    shape = tuple(extent[x] for x in result)
+
+    def outer(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        out = np.empty(shape, work)
+        np.multiply(a[lift_a], b[lift_b], out=out)
+        return out
+
+    return outer
+
+
+def _matrices(
+    result: Sequence[str],
+    groups: tuple[list[str], list[str], list[str], list[str]],
+    extent: dict[str, int],
+    work: np.dtype,
+) -> Combine:
+    """Products of `[batch, M, K]` and `[batch, K, N]` with axes in `result` order."""
+    batch, m, n, k = groups
+    stack = tuple(extent[x] for x in batch)
+    size_m, size_n, size_k = (prod(extent[x] for x in g) for g in (m, n, k))
+    natural = [*batch, *m, *n]
+    if not m and not n:
+        return _dots(stack, size_k)
+    flat_m = (size_m,) if m or batch else ()
+    flat_n = (size_n,) if n or batch else ()
+    shape_a, shape_b = (*stack, *flat_m, size_k), (*stack, size_k, *flat_n)
+    fold_a = None if len(m) == len(flat_m) and len(k) == 1 else shape_a
+    fold_b = None if len(n) == len(flat_n) and len(k) == 1 else shape_b
+    chunks = _chunks((*stack, *flat_m, *flat_n), size_k)
+    if natural == list(result) and chunks == 1:
+        out_shape = tuple(extent[x] for x in natural)
+        unfold = None if len(natural) == len((*stack, *flat_m, *flat_n)) else out_shape
+
+        def multiply(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            if fold_a is not None:
+                a = a.reshape(fold_a)
+            if fold_b is not None:
+                b = b.reshape(fold_b)
+            out = np.asarray(np.matmul(a, b))
+            return out if unfold is None else out.reshape(unfold)
+
+        return multiply
+
+    prepare, turn = _result_layout(result, natural, (batch, m, n), extent, work)
+    flat = (*stack, *flat_m, *flat_n)
+
+    def multiply_into(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        whole, out = prepare(flat)
+        _chunked(a.reshape(shape_a), b.reshape(shape_b), out, chunks, tick)
+        return whole if turn is None else whole.transpose(turn)
+
+    return multiply_into
+
+
+def _result_layout(
+    result: Sequence[str],
+    natural: Sequence[str],
+    groups: tuple[list[str], list[str], list[str]],
+    extent: dict[str, int],
+    work: np.dtype,
+) -> tuple[Callable[[tuple[int, ...]], tuple[np.ndarray, np.ndarray]], tuple[int, ...] | None]:
+    """Where a product is written: into the result itself if M and N stand together there.
+
+    Returns:
+        A function making the array that holds the result and its view as matrices, and
+        the transposition that turns the former into result order.
+    """
+    shape = tuple(extent[x] for x in result)
+    together = all(list(result[result.index(g[0]) :][: len(g)]) == g for g in groups[1:] if g)
+    if together:
+        order = tuple(result.index(x) for x in natural)
+
+        def direct(flat: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            whole = np.empty(shape, work)
+            return whole, whole.transpose(order).reshape(flat)
+
+        return direct, None
+    turned = tuple(extent[x] for x in natural)
+
+    def apart(flat: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        whole = np.empty(turned, work)
+        return whole, whole.reshape(flat)
+
+    return apart, tuple(natural.index(x) for x in result)
+
+
+def _dots(stack: tuple[int, ...], size_k: int) -> Combine:
+    """Dot products, one for each element of the result."""
+    shape = (*stack, size_k)
+
+    def dots(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        a, b = a.reshape(shape), b.reshape(shape)
+        if not stack:
+            return np.asarray(np.dot(a, b))
+        if max(abs(a.strides[-1]), abs(b.strides[-1])) <= a.itemsize:
+            return np.asarray(np.vecdot(a, b))
+        return np.asarray(np.einsum("...k,...k->...", a, b))  # adds rows of the stack
+
+    return dots
+
+
+def _chunks(flat: tuple[int, ...], size_k: int) -> int:
+    """Into how many parts a product is cut along its longest axis, to report progress."""
+    flops = 2.0 * prod(flat) * size_k
+    return max(1, min(max(flat, default=1), int(flops / CHUNK)))
+
+
+def _chunked(a: np.ndarray, b: np.ndarray, out: np.ndarray, chunks: int, tick: Tick) -> None:
+    if chunks == 1:
+        np.matmul(a, b, out=out)
+        return
+    axis = max(range(out.ndim), key=lambda d: out.shape[d])
+    stacked = min(a.ndim, b.ndim) - 2 if min(a.ndim, b.ndim) > 2 else 0
+    rows = np.linspace(0, out.shape[axis], chunks + 1).astype(int)
+    for n in range(chunks):
+        part = (*(slice(None),) * axis, slice(rows[n], rows[n + 1]))
+        if axis < stacked:
+            np.matmul(a[part], b[part], out=out[part])
+        elif axis == a.ndim - 2 and a.ndim > 1:
+            np.matmul(a[part], b, out=out[part])
+        else:
+            np.matmul(a, b[..., rows[n] : rows[n + 1]], out=out[part])
+        tick((n + 1) / chunks)
+
+
+def _finish(
+    node: EinSum, found: _Product, dtype: np.dtype
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What remains after the product: constants, labels of no operand, rounding to HALF."""
+    held = {x for f in (*found.left, *found.right) for x in node.operands[f.operand].labels}
+    repeats = prod(a.extent for a in node.axes if a.label not in held and a.label not in node.keys)
+    scale = found.scale * repeats
+    lift: tuple[slice | None, ...] | None = None
+    if not held.issuperset(node.keys):
+        lift = tuple(slice(None) if k in held else None for k in node.keys)
+    if scale == 1.0 and lift is None and dtype != np.float16:
+        return None
+    shape = node.schema.shape
+
+    def finish(result: np.ndarray) -> np.ndarray:
+        if scale != 1.0:
+            result = result * result.dtype.type(scale)
+        result = np.asarray(result).astype(dtype, copy=False)
+        return result if lift is None else np.broadcast_to(result[lift], shape)
+
+    return finish
+
+
+CONTRACTION = Kernel(
+    "blas", "a float sum of products of one or two operands is matrix products", compile_contraction
+)

@@ -1,0 +1,39 @@
+"""What a kernel is: a named way to run some EinSum nodes, with a one-line law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.einsum import EinSum
+
+Fields = Mapping[str, np.ndarray]
+"""A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
+
+Tick = Callable[[float], None]
+"""Called with the fraction done about every half second of work; raises to cancel."""
+
+Runner = Callable[[Sequence[Fields], Tick], dict[str, np.ndarray]]
+"""Takes one Fields per operand of the node and returns the node's output fields.
+
+Arrays may be strided, read-only or broadcast; a runner never writes into them. A result
+has the output's dtype and the node's shape, and aliases an operand only in view kernels.
+Raises DataError for selected elements that overflow, divide by zero or cannot be cast.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A named entry of the registry.
+
+    Attributes:
+        name: Shown by EXPLAIN ANALYZE.
+        law: What it computes and when it applies, in one line.
+        match: Compiles a node, or returns None where the kernel does not apply.
+    """
+
+    name: str
+    law: str
+    match: Callable[[EinSum], Runner | None]

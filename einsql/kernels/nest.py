@@ -1,0 +1,205 @@
+"""The order of a generated kernel's loops, and where its running values live."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from math import prod
+
+from einsql.algebra import REDUCTIONS, SCALARS, cast_failure
+from einsql.einsum import (
+    Call,
+    EinSum,
+    Expr,
+    Label,
+    Value,
+    exprs,
+    operands_of,
+    subexpressions,
+)
+from einsql.intervals import never_overflows
+
+LONGEST = 2**27
+"""Work, in cheap operations, that one uninterruptible kernel call may do at most."""
+STRIP = 4096
+"""Widest row of running values, in elements, so that it stays in the first cache."""
+_LIBRARY_CALL = 12  # an exponential against an addition
+
+
+class Mode(enum.Enum):
+    """Where running values live while a kernel reduces."""
+
+    REGISTERS = "registers"
+    ROW = "row"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Loops over the free labels, outermost first.
+
+    Attributes:
+        loops: The free labels.
+        kept: How many leading loops run over keys of the result; in a ROW the innermost
+            loop is one more.
+        mode: REGISTERS hold one key's running values, a ROW those of the innermost key,
+            MEMORY those of every key.
+        carry: The running values of REGISTERS are loaded and stored, so that a reduction
+            can be cut into several calls.
+    """
+
+    loops: tuple[str, ...]
+    kept: int
+    mode: Mode
+    carry: bool
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if running values outlive a call."""
+        return self.carry or self.mode is Mode.MEMORY
+
+
+def labels_read(node: EinSum, expr: Expr) -> set[str]:
+    """Labels whose value decides an expression, directly or through an operand's index."""
+    labels: set[str] = set()
+    for e in subexpressions(expr):
+        if isinstance(e, Label):
+            labels.add(e.name)
+        elif isinstance(e, Value):
+            labels.update(node.operands[e.operand].labels)
+    return labels
+
+
+def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
+    """The free labels that decide each label; derived labels follow what they read."""
+    decided = {a.label: frozenset((a.label,)) for a in node.axes if a.define is None}
+    waiting = [a for a in node.axes if a.define is not None]
+    while waiting:
+        ready = [
+            a for a in waiting if a.define is not None and labels_read(node, a.define) <= set(decided)
+        ]
+        for a in ready[:1]:
+            assert a.define is not None
+            read = labels_read(node, a.define)
+            decided[a.label] = frozenset().union(*(decided[x] for x in read))
+            waiting.remove(a)
+        if not ready:
+            raise ValueError("derived axes define each other")
+    return decided
+
+
+def failing(node: EinSum, expr: Expr) -> bool:
+    """True if evaluating an expression may raise."""
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    return any(
+        isinstance(e, Call) and may_raise(e) and not never_overflows(e, bounds)
+        for e in subexpressions(expr)
+    )
+
+
+def may_raise(e: Call) -> bool:
+    """True if the function itself can raise for some arguments."""
+    if e.fn == "cast":
+        return cast_failure(e.args[0].dtype, e.dtype) is not None
+    return e.args[0].dtype in SCALARS[e.fn].fails
+
+
+def expensive(expr: Expr) -> bool:
+    """True if an expression calls into the mathematical library."""
+    return any(map(_is_library_call, subexpressions(expr)))
+
+
+def weight(node: EinSum) -> int:
+    """Rough work per point, in cheap operations."""
+    calls = {e for x in exprs(node) for e in subexpressions(x) if isinstance(e, Call)}
+    return 1 + sum(_LIBRARY_CALL if _is_library_call(e) else 1 for e in calls)
+
+
+def plan_nest(node: EinSum) -> Nest:
+    """Chooses loop order and mode from the node's structure and extents."""
+    decided = free_labels(node)
+    extent = {a.label: a.extent for a in node.axes}
+    kept = [k for k in node.keys if decided[k] == {k}]
+    kept = [k for k in kept if node.axis(k).define is None]
+    gone = [a.label for a in node.axes if a.define is None and a.label not in kept]
+    if not kept and not gone:
+        return Nest((), 0, Mode.REGISTERS, False)
+
+    inner = min([*reversed(kept), *reversed(gone)], key=lambda x: _cost_inside(node, x, decided))
+    reduced_work = prod(extent[x] for x in gone) * weight(node)
+    if gone and _scatters(node, decided, set(kept)):
+        loops = [x for x in (*kept, *gone) if x != inner] + [inner]
+        return Nest(tuple(loops), 0, Mode.MEMORY, False)
+    outer = [x for x in kept if x != inner]
+    if gone and inner in kept:
+        derived_key = any(node.axis(k).define is not None for k in node.keys)
+        small = reduced_work * min(STRIP, extent[inner]) <= LONGEST
+        mode = Mode.ROW if small and not derived_key else Mode.MEMORY
+        return Nest((*outer, *gone, inner), len(outer) if mode is Mode.ROW else 0, mode, False)
+    if not gone:
+        return Nest((*outer, inner), len(kept), Mode.REGISTERS, False)
+    loops = [*kept, *(x for x in gone if x != inner), inner]
+    carry = not kept or reduced_work > LONGEST
+    return Nest(tuple(loops), len(kept), Mode.REGISTERS, carry)
+
+
+def _is_library_call(e: Expr) -> bool:
+    return isinstance(e, Call) and e.fn != "cast" and not SCALARS[e.fn].cheap
+
+
+def _scatters(node: EinSum, decided: dict[str, frozenset[str]], kept: set[str]) -> bool:
+    """True if one key of the result is met again after others, or known only inside."""
+    derived = [k for k in node.keys if node.axis(k).define is not None]
+    if any(not decided[k] <= kept for k in derived):
+        return True
+    conditions = [node.guard, *(a.define for a in node.axes if a.define is not None)]
+    return bool(derived) and any(failing(node, c) for c in conditions)
+
+
+def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -> float:
+    """Cost of a point if the label's loop is the innermost, in memory accesses."""
+    cost = 0.0 if node.axis(label).extent >= 8 else 6.0
+    used = {n for e in exprs(node) for n in operands_of(e)}
+    for n in used:
+        labels = node.operands[n].labels
+        turning = [x for x in labels if label in decided[x]]
+        if turning:
+            unit = len(turning) == 1 and labels[-1] == turning[0]
+            cost += 1 if unit and _steps(node, turning[0], label) else 6
+    if label in node.keys:
+        last = label == node.keys[-1]
+        cost += sum(1 if last else 3 if o.reduction else 6 for o in node.outputs)
+    else:
+        cost += sum(_chain(o.reduction, o.dtype.is_float) for o in node.outputs)
+    free = {x for s in decided.values() for x in s}
+    for e in {e for x in exprs(node) for e in subexpressions(x) if _is_library_call(e)}:
+        read = {f for x in labels_read(node, e) for f in decided[x]}
+        if label in read and read != free:
+            cost += _LIBRARY_CALL
+    return cost
+
+
+def _chain(reduction: str | None, is_float: bool) -> int:
+    """Latency of a running value that is updated at every point."""
+    if reduction is None:
+        return 0
+    if REDUCTIONS[reduction].better is not None:
+        return 3
+    return 1 if is_float and REDUCTIONS[reduction].idempotent else 0
+
+
+def _steps(node: EinSum, index: str, label: str) -> bool:
+    """True if an index grows by one with the label."""
+    define = node.axis(index).define
+    return index == label or (define is not None and _unit(node, define, label))
+
+
+def _unit(node: EinSum, e: Expr, label: str) -> bool:
+    if isinstance(e, Label):
+        return _steps(node, e.name, label)
+    if not isinstance(e, Call) or e.fn not in ("add", "sub"):
+        return False
+    first, second = e.args
+    if label not in labels_read(node, second):
+        return _unit(node, first, label)
+    return e.fn == "add" and label not in labels_read(node, first) and _unit(node, second, label)

@@ -1,0 +1,87 @@
+"""The kernels in the order they are tried, and the choice among them for a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from einsql.einsum import EinSum
+from einsql.errors import InternalError
+from einsql.kernels.contraction import CONTRACTION, is_contraction
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.vector import VECTOR, is_gather
+from einsql.kernels.views import VIEWS
+
+SMALL = 1 << 16
+"""Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
+
+
+def _match_loops(node: EinSum) -> Runner | None:
+    from einsql.kernels.loops import compile_loops  # Numba takes 0.25 s to import
+
+    return compile_loops(node)
+
+
+LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
+
+KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, VECTOR, LOOPS)
+"""Every kernel, the cheapest first."""
+
+
+def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
+    """Chooses kernels for a node and compiles it.
+
+    Args:
+        node: A node with well-typed expressions.
+        jit: "auto" compiles loops where the domain is large; "never" does not import
+            Numba; "always" compiles whatever is neither a view nor a contraction.
+
+    Returns:
+        The kernels' names, joined by "+", and the runner.
+
+    Raises:
+        InternalError: No kernel takes the node.
+    """
+    contractions = [o for o in node.outputs if is_contraction(node, o)]
+    rest = tuple(o for o in node.outputs if o not in contractions)
+    if not contractions or (len(contractions) == 1 and not rest):
+        return _compile(node, jit)
+    groups = [(o,) for o in contractions] + ([rest] if rest else [])
+    return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
+    for kernel in (VIEWS, CONTRACTION, *_general(node, jit)):
+        runner = kernel.match(node)
+        if runner is not None:
+            return kernel.name, runner
+    raise InternalError("No kernel takes a node.")
+
+
+def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
+    """The kernels for nodes with arithmetic, the preferred one first."""
+    if jit == "never":
+        return (VECTOR,)
+    if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
+        return (VECTOR,)
+    return (LOOPS, VECTOR)
+
+
+def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
+    """One runner for parts that compute different outputs."""
+    runners = [runner for _, runner in parts]
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        fields: dict[str, np.ndarray] = {}
+        for n, runner in enumerate(runners):
+            fields |= runner(operands, _share(tick, n, len(runners)))
+        return fields
+
+    return "+".join(dict.fromkeys(name for name, _ in parts)), run
+
+
+def _share(tick: Tick, number: int, of: int) -> Tick:
+    """Progress of one part among several."""
+    return lambda done: tick((number + done) / of)

@@ -1,0 +1,210 @@
+"""What generated kernels call: small functions compiled into them by Numba.
+
+Importing this module imports Numba, so only generated source does it. The reducing
+operations alone carry LLVM's `reassoc` flag: a sum may be split over vector lanes while
+the element-wise arithmetic around it stays bit-exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+Build = Callable[[Any, Any, Any, Any], Any]
+"""Emits LLVM code from a builder, the Numba type of both arguments and the arguments."""
+
+
+def _integer_of(kind: Any) -> Any:
+    """The integer type as wide as a float type."""
+    return types.int32 if kind == types.float32 else types.int64
+
+
+def _folded(builder: Any, bits: Any) -> Any:
+    """Turns the order of negative floats around; its own inverse."""
+    width = bits.type.width
+    sign = builder.ashr(bits, ir.Constant(bits.type, width - 1))
+    return builder.xor(bits, builder.and_(sign, ir.Constant(bits.type, 2 ** (width - 1) - 1)))
+
+
+@intrinsic
+def order(_: Any, a: Any) -> Any:
+    """An integer that compares as the float does, NaN above everything."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(signature.return_type)
+        bits = _folded(builder, builder.bitcast(args[0], kind))
+        nan = builder.fcmp_unordered("uno", args[0], args[0])
+        return builder.select(nan, ir.Constant(kind, 2 ** (kind.width - 1) - 1), bits)
+
+    return _integer_of(a)(a), generate
+
+
+@intrinsic
+def order_back(_: Any, a: Any) -> Any:
+    """The float that `order` made an integer of."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(
+            _folded(builder, args[0]), context.get_value_type(signature.return_type)
+        )
+
+    return (types.float32 if a == types.int32 else types.float64)(a), generate
+
+
+def _binary(build: Build, result: Any = None) -> Any:
+    """A Numba function of two arguments of one type, from its LLVM code."""
+
+    def typed(_: Any, a: Any, b: Any) -> Any:
+        if a != b:
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return build(builder, a, *args)
+
+        return (result or a)(a, b), generate
+
+    return intrinsic(typed)
+
+
+def _below(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    if isinstance(kind, types.Float):
+        number = builder.fcmp_ordered("ord", a, a)
+        nan = builder.fcmp_unordered("uno", b, b)
+        return builder.or_(builder.fcmp_ordered("<", a, b), builder.and_(number, nan))
+    if isinstance(kind, types.Boolean):
+        return builder.icmp_unsigned("<", a, b)
+    return builder.icmp_signed("<", a, b)
+
+
+def _same(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    if isinstance(kind, types.Float):
+        nans = builder.and_(
+            builder.fcmp_unordered("uno", a, a), builder.fcmp_unordered("uno", b, b)
+        )
+        return builder.or_(builder.fcmp_ordered("==", a, b), nans)
+    return builder.icmp_signed("==", a, b)
+
+
+def _plus(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    if isinstance(kind, types.Float):
+        return builder.fadd(a, b, flags=("reassoc",))
+    return builder.add(a, b)
+
+
+def _times(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    if isinstance(kind, types.Float):
+        return builder.fmul(a, b, flags=("reassoc",))
+    return builder.mul(a, b)
+
+
+def _smaller(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    # A running NaN gives way to anything; that is `less(b, a)` with one comparison fewer.
+    if isinstance(kind, types.Float):
+        nan = builder.fcmp_unordered("uno", a, a)
+        return builder.select(builder.or_(builder.fcmp_ordered("<", b, a), nan), b, a)
+    return builder.select(_below(builder, kind, b, a), b, a)
+
+
+def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    if isinstance(kind, types.Float):
+        nan = builder.fcmp_unordered("uno", b, b)
+        return builder.select(builder.or_(builder.fcmp_ordered("<", a, b), nan), b, a)
+    return builder.select(_below(builder, kind, a, b), b, a)
+
+
+less = _binary(_below, types.boolean)
+"""a < b with NaN above everything, without a branch."""
+eq = _binary(_same, types.boolean)
+"""a = b with NaN equal to NaN."""
+plus = _binary(_plus)
+"""A running sum and a new term; integers wrap."""
+times = _binary(_times)
+"""A running product and a new factor; integers wrap."""
+minimum = _binary(_smaller)
+"""A running minimum and a new value."""
+maximum = _binary(_larger)
+"""A running maximum and a new value."""
+
+
+def _idiv_int(a: Any, b: Any) -> Any:
+    # The two divisors the processor traps on have been refused before.
+    if b == 0:
+        return 0 * a
+    if b == -1:
+        return -a
+    q = a // b
+    return q + 1 if q < 0 and q * b != a else q
+
+
+def _idiv_float(a: Any, b: Any) -> Any:
+    return a / b
+
+
+def _remainder_int(a: Any, b: Any) -> Any:
+    if b == 0 or b == -1:
+        return 0 * a
+    r = a % b
+    return r - b if r != 0 and (a < 0) != (b < 0) else r
+
+
+def _remainder_float(a: Any, b: Any) -> Any:
+    return math.fmod(a, b)
+
+
+def _itself(a: Any) -> Any:
+    return a
+
+
+def _truncate_float(a: Any) -> Any:
+    return np.trunc(a)
+
+
+def _round_away_float(a: Any) -> Any:
+    whole = np.trunc(a)
+    if abs(a - whole) >= 0.5:
+        whole += math.copysign(1.0, a)
+    return math.copysign(whole, a)
+
+
+def _by_kind(on_integers: Callable[..., Any], on_floats: Callable[..., Any]) -> Any:
+    """A Numba function with one body for integers and one for floats."""
+
+    def stub(*args: Any) -> Any:
+        raise NotImplementedError("this function exists in compiled code alone")
+
+    def one(a: Any) -> Any:
+        return on_integers if isinstance(a, types.Integer) else on_floats
+
+    def two(a: Any, b: Any) -> Any:
+        return one(a)
+
+    overload(stub)(one if on_floats.__code__.co_argcount == 1 else two)
+    return stub
+
+
+idiv = _by_kind(_idiv_int, _idiv_float)
+"""Division truncated towards zero; of floats, plain division."""
+remainder = _by_kind(_remainder_int, _remainder_float)
+"""What `idiv` leaves over: the dividend's sign."""
+truncate = _by_kind(_itself, _truncate_float)
+"""Rounding towards zero."""
+round_away = _by_kind(_itself, _round_away_float)
+"""Rounding to the nearest whole number, halves away from zero."""
+
+
+def _round_half(a: Any) -> Any:
+    # HALF keeps 11 significant bits down to 2^-14, and a step of 2^-24 below.
+    if not math.isfinite(a) or a == 0:
+        return np.float32(a)
+    step = max(math.frexp(a)[1] - 1, -14) - 10
+    return np.float32(math.ldexp(np.rint(math.ldexp(a, -step)), step))
+
+
+round_half = njit(_round_half)
+"""A DOUBLE rounded to HALF's precision, carried as FLOAT."""

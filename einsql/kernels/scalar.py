@@ -1,0 +1,127 @@
+"""Scalar expressions over whole arrays, in the declared types.
+
+An expression becomes a closure once per node and then runs on one block of the domain
+after another. Arrays have one axis per enumerated label, of extent 1 where the value
+does not depend on the label, so that nothing is computed more often than it varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.algebra import SCALARS, Failure, cast_array, cast_failure
+from einsql.einsum import Call, Const, Expr, Label, Value
+from einsql.errors import DataError
+from einsql.intervals import never_overflows
+
+Mask = np.ndarray | None
+"""Where points are selected, broadcastable to the block; None selects all of them."""
+
+
+class Block:
+    """What an expression can read at the points of one block: labels and operand values."""
+
+    def label(self, name: str) -> np.ndarray:
+        """Values of a label, int64, broadcastable to the block."""
+        raise NotImplementedError
+
+    def value(self, operand: int, field: str) -> np.ndarray:
+        """Values of an operand's field, broadcastable to the block."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """An expression as a function of a block and of the points it is needed at."""
+
+    run: Callable[[Block, Mask], np.ndarray]
+    fails: bool
+
+
+def both(a: Mask, b: Mask) -> Mask:
+    """Conjunction of two selections."""
+    if a is None:
+        return b
+    return a if b is None else a & b
+
+
+def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
+    """Compiles an expression.
+
+    Args:
+        expr: A well-typed expression.
+        bounds: `[lo, hi)` of every label, to prove that integers do not overflow.
+
+    Returns:
+        A function whose results have the expression's dtype and a shape broadcastable to
+        the block. It raises DataError for selected points only, and what lies to the right
+        of AND and OR and in CASE branches is selected only where it decides.
+    """
+    if isinstance(expr, Const):
+        literal = np.asarray(expr.value, expr.dtype.numpy)
+        literal.flags.writeable = False
+        return Compiled(lambda block, mask: literal, False)
+    if isinstance(expr, Label):
+        name = expr.name
+        return Compiled(lambda block, mask: block.label(name), False)
+    if isinstance(expr, Value):
+        operand, field = expr.operand, expr.field
+        return Compiled(lambda block, mask: block.value(operand, field), False)
+    args = [compile_expr(a, bounds) for a in expr.args]
+    if expr.fn in ("and", "or", "if") and any(a.fails for a in args[1:]):
+        return _lazy(expr, args)
+    return _eager(expr, args, bounds)
+
+
+def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int]]) -> Compiled:
+    source, target = expr.args[0].dtype, expr.dtype
+    failure: Failure | None
+    if expr.fn == "cast":
+        function = _cast_to(expr)
+        failure = cast_failure(source, target)
+    else:
+        function = SCALARS[expr.fn].numpy
+        failure = SCALARS[expr.fn].fails.get(source)
+    if failure is not None and never_overflows(expr, bounds):
+        failure = None
+    parts = [a.run for a in args]
+    dtype = target.numpy
+
+    def run(block: Block, mask: Mask) -> np.ndarray:
+        values = [part(block, mask) for part in parts]
+        if failure is not None:
+            refuse(failure, mask, *values)
+        result = np.asarray(function(*values))
+        return result if result.dtype == dtype else cast_array(result, target)
+
+    return Compiled(run, failure is not None or any(a.fails for a in args))
+
+
+def _cast_to(expr: Call) -> Callable[..., np.ndarray]:
+    return lambda a: cast_array(a, expr.dtype)
+
+
+def _lazy(expr: Call, args: list[Compiled]) -> Compiled:
+    function = SCALARS[expr.fn].numpy
+    first, second = args[0].run, args[1].run
+    third = args[2].run if expr.fn == "if" else None
+    otherwise = expr.fn == "or"
+
+    def run(block: Block, mask: Mask) -> np.ndarray:
+        holds = first(block, mask)
+        values = [holds, second(block, both(mask, ~holds if otherwise else holds))]
+        if third is not None:
+            values.append(third(block, both(mask, ~holds)))
+        return np.asarray(function(*values))
+
+    return Compiled(run, True)
+
+
+def refuse(failure: Failure, mask: Mask, *args: np.ndarray) -> None:
+    """Raises DataError if a function fails at a selected point."""
+    bad = failure.numpy(*args)
+    if np.any(bad if mask is None else bad & mask):
+        raise DataError(failure.reason)

@@ -1,0 +1,92 @@
+"""Float sums over axes, fast and at least as accurate as pairwise summation.
+
+NumPy sums pairwise only along the innermost axis in memory, adds row to row otherwise,
+and is slow for short rows. Here at most `SHORT` terms are added one after another in the
+array's own type; partial sums, which are much fewer, are added in float64.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+PLANES = 16
+"""How many rows are added one after another in float32."""
+SHORT = 64
+"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+
+
+def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Sums an array over axes.
+
+    Args:
+        array: Any real array, of any strides.
+        axes: The axes to sum, at least one.
+        dtype: float32 or float64, the type of the result.
+
+    Returns:
+        The sums over the remaining axes, which keep their order.
+    """
+    if array.dtype != dtype or array.size < 4096:
+        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64)).astype(dtype)
+    order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
+    flat = array.transpose(order)
+    gone = [n in axes for n in order]
+    sums = _contiguous(flat, gone) if flat.flags.c_contiguous else _strided(flat, gone)
+    kept = [n for n in order if n not in axes]
+    turn = sorted(range(len(kept)), key=kept.__getitem__)
+    return sums.astype(dtype, copy=False).transpose(turn)
+
+
+def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
+    """Sums the axes marked `gone` of an array in C order."""
+    rows = array.ndim  # the axes from here on are all summed
+    while rows and gone[rows - 1]:
+        rows -= 1
+    if rows < array.ndim:
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
+        return _rest(part.reshape(array.shape[:rows]), gone[:rows])
+    stop = rows  # the last axes that are summed are those from start to stop
+    while not gone[stop - 1]:
+        stop -= 1
+    start = stop
+    while start and gone[start - 1]:
+        start -= 1
+    shape = array.shape
+    stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
+    part = _planes(stacks).reshape(shape[:start] + shape[stop:])
+    return _rest(part, gone[:start] + gone[stop:])
+
+
+def _rows(matrix: np.ndarray) -> np.ndarray:
+    """Sums along the rows."""
+    if matrix.shape[1] <= SHORT:
+        return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+    return np.asarray(np.add.reduce(matrix, axis=1))
+
+
+def _planes(stacks: np.ndarray) -> np.ndarray:
+    """Sums along the middle axis: whole planes of rows are added to each other."""
+    lead, rows, width = stacks.shape
+    if rows <= PLANES or stacks.dtype == np.float64:
+        return np.asarray(np.add.reduce(stacks, axis=1))
+    even = rows // PLANES * PLANES
+    # A copy where the stack is not whole: it costs less than adding short rows.
+    planes = stacks[:, :even].reshape(lead, PLANES, even // PLANES, width)
+    part = np.add.reduce(np.add.reduce(planes, axis=1), axis=1, dtype=np.float64)
+    if even < rows:
+        part += np.add.reduce(stacks[:, even:], axis=1, dtype=np.float64)
+    return np.asarray(part)
+
+
+def _strided(array: np.ndarray, gone: list[bool]) -> np.ndarray:
+    """Sums where rows do not follow each other in memory; the last axis is innermost."""
+    if gone[-1] and array.shape[-1] >= PLANES:
+        array, gone = np.add.reduce(array, axis=-1), gone[:-1]
+    return _rest(array, gone)
+
+
+def _rest(array: np.ndarray, gone: list[bool]) -> np.ndarray:
+    axes = tuple(n for n, summed in enumerate(gone) if summed)
+    return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64)) if axes else array

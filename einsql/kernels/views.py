@@ -1,0 +1,122 @@
+"""Results that are views: slices, transpositions, diagonals and broadcasts, without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Value
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+
+View = Callable[[np.ndarray], np.ndarray]
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def window(node: EinSum, operand: Operand) -> tuple[slice, ...] | None:
+    """The part of an operand that the domain reads, or None for all of it.
+
+    Args:
+        node: A node whose axes bound the operand's labels.
+        operand: One of its operands, read through free axes only.
+    """
+    axes = [node.axis(label) for label in operand.labels]
+    keys = operand.source.schema.keys
+    if all((a.lo, a.hi) == (k.lo, k.hi) for a, k in zip(axes, keys, strict=True)):
+        return None
+    return tuple(
+        slice(a.lo - k.lo, a.lo - k.lo + a.extent) for a, k in zip(axes, keys, strict=True)
+    )
+
+
+def arrangement(labels: Sequence[str], order: Sequence[str]) -> View | None:
+    """How to turn axes `labels`, some repeated, into `order`, or None if they are that.
+
+    A repeated label becomes the diagonal.
+    """
+    if tuple(labels) == tuple(order):
+        return None
+    if len(labels) == len(order):
+        turn = tuple(labels.index(x) for x in order)
+        return lambda array: array.transpose(turn)
+    letter = {label: _LETTERS[n] for n, label in enumerate(order)}
+    spec = "".join(letter[x] for x in labels) + "->" + "".join(letter[x] for x in order)
+    return lambda array: np.einsum(spec, array)
+
+
+def reading(node: EinSum, operand: Operand, order: Sequence[str]) -> View | None:
+    """How to view an operand with one axis per label of `order`, or None for as it is.
+
+    Args:
+        node: A node whose axes bound the operand's labels.
+        operand: One of its operands, read through free axes only.
+        order: The operand's distinct labels, in the wanted order.
+    """
+    part = window(node, operand)
+    arrange = arrangement(operand.labels, order)
+    if part is None:
+        return arrange
+    if arrange is None:
+        return lambda array: array[part]
+    return lambda array: arrange(array[part])
+
+
+def matches(node: EinSum) -> bool:
+    """True for element-wise nodes of free axes whose outputs are plain values or literals."""
+    return (
+        node.guard == TRUE
+        and node.is_elementwise
+        and all(a.define is None for a in node.axes)
+        and all(_is_plain(node, o.args[0]) and o.args[0].dtype is o.dtype for o in node.outputs)
+    )
+
+
+def compile_views(node: EinSum) -> Runner | None:
+    """Matches element-wise nodes that compute nothing."""
+    if not matches(node):
+        return None
+    shape = node.schema.shape
+    literals: dict[str, np.ndarray] = {}
+    reads: list[tuple[str, int, str, View | None]] = []
+    for o in node.outputs:
+        arg = o.args[0]
+        if isinstance(arg, Const):
+            literals[o.name] = np.broadcast_to(np.asarray(arg.value, o.dtype.numpy), shape)
+        elif isinstance(arg, Value):
+            view = _spread(node, node.operands[arg.operand], shape)
+            reads.append((o.name, arg.operand, arg.field, view))
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        fields = literals.copy()
+        for name, operand, field, view in reads:
+            array = operands[operand][field]
+            fields[name] = array if view is None else view(array)
+        return fields
+
+    return run
+
+
+def _is_plain(node: EinSum, expr: Expr) -> bool:
+    if isinstance(expr, Value):
+        return len(set(node.operands[expr.operand].labels)) <= len(_LETTERS)
+    return isinstance(expr, Const)
+
+
+def _spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
+    """The operand as an array over all keys, repeated along those it does not have."""
+    held = [k for k in node.keys if k in operand.labels]
+    view = reading(node, operand, held)
+    if len(held) == len(node.keys):
+        return view
+    lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
+
+    def spread(array: np.ndarray) -> np.ndarray:
+        return np.broadcast_to((array if view is None else view(array))[lift], shape)
+
+    return spread
+
+
+VIEWS = Kernel(
+    "view", "outputs are values re-indexed: strides change, nothing moves", compile_views
+)

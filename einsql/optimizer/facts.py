@@ -1,0 +1,208 @@
+"""What the rules ask about a node: existence, safety, shape of an expression, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from einsql.algebra import REDUCTIONS, SCALARS, Interval, cast_failure
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Output,
+    Value,
+    exprs,
+    labels_of,
+    map_exprs,
+    operands_of,
+    subexpressions,
+    walk,
+)
+from einsql.intervals import interval, never_overflows
+from einsql.schema import DType
+
+Bounds = Mapping[str, tuple[int, int]]
+
+
+def bounds_of(node: EinSum) -> dict[str, tuple[int, int]]:
+    """`[lo, hi)` of every label."""
+    return {a.label: (a.lo, a.hi) for a in node.axes}
+
+
+def key(value: int) -> Const:
+    """A key's value as an expression."""
+    return Const(value, DType.BIGINT)
+
+
+def cast(expr: Expr, dtype: DType) -> Expr:
+    """The expression in another type."""
+    return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
+
+
+def can_raise(expr: Expr, bounds: Bounds) -> bool:
+    """False only if evaluating the expression at any point provably raises nothing."""
+    return any(isinstance(e, Call) and _call_can_raise(e, bounds) for e in subexpressions(expr))
+
+
+def _call_can_raise(e: Call, bounds: Bounds) -> bool:
+    source = e.args[0].dtype
+    if e.fn == "cast":
+        if cast_failure(source, e.dtype) is None:
+            return False
+        inner = interval(e.args[0], bounds) if source.is_integer else None
+        return not (e.dtype.is_integer and fits(inner, *e.dtype.range))
+    return source in SCALARS[e.fn].fails and not never_overflows(e, bounds)
+
+
+def fits(found: Interval, lo: int, hi: int) -> bool:
+    """True if a known interval lies within inclusive bounds."""
+    return found is not None and lo <= found[0] and found[1] <= hi
+
+
+def is_pointwise(node: EinSum) -> bool:
+    """True if no result key has more than one point: every free label is a key."""
+    return all(a.define is not None or a.label in node.keys for a in node.axes)
+
+
+def derived_are_total(node: EinSum) -> bool:
+    """True if derived labels are no keys and provably stay within their bounds."""
+    bounds = bounds_of(node)
+    return all(
+        a.define is None
+        or (a.label not in node.keys and fits(interval(a.define, bounds), a.lo, a.hi - 1))
+        for a in node.axes
+    )
+
+
+def is_total(node: EinSum) -> bool:
+    """True if every point of the free domain provably exists."""
+    return node.guard == TRUE and derived_are_total(node)
+
+
+def in_order(node: EinSum) -> EinSum | None:
+    """The node with each derived axis after all that it depends on; None for a cycle."""
+    order = [a for a in node.axes if a.define is None]
+    waiting = [a for a in node.axes if a.define is not None]
+    if not waiting:
+        return node
+    known = {a.label for a in order}
+    while waiting:
+        ready = [a for a in waiting if a.define and direct_labels(node, a.define) <= known]
+        if not ready:
+            return None
+        order += ready
+        known |= {a.label for a in ready}
+        waiting = [a for a in waiting if a not in ready]
+    return replace(node, axes=tuple(order))
+
+
+def direct_labels(node: EinSum, expr: Expr) -> set[str]:
+    """Labels an expression reads itself or through the operands it reads."""
+    found = labels_of(expr)
+    for n in operands_of(expr):
+        found.update(node.operands[n].labels)
+    return found
+
+
+def used_labels(node: EinSum) -> set[str]:
+    """Labels which an operand or an expression of the node reads."""
+    found = {x for o in node.operands for x in o.labels}
+    for e in exprs(node):
+        found |= labels_of(e)
+    return found
+
+
+def factors(expr: Expr, fn: str) -> Iterator[Expr]:
+    """The operands of a chain of one associative function, left to right."""
+    if isinstance(expr, Call) and expr.fn == fn:
+        for a in expr.args:
+            yield from factors(a, fn)
+    else:
+        yield expr
+
+
+def distributed(output: Output) -> tuple[str, tuple[Expr, ...]] | None:
+    """An output as ⊕ of a chain of the ⊗ that distributes over it, or None.
+
+    Returns:
+        The name of ⊗ and at least two factors.
+    """
+    if output.reduction is None or len(output.args) != 1:
+        return None
+    (arg,) = output.args
+    if isinstance(arg, Call) and arg.fn in REDUCTIONS[output.reduction].over:
+        return arg.fn, tuple(factors(arg, arg.fn))
+    return None
+
+
+def is_contraction(node: EinSum) -> bool:
+    """True for ⊕ of ⊗ over operands that differ in labels: the work of a BLAS kernel.
+
+    Each element of such an operand takes part in many points, so computing it inside the
+    node would multiply the work, and would take the node away from BLAS.
+    """
+    if len(node.operands) < 2 or is_pointwise(node):
+        return False
+    for o in node.outputs:
+        found = distributed(o)
+        if found is not None:
+            read = {n for f in found[1] for n in operands_of(f)}
+            shapes = {frozenset(node.operands[n].labels) for n in read}
+            if len(shapes - {frozenset()}) > 1:
+                return True
+    return False
+
+
+def size(expr: Expr) -> int:
+    """Number of subexpressions."""
+    return sum(1 for _ in subexpressions(expr))
+
+
+def is_cheap(expr: Expr) -> bool:
+    """True if computing the expression again costs no more than reading it."""
+    calls = [e for e in subexpressions(expr) if isinstance(e, Call)]
+    return len(calls) <= 8 and all(e.fn == "cast" or SCALARS[e.fn].cheap for e in calls)
+
+
+def is_leaf(expr: Expr) -> bool:
+    """True for a constant, a label or a value."""
+    return isinstance(expr, Const | Label | Value)
+
+
+def fresh(wanted: str, taken: Iterable[str]) -> str:
+    """A name like the wanted one that is not taken."""
+    names = set(taken)
+    name, n = wanted, 0
+    while name in names:
+        n += 1
+        name = f"{wanted}_{n}"
+    return name
+
+
+def change_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
+    """Applies a change to every expression; the same node where nothing changes."""
+    new = {id(e): change(e) for e in exprs(node)}
+    if all(new[id(e)] is e for e in exprs(node)):
+        return node
+    return map_exprs(node, lambda e: new[id(e)])
+
+
+def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
+    """The node with some axes replaced, by label."""
+    return replace(node, axes=tuple(changed.get(a.label, a) for a in node.axes))
+
+
+def readers(root: Node) -> dict[int, list[tuple[EinSum, int]]]:
+    """For each node, by id, the nodes and operand numbers that read it."""
+    found: dict[int, list[tuple[EinSum, int]]] = {}
+    for node in walk(root):
+        if isinstance(node, EinSum):
+            for n, o in enumerate(node.operands):
+                found.setdefault(id(o.source), []).append((node, n))
+    return found

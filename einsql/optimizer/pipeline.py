@@ -1,0 +1,109 @@
+"""The pipeline: stages of rules in order, a verifier after each, a trace of what fired."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from einsql.einsum import EinSum, Node
+from einsql.errors import InterfaceError, suggest
+from einsql.optimizer.bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
+from einsql.optimizer.filters import PUSH_FILTER
+from einsql.optimizer.fold import FOLD_CONSTANTS
+from einsql.optimizer.inline import FUSE_MAPS, INLINE_VIEWS
+from einsql.optimizer.order import FACTOR_ORDER
+from einsql.optimizer.prune import PRUNE_OUTPUTS
+from einsql.optimizer.reduce import FOLD_REDUCTIONS
+from einsql.optimizer.rules import Optimized, Rule, Settled, Step
+from einsql.optimizer.share import SHARE
+from einsql.optimizer.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Rules that run in turn until none of them fires, or `rounds` times."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    rounds: int
+
+
+_SIMPLIFY = (FOLD_CONSTANTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, INLINE_VIEWS)
+
+STAGES: tuple[Stage, ...] = (
+    # What the statement says, without detours; a producer's domain follows its readers'.
+    Stage("simplify", (*_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
+    # Before fusing, so that a producer with equal copies is seen to have several readers.
+    Stage("share", (SHARE,), 1),
+    Stage("fuse", (FUSE_MAPS, *_SIMPLIFY, PUSH_BOUNDS, PRUNE_OUTPUTS), 8),
+    # Only what could not be fused is worth a filter or an order of its own.
+    Stage("order", (PUSH_FILTER, FACTOR_ORDER), 4),
+    Stage(
+        "settle",
+        (FOLD_CONSTANTS, NARROW_AXES, FOLD_REDUCTIONS, PUSH_BOUNDS, PRUNE_OUTPUTS, SHARE),
+        4,
+    ),
+)
+
+RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
+"""Every rule once, in the order in which it first runs."""
+
+
+def optimize(
+    root: Node, *, disabled: frozenset[str] = frozenset(), until: str | None = None
+) -> Optimized:
+    """Rewrites a graph into an equal one that is cheaper to run.
+
+    Args:
+        root: The graph; its result schema stays, except flags proven TRUE, which go.
+        disabled: Names of rules to leave out.
+        until: Name of a rule after whose first run to stop.
+
+    Raises:
+        InterfaceError: There is no rule of that name.
+        InternalError: A rule left a malformed graph behind.
+    """
+    names = [r.name for r in RULES]
+    for name in (*disabled, *([until] if until is not None else [])):
+        if name not in names:
+            raise InterfaceError(
+                f'There is no rewrite rule "{name}"', hint=suggest(name, names, "rule")
+            )
+    run = _Run(disabled, until)
+    for stage in STAGES:
+        root = run.stage(stage, root)
+    return Optimized(root, tuple(run.trace))
+
+
+class _Run:
+    """One optimization: what is known of nodes, and the trace."""
+
+    def __init__(self, disabled: frozenset[str], until: str | None) -> None:
+        self.trace: list[Step] = []
+        self._disabled = disabled
+        self._until = until
+        self._stopped = False
+        self._settled: dict[str, Settled] = {}
+        self._verified: dict[int, EinSum] = {}
+
+    def stage(self, stage: Stage, root: Node) -> Node:
+        """Runs a stage's rules until every one of them has seen the same graph in vain."""
+        unchanged = 0
+        for _ in range(stage.rounds):
+            for rule in stage.rules:
+                if self._stopped or unchanged == len(stage.rules):
+                    return root
+                new = root if rule.name in self._disabled else self._apply(rule, root)
+                unchanged = unchanged + 1 if new is root else 0
+                root = new
+                self._stopped = rule.name == self._until
+        return root
+
+    def _apply(self, rule: Rule, root: Node) -> Node:
+        start = perf_counter()
+        new, fired = rule.apply(root, self._settled.setdefault(rule.name, {}))
+        if new is root:
+            return root
+        verify(new, root.schema, self._verified, drops_flags=rule.drops_flags)
+        self.trace.append(Step(rule, fired, perf_counter() - start, root, new))
+        return new

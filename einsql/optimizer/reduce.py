@@ -1,0 +1,233 @@
+"""Folding of reductions: known results, proven flags, labels that make no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product as cartesian
+from math import prod
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS, cast_array
+from einsql.einsum import (
+    FALSE,
+    TRUE,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Output,
+    Value,
+    conj,
+    labels_of,
+    operands_of,
+    relabel,
+    rewrite,
+)
+from einsql.optimizer.facts import (
+    bounds_of,
+    change_exprs,
+    derived_are_total,
+    fits,
+    is_cheap,
+    is_pointwise,
+    is_total,
+    key,
+    used_labels,
+)
+from einsql.optimizer.fold import simplify
+from einsql.optimizer.rules import NodeRewrite, Rule
+from einsql.schema import PRESENT, DType, is_flag
+
+_WITNESSES = 64  # how many points per group are tried as a proof that the group exists
+
+
+def constant(node: EinSum, output: Output) -> Const | None:
+    """The value that an output provably has at every key, or None."""
+    if output.reduction is None:
+        (arg,) = output.args
+        return arg if isinstance(arg, Const) and arg.dtype is output.dtype else None
+    reduction = REDUCTIONS[output.reduction]
+    selects = FALSE in (node.guard, output.where)
+    reduced = [node.axis(label) for label in node.reduced]
+    if selects or any(a.extent == 0 for a in reduced):
+        return _const(reduction.identity(output.dtype), output.dtype)
+    if reduction.better is not None or any(node.axis(k).define is not None for k in node.keys):
+        return None
+    (arg,) = output.args
+    if not isinstance(arg, Const):
+        return None
+    if reduction.idempotent:
+        return _cast(arg, output.dtype) if _group_exists(node, output.where) else None
+    points = prod(a.extent for a in reduced if a.define is None)
+    dense = is_total(node) and output.where == TRUE
+    if dense and reduction.monoid == "add" and output.dtype.is_integer and arg.dtype.is_integer:
+        total = int(arg.value) * points
+        return _const(total, output.dtype) if fits((total, total), *output.dtype.range) else None
+    return None
+
+
+def _const(value: object, dtype: DType) -> Const:
+    return Const(np.asarray(value, dtype.numpy).item(), dtype)
+
+
+def _cast(arg: Const, dtype: DType) -> Const:
+    return Const(cast_array(np.asarray(arg.value, arg.dtype.numpy), dtype).item(), dtype)
+
+
+def _group_exists(node: EinSum, where: Expr) -> bool:
+    """True if every result key has a point where guard and `where` hold.
+
+    The proof is a witness: reduced labels set to an end of their range or to a key.
+    """
+    condition = conj(node.guard, where)
+    if not derived_are_total(node):
+        return False
+    bounds = bounds_of(node)
+    free = [label for label in node.reduced if node.axis(label).define is None]
+    read = labels_of(condition)
+    if operands_of(condition) or not read <= {*free, *node.keys}:
+        return condition == TRUE
+    chosen = [label for label in free if label in read]
+    if len(chosen) > 3:
+        return False
+    choices: list[list[Expr]] = []
+    for label in chosen:
+        lo, hi = bounds[label]
+        inside = [Label(k) for k in node.keys if lo <= bounds[k][0] and bounds[k][1] <= hi]
+        choices.append([key(lo), key(hi - 1), *inside])
+    for n, witness in enumerate(cartesian(*choices)):
+        if n == _WITNESSES:
+            break
+        at = dict(zip(chosen, witness, strict=True))
+        if simplify(_substituted(condition, at), bounds) == TRUE:
+            return True
+    return False
+
+
+def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:
+    def visit(e: Expr) -> Expr:
+        return at.get(e.name, e) if isinstance(e, Label) else e
+
+    return rewrite(expr, visit)
+
+
+def read_known(node: EinSum) -> EinSum:
+    """Replaces operand fields that are constants, or conditions on keys alone."""
+    known: dict[tuple[int, str], Expr] = {}
+    for n, operand in enumerate(node.operands):
+        source = operand.source
+        if isinstance(source, EinSum):
+            for o in source.outputs:
+                found = constant(source, o) or _condition(source, o, operand.labels)
+                if found is not None:
+                    known[n, o.name] = found
+    if not known:
+        return node
+
+    def visit(e: Expr) -> Expr:
+        return known.get((e.operand, e.field), e) if isinstance(e, Value) else e
+
+    return change_exprs(node, lambda e: rewrite(e, visit))
+
+
+def _condition(source: EinSum, o: Output, labels: tuple[str, ...]) -> Expr | None:
+    """A flag as a condition on the reader's labels, where it reads no data."""
+    if not is_flag(o.name) or any(
+        a.define is not None or a.label not in source.keys for a in source.axes
+    ):
+        return None
+    if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
+        return None
+    held = o.args[0]
+    if o.reduction is not None or o.name == PRESENT:
+        held = conj(source.guard, o.where, held)
+    if operands_of(held) or not is_cheap(held):
+        return None
+    return relabel(held, dict(zip(source.keys, labels, strict=True)))
+
+
+def drop_repeats(node: EinSum) -> EinSum:
+    """Drops free reduced labels that nothing reads, where repetition changes nothing."""
+    idle = set(node.reduced) - used_labels(node)
+    gone = {a.label for a in node.axes if a.label in idle and a.define is None and a.extent > 0}
+    if not gone:
+        return node
+    if any(o.reduction is None or not REDUCTIONS[o.reduction].idempotent for o in node.outputs):
+        return node
+    return replace(node, axes=tuple(a for a in node.axes if a.label not in gone))
+
+
+def settle_single_points(node: EinSum) -> EinSum:
+    """Drops reductions over the one point of each key: ⊕{x} = x."""
+    if not (is_pointwise(node) and is_total(node)):
+        return node
+    outputs = tuple(_single(o) for o in node.outputs)
+    if all(a is b for a, b in zip(outputs, node.outputs, strict=True)):
+        return node
+    return replace(node, outputs=outputs)
+
+
+def _single(o: Output) -> Output:
+    if o.reduction is None or len(o.args) != 1:
+        return o
+    (arg,) = o.args
+    if o.dtype is DType.BOOLEAN and REDUCTIONS[o.reduction].monoid == "or":
+        return Output(o.name, (conj(o.where, arg),), o.dtype)
+    # 0 + (-0.0) is 0.0, so a sum of one float is not always that float.
+    exact = REDUCTIONS[o.reduction].idempotent or not o.dtype.is_float
+    return (
+        Output(o.name, (arg,), o.dtype) if exact and o.where == TRUE and arg.dtype is o.dtype else o
+    )
+
+
+def settle_constants(node: EinSum) -> EinSum:
+    """Makes a node of known constants element-wise, over its keys alone."""
+    if any(node.axis(k).define is not None for k in node.keys) or not node.reduced:
+        return node
+    found = [constant(node, o) for o in node.outputs]
+    outputs = tuple(
+        Output(o.name, (c,), o.dtype)
+        for o, c in zip(node.outputs, found, strict=True)
+        if c is not None
+    )
+    if len(outputs) < len(node.outputs):
+        return node
+    return EinSum(tuple(node.axis(k) for k in node.keys), (), TRUE, node.keys, outputs)
+
+
+_STEPS: tuple[NodeRewrite, ...] = (
+    read_known,
+    drop_repeats,
+    settle_single_points,
+    settle_constants,
+)
+
+
+def fold_reductions(node: EinSum) -> EinSum:
+    """Applies the laws above to a node."""
+    for step in _STEPS:
+        node = step(node)
+    return node
+
+
+def drop_proven_flags(root: Node) -> tuple[Node, int]:
+    """Drops the root's flags proven TRUE: an absent flag says the same."""
+    if not isinstance(root, EinSum):
+        return root, 0
+    kept = tuple(o for o in root.outputs if not (is_flag(o.name) and constant(root, o) == TRUE))
+    if not kept or len(kept) == len(root.outputs):
+        return root, 0
+    return replace(root, outputs=kept), 1
+
+
+FOLD_REDUCTIONS = Rule(
+    "fold-reductions",
+    "Σ_{i<n} c = n·c for integers;  ⊕_{i<n} x = x for idempotent ⊕, n > 0;  "
+    "⊕{x} = x;  a flag that is TRUE everywhere, or known from the key, is no data",
+    node=fold_reductions,
+    graph=drop_proven_flags,
+    drops_flags=True,
+)
