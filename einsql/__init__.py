@@ -1,10 +1,10 @@
 """einsql: an SQL engine over tensor relations.
 
-    >>> import einsql, numpy as np
-    >>> con = einsql.connect()
-    >>> con.register("x", np.eye(2), dims=("i", "j"))
-    >>> con.execute("SELECT SUM(val) AS trace FROM x WHERE i = j").fetchone()
-    (2.0,)
+>>> import einsql, numpy as np
+>>> con = einsql.connect()
+>>> con.register("x", np.eye(2), dims=("i", "j"))
+>>> con.execute("SELECT SUM(val) AS trace FROM x WHERE i = j").fetchone()
+(2.0,)
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
-from einsql.session import Connection, changed_settings
+from einsql.session import Connection
+from einsql.settings import changed_settings
 
 __version__ = "0.1.0"
 

@@ -39,7 +39,7 @@ from einsql.sql.changes import (
     literal_rows,
     target,
 )
-from einsql.sql.statements import Copy, CreateTensor
+from einsql.sql.syntax import Copy, CreateTensor
 from einsql.sql.typed import Typed, convert
 
 if TYPE_CHECKING:
@@ -72,9 +72,7 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
     keys = {k.name.lower() for k in made.relation.schema.keys}
     for key, parts in statement.partition:
         if key.lower() not in keys or parts < 1:
-            raise ProgrammingError(
-                f"PARTITION BY {key} {parts}: {suggest(key, keys, 'keys')}"
-            )
+            raise ProgrammingError(f"PARTITION BY {key} {parts}: {suggest(key, keys, 'keys')}")
     con.store.put(replace(made, partition=statement.partition))
     return made.relation.schema.size
 
@@ -297,9 +295,7 @@ def _insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -
                 hint="INSERT OR REPLACE sets it; UPDATE changes values.",
             )
     elif tensor.default is None and not replaces and bool(old):
-        raise IntegrityError(
-            f"{tensor.name} has its value", hint="INSERT OR REPLACE sets it."
-        )
+        raise IntegrityError(f"{tensor.name} has its value", hint="INSERT OR REPLACE sets it.")
     fields = {f.name: tensor.relation.fields[f.name].copy() for f in schema.values}
     for f in schema.values:
         fields[f.name][where if where else ()] = table[f.name] if where else table[f.name][-1]
@@ -377,8 +373,7 @@ def _written(
     at = np.nonzero(np.ones(made.shape, np.bool_) if mask is None else mask)
     result = relation.fields[column].copy()
     where = tuple(
-        at[n] + made.keys[n].lo - k.lo
-        for n, k in zip(order, relation.schema.keys, strict=True)
+        at[n] + made.keys[n].lo - k.lo for n, k in zip(order, relation.schema.keys, strict=True)
     )
     result[where] = values[at] if made.keys else values
     return result
@@ -481,4 +476,3 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
     kept = np.array(array, dtype=values[0].dtype.numpy, order="C", copy=True)
     con.store.put(_changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
-

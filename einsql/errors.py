@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class Error(Exception):
@@ -60,7 +60,7 @@ class Error(Exception):
         return f"{text}\n\n{head}{shown}\n{pad}^"
 
 
-class Warning(Exception):  # noqa: A001 - the name is fixed by PEP 249
+class Warning(Exception):  # noqa: N818 - the name is fixed by PEP 249
     """PEP 249's warning class; einsql reports notices on the connection instead."""
 
 
@@ -96,7 +96,7 @@ class NotSupportedError(DatabaseError):
     """The statement is SQL, but no tensor work; the message names the part."""
 
 
-class InterruptedError(OperationalError):  # noqa: A001 - reads as einsql.InterruptedError
+class InterruptedError(OperationalError):
     """The statement was cancelled by interrupt() or Ctrl-C."""
 
 

@@ -9,9 +9,7 @@ from einsql.planning import Plan
 from einsql.printer import format_graph
 
 
-def explain_rows(
-    plan: Plan, verbose: bool, measures: Sequence[Measure] | None
-) -> list[tuple[str]]:
+def explain_rows(plan: Plan, verbose: bool, measures: Sequence[Measure] | None) -> list[tuple[str]]:
     """The lines of EXPLAIN.
 
     Args:
@@ -22,9 +20,9 @@ def explain_rows(
     lines: list[str] = []
     if verbose:
         lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
-        for step in plan.optimized.trace:
-            lines.append(f"-- {step.rule}: {step.law}")
-            lines += step.after.split("\n") if step.fired else ["SAME TEXT AS ABOVE"]
+        for rewrite in plan.optimized.trace:
+            lines.append(f"-- {rewrite.rule.name}: {rewrite.rule.law}")
+            lines += rewrite.after.split("\n") if rewrite.fired else ["SAME TEXT AS ABOVE"]
         lines.append("-- optimized")
     lines += format_graph(plan.optimized.root).split("\n")
     steps = plan.program.steps

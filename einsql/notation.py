@@ -72,7 +72,9 @@ def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DTy
     terms: list[tuple[str, ...]] = []
     kept: list[str] = []
     for n, (labels, (shape, dtype)) in enumerate(zip(spec.inputs, forms, strict=True)):
-        stretched = [length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)]
+        stretched = [
+            length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
+        ]
         kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
         axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
         keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))

@@ -12,31 +12,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from einsql import kernels
 from einsql.einsum import EinSum, Input
 from einsql.engine import files
 from einsql.engine.executor import Program, Tick
-from einsql.engine.relation import Fields, Relation as Stored, from_array, frozen
+from einsql.engine.relation import Fields, from_array, frozen
+from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import InterfaceError, OperationalError
-from einsql import kernels
 from einsql.optimizer import Optimized, optimize
 from einsql.schema import DType, Schema
+from einsql.settings import Settings
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation
 
 T = TypeVar("T")
-
-
-@dataclass
-class Settings:
-    """What SET changes."""
-
-    float_math: str = "float"
-    fallback: str = "on"
-    jit: str = "auto"
-    disabled_rules: frozenset[str] = frozenset()
-    enable_external_access: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +115,7 @@ class BinderCatalog:
         held = array_relation(files.read(path))
         return self._relation(path, "file", held, _columns(held))
 
-    def _relation(
-        self, name: str, kind: str, held: Stored, columns: tuple[str, ...]
-    ) -> Relation:
+    def _relation(self, name: str, kind: str, held: Stored, columns: tuple[str, ...]) -> Relation:
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             self.inputs[low] = Input(low, held.schema)
@@ -298,8 +287,9 @@ def array_in_scope(frame: FrameType | None, name: str) -> object | None:
         return None
     for names in (frame.f_locals, frame.f_globals):
         for candidate in (name, name.lower()):
-            if candidate in names and is_array(names[candidate]):
-                return names[candidate]
+            found: object = names.get(candidate)
+            if is_array(found):
+                return found
     return None
 
 
@@ -311,7 +301,7 @@ def with_deep_stack(run: Callable[[], T]) -> T:
     def target() -> None:
         try:
             outcome.append(run())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+        except BaseException as error:
             failure.append(error)
 
     old_size = threading.stack_size(512 * 2**20)

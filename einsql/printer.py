@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Input, Label, Node, Value, walk
+from einsql.einsum import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
 from einsql.schema import is_flag
 
 _INFIX = {
@@ -37,17 +37,17 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     axes = {a.label: a for a in node.axes}
     keys = ", ".join(f"{k}:{_bounds(axes[k].lo, axes[k].hi)}" for k in node.keys)
     lines = [f"{name}[{keys}]"]
-    operands = [
-        f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, node.operands, strict=True)
-    ]
+    operands = [f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, node.operands, strict=True)]
     if operands:
         lines.append(f"  from    {', '.join(operands)}")
     over = [f"{r}:{_bounds(axes[r].lo, axes[r].hi)}" for r in node.reduced]
     if over:
         lines.append(f"  over    {', '.join(over)}")
-    for a in node.axes:
-        if a.define is not None:
-            lines.append(f"  let     {a.label} = {format_expr(a.define, names)}")
+    lines += [
+        f"  let     {a.label} = {format_expr(a.define, names)}"
+        for a in node.axes
+        if a.define is not None
+    ]
     if node.guard != TRUE:
         lines.append(f"  where   {format_expr(node.guard, names)}")
     for o in node.outputs:

@@ -72,9 +72,9 @@ def _node(node: EinSum, operands: list[Fields]) -> Fields:
             return grid[e.name]
         if isinstance(e, Value):
             return field(e)
-        return function(e, mask)
+        return apply(e, mask)
 
-    def function(e: Call, mask: np.ndarray) -> np.ndarray:
+    def apply(e: Call, mask: np.ndarray) -> np.ndarray:
         if e.fn in ("and", "or", "if"):  # the right-hand sides count only where needed
             first = value(e.args[0], mask)
             then = mask & (first if e.fn != "or" else ~first)
@@ -92,7 +92,8 @@ def _node(node: EinSum, operands: list[Fields]) -> Fields:
             result = SCALARS[e.fn].numpy(*args)
         if failure is not None and np.any(failure.numpy(*args) & mask):
             raise DataError(failure.reason)
-        return cast_array(result, wide(e.dtype))
+        made: np.ndarray = cast_array(result, wide(e.dtype))
+        return made
 
     exists = np.ones(shape, dtype=bool)
     for a in node.axes:
@@ -123,7 +124,7 @@ def _only(value: np.ndarray, exists: np.ndarray, gone: tuple[int, ...]) -> np.nd
     for axis in sorted(gone, reverse=True):
         at = np.expand_dims(exists.argmax(axis=axis), axis)
         value = np.take_along_axis(value, at, axis).squeeze(axis)
-        exists = exists.any(axis=axis)
+        exists = np.asarray(exists.any(axis=axis))
     return value
 
 

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -33,9 +32,8 @@ from einsql.explain import explain_rows
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
-    array_in_scope,
     Plan,
-    Settings,
+    array_in_scope,
     array_relation,
     compiled,
     current_inputs,
@@ -43,9 +41,11 @@ from einsql.planning import (
     with_deep_stack,
 )
 from einsql.schema import Schema
-from einsql.sql import statements as st
+from einsql.settings import SETTINGS, Settings, changed_settings, setting_text
+from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.macros import Macro
+from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 
@@ -212,9 +212,7 @@ class Connection:
         """An array among the caller's variables."""
         return array_in_scope(self._caller, name)
 
-    def _run_text(
-        self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object
-    ) -> None:
+    def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
         try:
             spans = scan(sql)
         except Error as error:
@@ -237,7 +235,7 @@ class Connection:
                 raise OperationalError("There is not enough memory for this statement") from None
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
-        statement = st.parse(text)
+        statement = parse(text)
         if isinstance(statement, st.Query):
             plan = self.plan(statement.tree)
             if alone and not plan.volatile:
@@ -457,48 +455,6 @@ def located(offset: int, sql: str) -> Iterator[None]:
         raise
 
 
-_CHOICES = {
-    "float_math": ("float", "double"),
-    "fallback": ("on", "off"),
-    "jit": ("auto", "always", "never"),
-}
-SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access")
-
-
-def changed_settings(settings: Settings, name: str, value: str) -> Settings:
-    """The settings after SET name = value.
-
-    Raises:
-        ProgrammingError: There is no such setting or value.
-    """
-    if name in _CHOICES:
-        if value.lower() not in _CHOICES[name]:
-            choices = ", ".join(_CHOICES[name])
-            raise ProgrammingError(f"{name} cannot be {value}", hint=f"Values are {choices}.")
-        return replace(settings, **{name: value.lower()})
-    if name == "disabled_rules":
-        rules = frozenset(r.strip() for r in value.split(",") if r.strip())
-        return replace(settings, disabled_rules=rules)
-    if name == "enable_external_access":
-        if value.lower() not in ("true", "false", "on", "off", "1", "0"):
-            raise ProgrammingError(f"{name} is true or false, not {value}")
-        on = value.lower() in ("true", "on", "1")
-        if on and not settings.enable_external_access:
-            raise ProgrammingError("enable_external_access cannot be turned on again")
-        return replace(settings, enable_external_access=on)
-    raise ProgrammingError(
-        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
-    )
-
-
-def setting_text(settings: Settings, name: str) -> str:
-    """A setting's value as SET takes it."""
-    value = getattr(settings, name)
-    if isinstance(value, frozenset):
-        return ",".join(sorted(value))
-    return str(value).lower()
-
-
 def key_text(schema: Schema) -> str:
     """Keys as `i:64, j:0..8`."""
     return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
@@ -511,4 +467,3 @@ def value_text(schema: Schema) -> str:
 
 def _range_text(key: Any) -> str:
     return str(key.hi) if key.lo == 0 else f"{key.lo}..{key.hi}"
-

@@ -1,0 +1,1 @@
+"""The room of execution: relations, the store, programs and results."""

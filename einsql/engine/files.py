@@ -32,8 +32,10 @@ def read(path: str, member: str | None = None) -> np.ndarray:
         raise OperationalError(f"There is no file '{path}'")
     try:
         _check_magic(path, suffix)
-        array = _member(path, member) if suffix == ".npz" else np.load(
-            path, mmap_mode="r", allow_pickle=False
+        array = (
+            _member(path, member)
+            if suffix == ".npz"
+            else np.load(path, mmap_mode="r", allow_pickle=False)
         )
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
         raise OperationalError(_why(path, error)) from error
@@ -54,7 +56,7 @@ def _check_magic(path: str, suffix: str) -> None:
 
 
 def _member(path: str, member: str | None) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as archive:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         if member is None and len(archive.files) == 1:
             member = archive.files[0]
         if member not in archive.files:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,7 +90,7 @@ def cuts(extent: int, parts: int) -> list[tuple[int, int]]:
     """Cuts `extent` into at most `parts` intervals whose lengths differ by at most one."""
     parts = max(1, min(parts, extent))
     edges = [extent * n // parts for n in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> list[pa.RecordBatch]:
@@ -137,8 +137,10 @@ def _tensor_column(stacked: np.ndarray, shape: tuple[int, ...]) -> pa.Array:
         stacked = stacked.view(np.uint8)
     values = pa.array(stacked.reshape(-1))
     size = int(np.prod(shape))
-    storage = pa.FixedSizeListArray.from_arrays(values, size) if size else pa.array(
-        [[]] * len(stacked), pa.list_(values.type, 0)
+    storage = (
+        pa.FixedSizeListArray.from_arrays(values, size)
+        if size
+        else pa.array([[]] * len(stacked), pa.list_(values.type, 0))
     )
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(values.type, shape), storage)
 
@@ -190,4 +192,3 @@ def _assemble(
             array[where] = fields[f.name]
         whole[f.name] = array
     return whole
-

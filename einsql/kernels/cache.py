@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from importlib.metadata import version
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def load(source: str) -> Kernel:
     Raises:
         InternalError: The source does not compile.
     """
-    key = hashlib.sha256(source.encode()).hexdigest()
+    key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
     kernel = _loaded.get(key)
     if kernel is None:
         with _lock:
@@ -65,6 +65,12 @@ def forget() -> None:
         _loaded.clear()
 
 
+@lru_cache(maxsize=1)
+def _runtime() -> str:
+    """The text of what kernels call; it is compiled into them, so it is part of their name."""
+    return Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
+
+
 def _from_disk(key: str, source: str) -> Kernel:
     try:
         return _verified(directory(), key, source)
@@ -78,31 +84,32 @@ def _from_disk(key: str, source: str) -> Kernel:
 def _verified(home: Path, key: str, source: str) -> Kernel:
     """Loads a kernel whose files are as they were left, or compiles it anew."""
     path, seal = home / f"k_{key}.py", home / f"k_{key}.sum"
-    if not _is_text(path, source) or _digest(home, key) != _text(seal):
+    if _text(path) != source or _digest(home, key) != _text(seal):
         _remove(home, key)
         _write(path, source)
         os.utime(path, (_STAMP, _STAMP))
-    kernel = _execute(path)
+    kernel: Any = _execute(path, source)
     if kernel.stats.cache_misses:
         _write(seal, _digest(home, key))
-    return kernel
+    compiled: Kernel = kernel
+    return compiled
 
 
-def _execute(path: Path) -> Any:
+def _execute(path: Path, source: str) -> Kernel:
     # Numba finds its cache through the file, and unpickles through the module's name.
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        # Python's own bytecode cache trusts time and size, which are the same for all.
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+        # Not by the module's loader: Python's bytecode cache trusts the file's time.
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
-    return module.kernel
+    kernel: Kernel = module.kernel
+    return kernel
 
 
 def _compiled(home: Path, key: str) -> list[Path]:
@@ -121,12 +128,8 @@ def _digest(home: Path, key: str) -> str:
 
 
 def _remove(home: Path, key: str) -> None:
-    for path in (home / f"k_{key}.py", home / f"k_{key}.sum", *_compiled(home, key)):
+    for path in (home / f"k_{key}.sum", *_compiled(home, key)):
         path.unlink(missing_ok=True)
-
-
-def _is_text(path: Path, text: str) -> bool:
-    return _text(path) == text
 
 
 def _text(path: Path) -> str:
@@ -153,12 +156,12 @@ def _wanted() -> Path:
 
 
 def _private(base: Path) -> Path | None:
-    """The cache directory for these versions under `base`, or None where it is unsafe."""
+    """The cache directory for this Numba under `base`, or None where it is unsafe."""
     try:
         import numba  # costs a quarter of a second, and only compiled kernels need it
 
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        home = base / f"{version('einsql')}-numba{numba.__version__}-py{python}"
+        home = base / f"numba{numba.__version__}-py{python}"
         for place in (base, home):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_ours(place):

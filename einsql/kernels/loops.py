@@ -22,7 +22,8 @@ from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, Axis, EinSum, Operand, Output
 from einsql.errors import DataError
 from einsql.kernels import cache
-from einsql.kernels.codegen import Param, Program, accumulator, generate, state
+from einsql.kernels.codegen import accumulator, generate, state
+from einsql.kernels.expressions import Param, Program
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.nest import STRIP, Mode, Nest, plan_nest, weight
 from einsql.schema import DType
@@ -45,7 +46,8 @@ def compile_loops(node: EinSum) -> Runner:
     Returns:
         The runner. Its first run compiles, or loads what an earlier process compiled.
         FLOAT and HALF are computed as FLOAT, their sums and products in DOUBLE and
-        rounded once. Element-wise outputs are 0 where no point exists. It raises DataError for a selected element that fails.
+        rounded once. Element-wise outputs are 0 where no point exists. It raises
+        DataError for a selected element that fails.
     """
     return _Loops(node).run
 

@@ -76,7 +76,9 @@ def free_labels(node: EinSum) -> dict[str, frozenset[str]]:
     waiting = [a for a in node.axes if a.define is not None]
     while waiting:
         ready = [
-            a for a in waiting if a.define is not None and labels_read(node, a.define) <= set(decided)
+            a
+            for a in waiting
+            if a.define is not None and labels_read(node, a.define) <= set(decided)
         ]
         for a in ready[:1]:
             assert a.define is not None

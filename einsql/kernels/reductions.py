@@ -92,6 +92,8 @@ class _Monoid:
             state[...] = self._merge(state, part)
         elif self.function == "add" and self.dtype.is_integer:
             state[...] = self._merge(state, _segment_sums(at, values, len(state)))
+        elif self.function == "add" and len(at) >= len(state):
+            state += np.bincount(at, values, len(state))
         else:
             self.ufunc.at(state, at, values.astype(state.dtype, copy=False))
 

@@ -132,12 +132,21 @@ maximum = _binary(_larger)
 """A running maximum and a new value."""
 
 
+def _overflows(operation: str) -> Any:
+    def build(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+        return builder.extract_value(getattr(builder, operation)(a, b), 1)
+
+    return _binary(build, types.boolean)
+
+
+# Compiled code takes integer arithmetic not to overflow, so a test that looks at the
+# wrapped result may be folded away; these look at the processor's own flag.
+add_overflows = _overflows("sadd_with_overflow")
+sub_overflows = _overflows("ssub_with_overflow")
+mul_overflows = _overflows("smul_with_overflow")
+
+
 def _idiv_int(a: Any, b: Any) -> Any:
-    # The two divisors the processor traps on have been refused before.
-    if b == 0:
-        return 0 * a
-    if b == -1:
-        return -a
     q = a // b
     return q + 1 if q < 0 and q * b != a else q
 
@@ -147,14 +156,14 @@ def _idiv_float(a: Any, b: Any) -> Any:
 
 
 def _remainder_int(a: Any, b: Any) -> Any:
-    if b == 0 or b == -1:
+    if b == -1:  # the processor traps on the least integer here
         return 0 * a
     r = a % b
     return r - b if r != 0 and (a < 0) != (b < 0) else r
 
 
 def _remainder_float(a: Any, b: Any) -> Any:
-    return math.fmod(a, b)
+    return np.fmod(a, b)
 
 
 def _itself(a: Any) -> Any:

@@ -25,6 +25,8 @@ from einsql.kernels.views import arrangement
 
 BLOCK = 1 << 18
 """Points of a block: temporaries stay in cache, and a block takes milliseconds."""
+GATHER_BLOCK = 1 << 24
+"""Points of a block that only moves values: it has no temporaries but row numbers."""
 
 Ranges = tuple[slice, ...]
 """The part of each enumerated axis that a block covers, counted from the axis's lo."""
@@ -294,9 +296,8 @@ class _Points(Block):
         return mask
 
 
-def _blocks(shape: Sequence[int]) -> Iterator[Ranges]:
-    """Cuts a domain into blocks, keeping trailing axes whole as far as they fit."""
-    room = BLOCK
+def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
+    """Cuts a domain into blocks of `room` points, keeping trailing axes whole if they fit."""
     parts: list[list[slice]] = []
     for extent in reversed(shape):
         step = max(1, min(extent, room))
@@ -309,7 +310,7 @@ def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tup
     """The blocks of the domain with their existing points, reporting progress."""
     shape = [a.extent for a in plan.enumerated]
     total, done = prod(shape), 0
-    for ranges in _blocks(shape):
+    for ranges in _blocks(shape, GATHER_BLOCK if is_gather(plan.node) else BLOCK):
         points = _Points(plan, operands, ranges)
         yield points, points.derive()
         done += prod(points.shape)

@@ -17,7 +17,7 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.intervals import interval
-from einsql.optimizer.facts import Bounds, bounds_of, change_exprs, fits
+from einsql.optimizer.facts import Bounds, bounds_of, can_raise, change_exprs, fits
 from einsql.optimizer.rules import Rule
 from einsql.schema import DType
 
@@ -57,9 +57,10 @@ def _step(e: Call, bounds: Bounds) -> Expr:
         return _comparison(e, bounds)
     if e.dtype.is_integer:
         known = interval(e, bounds)
-        if known is not None and known[0] == known[1]:
+        # The interval assumes that nothing raised, so what may raise must stay.
+        if known is not None and known[0] == known[1] and not can_raise(e, bounds):
             return Const(known[0], e.dtype)
-    return _neutral(e) if len(e.args) == 2 else e
+    return _neutral(e, bounds) if len(e.args) == 2 else e
 
 
 def _constant(e: Call) -> Expr:
@@ -125,6 +126,8 @@ def _choice(e: Call) -> Expr:
 
 def _comparison(e: Call, bounds: Bounds) -> Expr:
     a, b = e.args
+    if can_raise(e, bounds):
+        return e
     if a == b:  # NaN equals NaN
         return TRUE if e.fn in ("eq", "le") else FALSE
     if not (a.dtype.is_integer and b.dtype.is_integer):
@@ -140,7 +143,7 @@ def _comparison(e: Call, bounds: Bounds) -> Expr:
     return TRUE if below else FALSE if above else e
 
 
-def _neutral(e: Call) -> Expr:
+def _neutral(e: Call, bounds: Bounds) -> Expr:
     """Identity and annihilating arguments of a binary function."""
     function = SCALARS[e.fn]
     for this, other in ((1, 0), (0, 1)):
@@ -150,7 +153,8 @@ def _neutral(e: Call) -> Expr:
         if function.identity == constant.value and kept.dtype is e.dtype:
             return kept
         exact = e.dtype is DType.BOOLEAN or e.dtype.is_integer
-        if exact and function.annihilator == constant.value and constant.dtype is e.dtype:
+        annihilates = exact and function.annihilator == constant.value
+        if annihilates and constant.dtype is e.dtype and not can_raise(kept, bounds):
             return constant
     if e.fn in ("and", "or") and e.args[0] == e.args[1]:
         return e.args[0]

@@ -1,0 +1,1 @@
+"""The room of SQL: text to bound EinSum graphs."""

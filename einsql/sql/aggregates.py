@@ -28,7 +28,7 @@ from einsql.schema import PRESENT, DType
 from einsql.sql.domain import Domain
 from einsql.sql.typed import Decimal, Typed, apply, choose, convert
 
-AGGREGATES: dict[type[exp.Expression] | str, str] = {
+AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
     exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
     exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
@@ -38,9 +38,7 @@ AGGREGATES: dict[type[exp.Expression] | str, str] = {
 }  # fmt: skip
 """Syntax nodes and function names of the aggregates."""
 
-AGGREGATE_NAMES = sorted(
-    {*AGGREGATES.values(), "variance", "stddev", "mean"}
-)
+AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
 """What a user can call, for hints and completion."""
 
 
@@ -74,8 +72,10 @@ class Aggregation:
         """
         selected = conj(where, *(a.valid for a in args))
         if any(a.type is None for a in args):
-            return Typed(Const(0, DType.BIGINT), DType.BIGINT) if name == "count" else Typed(
-                Const(0, DType.INTEGER), DType.INTEGER, FALSE
+            return (
+                Typed(Const(0, DType.BIGINT), DType.BIGINT)
+                if name == "count"
+                else Typed(Const(0, DType.INTEGER), DType.INTEGER, FALSE)
             )
         if name == "count":
             return self._count(selected)
@@ -90,7 +90,10 @@ class Aggregation:
         if name in ("sum", "product"):
             first, result = self._summable(name, first)
         elif name in ("bool_and", "bool_or"):
-            first = convert(first, DType.BOOLEAN)
+            if first.type is not DType.BOOLEAN:
+                raise ProgrammingError(
+                    f"{name.upper()}() needs a BOOLEAN", hint="Compare first, as in val > 0."
+                )
             result = DType.BOOLEAN
         else:
             result = first.value.dtype
@@ -113,6 +116,10 @@ class Aggregation:
             result = t.type if self.float_stays else DType.DOUBLE
             return convert(t, result), result
         if name == "product":
+            if t.type is DType.BOOLEAN:
+                raise ProgrammingError(
+                    "PRODUCT() does not accept BOOLEAN", hint="BOOL_AND() is its product."
+                )
             return convert(t, DType.DOUBLE), DType.DOUBLE
         return convert(t, DType.BIGINT), DType.BIGINT
 
@@ -174,9 +181,7 @@ class Aggregation:
         value = choose(finite, Typed(log, real), Typed(top, real), real).value
         return Typed(value, real, self._found(selected))
 
-    def _output(
-        self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr
-    ) -> str:
+    def _output(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> str:
         for o in self.outputs:
             if (o.reduction, o.args, o.dtype, o.where) == (reduction, args, dtype, where):
                 return o.name

@@ -37,7 +37,7 @@ class Touch:
     columns: tuple[str, ...] = ()
 
 
-def target(query: QueryBinder, tree: exp.Expression) -> tuple[str, str, Relation]:
+def target(query: QueryBinder, tree: exp.Expr) -> tuple[str, str, Relation]:
     """Name, alias and relation of the tensor a statement changes.
 
     Raises:
@@ -95,9 +95,7 @@ def bind_update(query: QueryBinder, tree: exp.Update) -> Touch:
     return Touch(name, _node(select, labels, outputs), tuple(labels), tuple(columns))
 
 
-def _assignment(
-    select: SelectBinder, relation: Relation, item: exp.Expression
-) -> tuple[str, Typed]:
+def _assignment(select: SelectBinder, relation: Relation, item: exp.Expr) -> tuple[str, Typed]:
     if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
         raise ProgrammingError("SET needs column = expression", position=position(item))
     wanted = item.this.name
@@ -125,7 +123,7 @@ def bind_delete(query: QueryBinder, tree: exp.Delete) -> Touch:
     return Touch(name, _node(select, labels, []), tuple(labels))
 
 
-def _where(select: SelectBinder, tree: exp.Expression) -> None:
+def _where(select: SelectBinder, tree: exp.Expr) -> None:
     where = tree.args.get("where")
     if where is not None:
         select.clause = "WHERE"

@@ -1,7 +1,7 @@
 """The SQL dialect: DuckDB's, registered with sqlglot under the name `einsql`.
 
 Only Dialect and Tokenizer are subclassed; sqlglot's compiled build forbids the rest.
-Statements that sqlglot does not know are parsed from its tokens in `statements.py`.
+Statements that sqlglot does not know are parsed from its tokens in `parser.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sqlglot.dialects.duckdb import DuckDB
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported
 
 
 class EinSQL(DuckDB):

@@ -171,9 +171,7 @@ class Domain:
 
     def _indexes(self, expr: Expr) -> set[str]:
         """Labels that index the operands an expression reads."""
-        return {
-            self.find(label) for n in operands_of(expr) for label in self.operands[n].labels
-        }
+        return {self.find(label) for n in operands_of(expr) for label in self.operands[n].labels}
 
     def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
         """Adds a label computed by an expression."""
@@ -263,24 +261,33 @@ class Domain:
         return {self.find(n) for n in labels_of(define)} | self._indexes(define)
 
 
+FAR = 2**40
+"""Offsets beyond this stay arithmetic, so that its overflow is checked."""
+
+
 def affine(expr: Expr) -> tuple[str, int, int] | None:
-    """(label, ±1, offset) of an expression ±label + offset, or None."""
+    """(label, ±1, offset) of an expression ±label + offset with a modest offset, or None."""
+    found = _affine(expr)
+    return found if found is not None and abs(found[2]) < FAR else None
+
+
+def _affine(expr: Expr) -> tuple[str, int, int] | None:
     if isinstance(expr, Label):
         return expr.name, 1, 0
     if not isinstance(expr, Call):
         return None
     if expr.fn == "neg":
-        inner = affine(expr.args[0])
+        inner = _affine(expr.args[0])
         return None if inner is None else (inner[0], -inner[1], -inner[2])
     if expr.fn not in ("add", "sub"):
         return None
     a, b = expr.args
     flip = -1 if expr.fn == "sub" else 1
     if isinstance(b, Const):
-        inner = affine(a)
+        inner = _affine(a)
         return None if inner is None else (inner[0], inner[1], inner[2] + flip * int(b.value))
     if isinstance(a, Const):
-        inner = affine(b)
+        inner = _affine(b)
         return (
             None if inner is None else (inner[0], flip * inner[1], int(a.value) + flip * inner[2])
         )

@@ -177,7 +177,8 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
     node = aggregation.finish()[0]
     assert isinstance(total.value, Value)
     renamed = tuple(
-        Output("val", o.args, o.dtype, o.reduction, o.where) if o.name == total.value.field
+        Output("val", o.args, o.dtype, o.reduction, o.where)
+        if o.name == total.value.field
         else Output(valid("val"), o.args, o.dtype, o.reduction, o.where)
         if o.name != PRESENT
         else o
@@ -186,4 +187,3 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
     made = domain.node(output, renamed)
     columns = [Column(k, DType.BIGINT, key=k) for k in output]
     return Relation(made, (*columns, Column("val", made.schema.dtype("val"), field="val")))
-

@@ -81,9 +81,7 @@ def scan(sql: str) -> list[Span]:
     return spans
 
 
-def _add(
-    spans: list[Span], sql: str, start: int, end: int, depth: int, *, complete: bool
-) -> None:
+def _add(spans: list[Span], sql: str, start: int, end: int, depth: int, *, complete: bool) -> None:
     """Adds a statement without the blanks and comments around it."""
     while start < end and (blank := _WORDS.match(sql, start, end)):
         start = blank.end()

@@ -20,12 +20,12 @@ class Macro:
 
     name: str
     parameters: tuple[str, ...]
-    body: exp.Expression
+    body: exp.Expr
     is_table: bool
     text: str
 
 
-def expand(macro: Macro, args: list[exp.Expression]) -> exp.Expression:
+def expand(macro: Macro, args: list[exp.Expr]) -> exp.Expr:
     """The body with arguments in place of parameters.
 
     An argument that is a name replaces the parameter wherever a name may stand, as a
@@ -41,16 +41,17 @@ def expand(macro: Macro, args: list[exp.Expression]) -> exp.Expression:
         )
     values = dict(zip((p.lower() for p in macro.parameters), args, strict=True))
 
-    def visit(node: exp.Expression) -> exp.Expression:
+    def visit(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column) and not node.table and node.name.lower() in values:
             value = values[node.name.lower()].copy()
             return value if isinstance(value, exp.Column | exp.Literal) else exp.paren(value)
         if isinstance(node, exp.Identifier) and node.name.lower() in values:
             value = values[node.name.lower()]
-            if isinstance(value, exp.Column) and not isinstance(node.parent, exp.Column):
-                return value.this.copy()
-            if isinstance(value, exp.Column) and node.arg_key == "table":
-                return value.this.copy()
+            names_a_table = not isinstance(node.parent, exp.Column) or node.arg_key == "table"
+            if isinstance(value, exp.Column) and names_a_table:
+                identifier: exp.Expr = value.this.copy()
+                return identifier
         return node
 
-    return macro.body.copy().transform(visit, copy=False)
+    body: exp.Expr = macro.body.copy().transform(visit, copy=False)
+    return body

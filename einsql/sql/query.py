@@ -21,7 +21,9 @@ from einsql.sql.typed import Typed
 class Catalog(Protocol):
     """What the binder asks about the world outside the statement."""
 
-    float_stays: bool
+    @property
+    def float_stays(self) -> bool:
+        """True if FLOAT arithmetic stays FLOAT."""
 
     def relation(self, name: str) -> Relation | None:
         """A stored tensor or an array in scope."""
@@ -54,7 +56,7 @@ class QueryBinder:
     depth: int = 0
     expansions: int = 0
 
-    def bind(self, query: exp.Expression, parent: SelectBinder | None = None) -> Relation:
+    def bind(self, query: exp.Expr, parent: SelectBinder | None = None) -> Relation:
         """Binds a query to a relation.
 
         Raises:
@@ -84,18 +86,14 @@ class QueryBinder:
             for cte in clause.expressions:
                 name = cte.alias
                 if name.lower() in self.ctes[-1]:
-                    raise ProgrammingError(
-                        f'WITH names "{name}" twice', position=position(cte)
-                    )
+                    raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
                 bound = self.bind(cte.this)
                 self.ctes[-1][name.lower()] = self.renamed(bound, cte.args.get("alias"), cte)
             return run()
         finally:
             self.ctes.pop()
 
-    def renamed(
-        self, relation: Relation, alias: exp.Expression | None, at: exp.Expression
-    ) -> Relation:
+    def renamed(self, relation: Relation, alias: exp.Expr | None, at: exp.Expr) -> Relation:
         """Renames columns by an alias list such as x(i, j); a shorter list names the first."""
         names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
         if len(names) > len(relation.columns):
@@ -110,7 +108,7 @@ class QueryBinder:
         )
         return Relation(relation.node, columns)
 
-    def named(self, name: str, at: exp.Expression) -> Relation:
+    def named(self, name: str, at: exp.Expr) -> Relation:
         """Resolves a relation by name: WITH, then view, then tensor or array.
 
         Raises:
@@ -135,7 +133,7 @@ class QueryBinder:
                 self.ctes = with_names
         return self.views[low]
 
-    def macro(self, name: str, args: list[exp.Expression], at: exp.Expression) -> Relation | None:
+    def macro(self, name: str, args: list[exp.Expr], at: exp.Expr) -> Relation | None:
         """Expands and binds a table macro."""
         macro = self.catalog.macro(name)
         if macro is None:
@@ -149,7 +147,7 @@ class QueryBinder:
             error.position = position(at)
             raise
 
-    def scalar_macro(self, name: str, args: list[exp.Expression]) -> exp.Expression | None:
+    def scalar_macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """Expands a scalar macro, or gives None if there is none of that name."""
         macro = self.catalog.macro(name)
         if macro is None:
@@ -161,7 +159,7 @@ class QueryBinder:
             raise ProgrammingError(f"The macro {name} refers to itself")
         return expand(macro, args)
 
-    def scalar(self, node: exp.Expression) -> Typed:
+    def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""
         return ScalarBinder(SelectBinder(self)).bind(node)
 

@@ -31,12 +31,12 @@ from einsql.sql.typed import (
     truth,
 )
 
-BINARY: dict[type[exp.Expression], str] = {
+BINARY: dict[type[exp.Expr], str] = {
     exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
     exp.Mod: "mod", exp.Pow: "pow", exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le",
     exp.Atan2: "atan2", exp.BitwiseAnd: "bitand", exp.BitwiseOr: "bitor", exp.BitwiseXor: "xor",
 }  # fmt: skip
-UNARY: dict[type[exp.Expression], str] = {
+UNARY: dict[type[exp.Expr], str] = {
     exp.Neg: "neg", exp.Abs: "abs", exp.Sign: "sign", exp.Floor: "floor", exp.Ceil: "ceil",
     exp.Trunc: "trunc", exp.Exp: "exp", exp.Ln: "ln", exp.Sqrt: "sqrt", exp.Cbrt: "cbrt",
     exp.Sin: "sin", exp.Cos: "cos", exp.Tan: "tan", exp.Asin: "asin", exp.Acos: "acos",
@@ -71,56 +71,54 @@ class Environment(Protocol):
     float_stays: bool
     parameters: Sequence[object]
 
-    def match(self, node: exp.Expression) -> Typed | None:
+    def match(self, node: exp.Expr) -> Typed | None:
         """The value of a whole expression that is already known, as a GROUP BY item is."""
 
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column reference."""
 
-    def aggregate(self, node: exp.Expression, where: exp.Expression | None) -> Typed:
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Binds an aggregate call with its FILTER."""
 
     def window(self, node: exp.Window) -> Typed:
         """Binds an aggregate over a window."""
 
-    def subquery(self, node: exp.Expression) -> Typed:
+    def subquery(self, node: exp.Expr) -> Typed:
         """Binds a scalar subquery."""
 
-    def macro(self, name: str, args: list[exp.Expression]) -> exp.Expression | None:
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro, or None."""
 
 
-def position(node: exp.Expression) -> int | None:
+def position(node: exp.Expr) -> int | None:
     """Offset of the first token of a syntax node that sqlglot remembers."""
     found: list[int] = [
-        n.meta["start"]
-        for n in node.walk()
-        if isinstance(n, exp.Expression) and "start" in n.meta
+        n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
     ]
     return min(found) if found else None
 
 
-def locate(error: Error, node: exp.Expression) -> Error:
+def locate(error: Error, node: exp.Expr) -> Error:
     """Gives an error the node's position unless it has one already."""
     if error.position is None:
         error.position = position(node)
     return error
 
 
-def unsupported(what: str, node: exp.Expression, hint: str = "") -> NotSupportedError:
+def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
     """The error for SQL that is no tensor work."""
     return NotSupportedError(
         f"{what} is outside the tensor fragment", hint=hint, position=position(node)
     )
 
 
-def parse_type(node: exp.Expression) -> SqlType:
+def parse_type(node: exp.Expr) -> SqlType:
     """The value type a SQL type name means.
 
     Raises:
         NotSupportedError: Tensors have no such type.
     """
-    text = node.sql(dialect="duckdb").upper() if isinstance(node, exp.Expression) else str(node)
+    text = node.sql(dialect="duckdb").upper() if isinstance(node, exp.Expr) else str(node)
     kind = node.this.name if isinstance(node, exp.DataType) and hasattr(node.this, "name") else text
     if kind in _TYPES:
         return _TYPES[kind]
@@ -139,7 +137,7 @@ class ScalarBinder:
 
     env: Environment
 
-    def bind(self, node: exp.Expression) -> Typed:
+    def bind(self, node: exp.Expr) -> Typed:
         """Binds one expression.
 
         Raises:
@@ -151,14 +149,14 @@ class ScalarBinder:
         except Error as error:
             raise locate(error, node) from None
 
-    def condition(self, node: exp.Expression) -> Typed:
+    def condition(self, node: exp.Expr) -> Typed:
         """Binds a predicate; integers and floats count as their CAST to BOOLEAN."""
         bound = self.bind(node)
         if bound.type not in (DType.BOOLEAN, None):
             bound = convert(bound, DType.BOOLEAN)
         return bound
 
-    def _bind(self, node: exp.Expression) -> Typed:
+    def _bind(self, node: exp.Expr) -> Typed:
         kind = type(node)
         if kind in BINARY:
             return self._call(BINARY[kind], node.this, node.expression)
@@ -171,10 +169,10 @@ class ScalarBinder:
             return self.env.aggregate(node, None)
         raise unsupported(node.sql(dialect="duckdb")[:60], node)
 
-    def _call(self, fn: str, *args: exp.Expression) -> Typed:
+    def _call(self, fn: str, *args: exp.Expr) -> Typed:
         return apply(fn, [self.bind(a) for a in args], self.env.float_stays)
 
-    def _unary(self, node: exp.Expression) -> Typed:
+    def _unary(self, node: exp.Expr) -> Typed:
         if isinstance(node, exp.Neg):
             inner = node.this
             if isinstance(inner, exp.Literal) and not inner.is_string:
@@ -183,33 +181,33 @@ class ScalarBinder:
             raise unsupported(f"{node.key.upper()} with digits", node)
         return self._call(UNARY[type(node)], node.this)
 
-    def literal(self, node: exp.Expression) -> Typed:
+    def literal(self, node: exp.Expr) -> Typed:
         """Numbers; text is no tensor value."""
         if node.args["is_string"]:
             raise unsupported("Text", node, "Tensors hold numbers and booleans.")
         return number(node.name)
 
-    def boolean(self, node: exp.Expression) -> Typed:
+    def boolean(self, node: exp.Expr) -> Typed:
         """TRUE and FALSE."""
         return Typed(TRUE if node.this else FALSE, DType.BOOLEAN)
 
-    def null(self, node: exp.Expression) -> Typed:
+    def null(self, node: exp.Expr) -> Typed:
         """NULL."""
         return NULL
 
-    def paren(self, node: exp.Expression) -> Typed:
+    def paren(self, node: exp.Expr) -> Typed:
         """(…)."""
         return self.bind(node.this)
 
-    def column(self, node: exp.Expression) -> Typed:
+    def column(self, node: exp.Expr) -> Typed:
         """A column reference."""
         assert isinstance(node, exp.Column)
         return self.env.column(node)
 
-    def parameter(self, node: exp.Expression) -> Typed:
+    def parameter(self, node: exp.Expr) -> Typed:
         """`?` or `$n`; the binder numbers every `?` beforehand."""
         number_ = node.this
-        index = int(number_.name if isinstance(number_, exp.Expression) else number_) - 1
+        index = int(number_.name if isinstance(number_, exp.Expr) else number_) - 1
         if not 0 <= index < len(self.env.parameters):
             raise ProgrammingError(
                 f"Parameter {index + 1} has no value",
@@ -218,32 +216,32 @@ class ScalarBinder:
             )
         return bind_parameter(self.env.parameters[index])
 
-    def greater(self, node: exp.Expression) -> Typed:
-        """a > b is b < a."""
+    def greater(self, node: exp.Expr) -> Typed:
+        """A > b is b < a."""
         fn = "lt" if isinstance(node, exp.GT) else "le"
         a, b = self.bind(node.this), self.bind(node.expression)
         return apply(fn, [b, a], self.env.float_stays)
 
-    def and_(self, node: exp.Expression) -> Typed:
+    def and_(self, node: exp.Expr) -> Typed:
         """Three-valued AND."""
         return logical_and(self.condition(node.this), self.condition(node.expression))
 
-    def or_(self, node: exp.Expression) -> Typed:
+    def or_(self, node: exp.Expr) -> Typed:
         """Three-valued OR."""
         return logical_or(self.condition(node.this), self.condition(node.expression))
 
-    def not_(self, node: exp.Expression) -> Typed:
+    def not_(self, node: exp.Expr) -> Typed:
         """NOT."""
         return logical_not(self.condition(node.this))
 
-    def between(self, node: exp.Expression) -> Typed:
-        """x BETWEEN low AND high."""
+    def between(self, node: exp.Expr) -> Typed:
+        """X BETWEEN low AND high."""
         x, low, high = (self.bind(node.args[k]) for k in ("this", "low", "high"))
         stays = self.env.float_stays
         return logical_and(apply("le", [low, x], stays), apply("le", [x, high], stays))
 
-    def in_(self, node: exp.Expression) -> Typed:
-        """x IN (a, b, …)."""
+    def in_(self, node: exp.Expr) -> Typed:
+        """X IN (a, b, …)."""
         if node.args.get("query") is not None or node.args.get("unnest") is not None:
             raise unsupported("IN with a subquery", node, "Join with the subquery instead.")
         x = self.bind(node.this)
@@ -257,7 +255,7 @@ class ScalarBinder:
             result = logical_or(result, convert(same, DType.BOOLEAN))
         return result
 
-    def is_(self, node: exp.Expression) -> Typed:
+    def is_(self, node: exp.Expr) -> Typed:
         """IS NULL, IS TRUE, IS FALSE."""
         other = node.expression
         if isinstance(other, exp.Null):
@@ -268,7 +266,7 @@ class ScalarBinder:
             return Typed(truth(want), DType.BOOLEAN)
         raise unsupported(node.sql(dialect="duckdb"), node)
 
-    def same(self, node: exp.Expression) -> Typed:
+    def same(self, node: exp.Expr) -> Typed:
         """IS [NOT] DISTINCT FROM."""
         a, b = self.bind(node.this), self.bind(node.expression)
         both = conj(a.valid, b.valid)
@@ -279,12 +277,12 @@ class ScalarBinder:
             value = negate(value)
         return Typed(value, DType.BOOLEAN)
 
-    def if_(self, node: exp.Expression) -> Typed:
+    def if_(self, node: exp.Expr) -> Typed:
         """IF(condition, then, otherwise)."""
         branches = [(node.this, node.args["true"])]
         return self._case(branches, node.args.get("false"))
 
-    def case(self, node: exp.Expression) -> Typed:
+    def case(self, node: exp.Expr) -> Typed:
         """CASE in both forms; a missing ELSE is NULL."""
         branches = []
         for branch in node.args["ifs"]:
@@ -296,8 +294,8 @@ class ScalarBinder:
 
     def _case(
         self,
-        branches: list[tuple[exp.Expression, exp.Expression]],
-        default: exp.Expression | None,
+        branches: list[tuple[exp.Expr, exp.Expr]],
+        default: exp.Expr | None,
     ) -> Typed:
         tests = [truth(self.condition(test)) for test, _ in branches]
         values = [self.bind(value) for _, value in branches]
@@ -309,7 +307,7 @@ class ScalarBinder:
             result = choose(test, value, result, met)
         return result
 
-    def coalesce(self, node: exp.Expression) -> Typed:
+    def coalesce(self, node: exp.Expr) -> Typed:
         """The first argument that is not NULL."""
         items = [self.bind(a) for a in (node.this, *node.expressions)]
         met = meet(items, "COALESCE")
@@ -318,13 +316,13 @@ class ScalarBinder:
             result = choose(item.valid, item, result, met)
         return result
 
-    def nullif(self, node: exp.Expression) -> Typed:
+    def nullif(self, node: exp.Expr) -> Typed:
         """NULL where both are equal."""
         a, b = self.bind(node.this), self.bind(node.expression)
         same = truth(convert(apply("eq", [a, b], self.env.float_stays), DType.BOOLEAN))
         return replace(a, valid=conj(a.valid, negate(same)), literal=False)
 
-    def extreme(self, node: exp.Expression) -> Typed:
+    def extreme(self, node: exp.Expr) -> Typed:
         """GREATEST and LEAST, which skip NULLs."""
         fn = "greatest" if isinstance(node, exp.Greatest) else "least"
         items = [self.bind(a) for a in (node.this, *node.expressions)]
@@ -349,7 +347,7 @@ class ScalarBinder:
             )
         return result
 
-    def log(self, node: exp.Expression) -> Typed:
+    def log(self, node: exp.Expr) -> Typed:
         """LOG(x) and LOG10 to base 10, LOG(b, x) to base b."""
         if node.expression is None:
             return self._call("log10", node.this)
@@ -360,7 +358,7 @@ class ScalarBinder:
         top = apply("log10", [self.bind(node.expression)], stays)
         return apply("div", [top, apply("log10", [self.bind(base)], stays)], stays)
 
-    def round_(self, node: exp.Expression) -> Typed:
+    def round_(self, node: exp.Expr) -> Typed:
         """ROUND half away from zero, to whole numbers."""
         digits = node.args.get("decimals")
         if digits is not None and digits.name != "0":
@@ -369,26 +367,26 @@ class ScalarBinder:
             )
         return self._call("round", node.this)
 
-    def cast(self, node: exp.Expression) -> Typed:
+    def cast(self, node: exp.Expr) -> Typed:
         """CAST(x AS type) and x::type."""
         if isinstance(node, exp.TryCast):
             raise unsupported("TRY_CAST", node)
         return replace(convert(self.bind(node.this), parse_type(node.args["to"])), literal=False)
 
-    def filtered(self, node: exp.Expression) -> Typed:
+    def filtered(self, node: exp.Expr) -> Typed:
         """agg(…) FILTER (WHERE …)."""
         return self.env.aggregate(node.this, node.expression.this)
 
-    def window(self, node: exp.Expression) -> Typed:
+    def window(self, node: exp.Expr) -> Typed:
         """agg(…) OVER (…)."""
         assert isinstance(node, exp.Window)
         return self.env.window(node)
 
-    def subquery(self, node: exp.Expression) -> Typed:
+    def subquery(self, node: exp.Expr) -> Typed:
         """(SELECT …) as a value."""
         return self.env.subquery(node)
 
-    def anonymous(self, node: exp.Expression) -> Typed:
+    def anonymous(self, node: exp.Expr) -> Typed:
         """Functions sqlglot does not know by name."""
         name, args = str(node.this).lower(), node.expressions
         if _anonymous_aggregate(node):
@@ -411,7 +409,7 @@ class ScalarBinder:
             position=position(node),
         )
 
-    def pi(self, node: exp.Expression) -> Typed:
+    def pi(self, node: exp.Expr) -> Typed:
         """PI()."""
         return Typed(Const(math.pi, DType.DOUBLE), DType.DOUBLE)
 
@@ -450,11 +448,11 @@ def _negated_literal(node: exp.Literal) -> Typed:
     return integer(-int(text.replace("_", "")), literal=True)
 
 
-def _anonymous_aggregate(node: exp.Expression) -> bool:
+def _anonymous_aggregate(node: exp.Expr) -> bool:
     return isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES
 
 
-_HANDLERS: dict[type[exp.Expression], Callable[[ScalarBinder, exp.Expression], Typed]] = {
+_HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {
     exp.Literal: ScalarBinder.literal,
     exp.Boolean: ScalarBinder.boolean,
     exp.Null: ScalarBinder.null,

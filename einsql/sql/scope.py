@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -75,12 +74,11 @@ def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[
 
 @dataclass
 class Scope:
-    """The sources of one SELECT, in FROM order, with the enclosing SELECT's behind."""
+    """The sources of one SELECT, in FROM order."""
 
     sources: list[Source] = field(default_factory=list)
-    parent: Scope | None = None
 
-    def add(self, source: Source, node: exp.Expression) -> None:
+    def add(self, source: Source, node: exp.Expr) -> None:
         """Adds a source.
 
         Raises:
@@ -140,17 +138,3 @@ class Scope:
 
     def _knows(self, table: str) -> bool:
         return any(s.alias.lower() == table.lower() for s in self.sources)
-
-    def star(self, table: str | None) -> Iterator[tuple[str, Typed]]:
-        """The columns of `*` or `table.*`, in order.
-
-        Raises:
-            ProgrammingError: There is no such table.
-        """
-        if table is not None and not self._knows(table):
-            raise self.unknown("*", table)
-        for s in self.sources:
-            if table is None or s.alias.lower() == table.lower():
-                for name, typed in s.columns:
-                    if table is not None or name.lower() not in s.merged:
-                        yield name, typed

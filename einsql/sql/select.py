@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.einsum import TRUE, Call, Const, Expr, Label, Output, Value, conj, labels_of, renumber
-from einsql.errors import Error, InternalError, ProgrammingError
+from einsql.errors import Error, ProgrammingError
 from einsql.schema import PRESENT, DType, valid
-from einsql.sql.aggregates import AGGREGATES, Aggregation
+from einsql.sql.aggregates import Aggregation
+from einsql.sql.calls import (
+    aggregate_arguments,
+    aggregate_name,
+    aggregates_in,
+    column_name,
+    is_aggregate,
+)
 from einsql.sql.domain import Domain, affine
+from einsql.sql.project import project
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Column, Relation, Scope
+from einsql.sql.scope import Relation, Scope
 from einsql.sql.typed import Decimal, Typed, convert, truth
 
 if TYPE_CHECKING:
@@ -36,14 +44,14 @@ class Item:
     """One SELECT item: its column name and its expression."""
 
     name: str
-    node: exp.Expression
+    node: exp.Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """A GROUP BY item: its syntax, its value over the rows, and its value over the groups."""
 
-    node: exp.Expression
+    node: exp.Expr
     row_value: Expr
     typed: Typed
 
@@ -54,7 +62,7 @@ class SelectBinder:
     def __init__(self, query: QueryBinder, parent: SelectBinder | None = None) -> None:
         self.query = query
         self.parent = parent
-        self.scope = Scope(parent=parent.scope if parent else None)
+        self.scope: Scope = Scope()
         self.domain = Domain()
         self.rows = self.domain
         self.clause = "FROM"
@@ -63,7 +71,7 @@ class SelectBinder:
         self.correlated: dict[str, str] = {}
         """Label here → label of the enclosing SELECT that it stands for."""
         self.groups: list[Group] = []
-        self.aggregates: dict[exp.Expression, Typed] = {}
+        self.aggregates: dict[exp.Expr, Typed] = {}
         self.grouped = False
         self.select = exp.Select()
         self.items: list[Item] = []
@@ -80,7 +88,7 @@ class SelectBinder:
         for arg, present in select.args.items():
             if present and arg not in _HANDLED:
                 name = _NAMES.get(arg, arg.upper())
-                at = present if isinstance(present, exp.Expression) else select
+                at = present if isinstance(present, exp.Expr) else select
                 raise unsupported(name, at)
         if select.args.get("kind"):
             raise unsupported(f"SELECT AS {select.args['kind']}", select)
@@ -105,7 +113,7 @@ class SelectBinder:
             self._aliases.append(item.name)
         if qualify is not None:
             self.domain.require(truth(binder.condition(qualify.this)))
-        return self._project(columns)
+        return project(self.domain, columns, self.correlated)
 
     def _bind_where(self, select: exp.Select) -> None:
         where = select.args.get("where")
@@ -128,7 +136,7 @@ class SelectBinder:
             raise ProgrammingError("SELECT * found no columns", position=position(select))
         return items
 
-    def _expand_star(self, star: exp.Star, table: str | None, at: exp.Expression) -> list[Item]:
+    def _expand_star(self, star: exp.Star, table: str | None, at: exp.Expr) -> list[Item]:
         dropped = {e.name.lower() for e in star.args.get("except_") or []}
         replaced = {e.alias.lower(): e.this for e in star.args.get("replace") or []}
         renamed = {e.this.name.lower(): e.alias for e in star.args.get("rename") or []}
@@ -164,9 +172,7 @@ class SelectBinder:
         having = select.args.get("having")
         if having is not None:
             nodes.append(having.this)
-        return select.args.get("group") is not None or any(
-            aggregates_in(n) for n in nodes
-        )
+        return select.args.get("group") is not None or any(aggregates_in(n) for n in nodes)
 
     def _aggregate(self, select: exp.Select) -> None:
         group = select.args.get("group")
@@ -213,18 +219,14 @@ class SelectBinder:
             if bound.type is DType.BOOLEAN:
                 value = Call("eq", (value, Const(1, DType.BIGINT)), DType.BOOLEAN)
             elif isinstance(bound.type, DType) and not isinstance(bound.value, Label):
-                value = (
-                    value
-                    if bound.type is DType.BIGINT
-                    else Call("cast", (value,), bound.type)
-                )
+                value = value if bound.type is DType.BIGINT else Call("cast", (value,), bound.type)
             original = self.domain.canonical(bound.value)
             self.groups.append(Group(node, original, Typed(value, bound.type)))
             if label not in keys:
                 keys.append(label)
         return keys
 
-    def _resolve_group(self, node: exp.Expression) -> exp.Expression:
+    def _resolve_group(self, node: exp.Expr) -> exp.Expr:
         """Ordinals and aliases of SELECT items stand for the items."""
         if isinstance(node, exp.Paren):
             return self._resolve_group(node.this)
@@ -248,13 +250,11 @@ class SelectBinder:
                         return item.node
         return node
 
-    def _group_label(self, node: exp.Expression, bound: Typed) -> str | None:
+    def _group_label(self, node: exp.Expr, bound: Typed) -> str | None:
         value = self.domain.canonical(bound.value)
         if isinstance(value, Label):
             return value.name
-        if isinstance(value, Const) and bound.valid == TRUE and not isinstance(
-            bound.type, Decimal
-        ):
+        if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
             self.groups.append(Group(node, value, bound))
             return None
         if bound.valid != TRUE:
@@ -289,7 +289,7 @@ class SelectBinder:
         self,
         aggregation: Aggregation,
         binder: ScalarBinder,
-        call: exp.Expression,
+        call: exp.Expr,
     ) -> Typed:
         where = None
         if isinstance(call, exp.Filter):
@@ -304,7 +304,7 @@ class SelectBinder:
 
     # ---- the environment of expressions
 
-    def match(self, node: exp.Expression) -> Typed | None:
+    def match(self, node: exp.Expr) -> Typed | None:
         """GROUP BY items and bound aggregates, once grouping is done."""
         if not self.grouped:
             return None
@@ -363,7 +363,7 @@ class SelectBinder:
             return True
         return self.parent is not None and self.parent.knows(name, table)
 
-    def aggregate(self, node: exp.Expression, where: exp.Expression | None) -> Typed:
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
         """Refuses an aggregate where `match` knows none."""
         raise ProgrammingError(
             f"{aggregate_name(node).upper()}() cannot stand in {self.clause}",
@@ -385,19 +385,18 @@ class SelectBinder:
         binder = ScalarBinder(self)
         keys = tuple(
             dict.fromkeys(
-                self._partition_label(p, binder.bind(p)) for p in node.args.get("partition_by") or []
+                self._partition_label(p, binder.bind(p))
+                for p in node.args.get("partition_by") or []
             )
         )
         aggregation = Aggregation(self.domain, keys, True, self.float_stays)
         typed = self._bind_aggregate(aggregation, binder, call)
-        numbers = {
-            n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())
-        }
+        numbers = {n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())}
         return replace(
             typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
         )
 
-    def _partition_label(self, node: exp.Expression, bound: Typed) -> str:
+    def _partition_label(self, node: exp.Expr, bound: Typed) -> str:
         value = self.domain.canonical(bound.value)
         if isinstance(value, Label):
             return value.name
@@ -409,7 +408,7 @@ class SelectBinder:
         wide = convert(bound, DType.BIGINT).value
         return self.domain.derive(column_name(node), wide, *self._bounds(wide))
 
-    def subquery(self, node: exp.Expression) -> Typed:
+    def subquery(self, node: exp.Expr) -> Typed:
         """A scalar subquery: an operand without keys, or keyed by the outer labels."""
         child = SelectBinder(self.query, self)
         select = node.this
@@ -437,138 +436,6 @@ class SelectBinder:
         known = conj(*(Value(number, f, DType.BOOLEAN) for f in flags))
         return Typed(Value(number, column.field, column.dtype), column.dtype, known)
 
-    def macro(self, name: str, args: list[exp.Expression]) -> exp.Expression | None:
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.scalar_macro(name, args)
-
-    # ---- the result
-
-    def _project(self, columns: list[tuple[str, Typed, exp.Expression]]) -> Relation:
-        domain = self.domain
-        shown: dict[int, str] = {}
-        bare = [domain.canonical(t.value) for _, t, _ in columns]
-        for n, value in enumerate(bare):
-            if isinstance(value, Label) and value.name in domain.free:
-                if value.name not in shown.values() and columns[n][1].valid == TRUE:
-                    shown[n] = value.name
-        for n, value in enumerate(bare):
-            shift = affine(value) if n not in shown else None
-            if shift is not None and shift[0] in domain.free:
-                if shift[0] not in shown.values() and shift[0] not in self.correlated:
-                    shown[n] = domain.rekey(*shift, hint=columns[n][0])
-        visible = [shown[n] for n in sorted(shown)]
-        keys = visible + [label for label in domain.free if label not in visible]
-
-        outputs: list[Output] = []
-        result: list[Column] = []
-        for n, (name, typed, node) in enumerate(columns):
-            if n in shown:
-                result.append(Column(name, DType.BIGINT, key=shown[n]))
-                continue
-            typed = self._storable(typed, node)
-            assert isinstance(typed.type, DType)
-            field = _unused(name, {o.name for o in outputs})
-            outputs.append(Output(field, (typed.value,), typed.type))
-            if typed.valid != TRUE:
-                outputs.append(Output(valid(field), (typed.valid,), DType.BOOLEAN))
-            result.append(Column(name, typed.type, field=field))
-        if not domain.total:
-            outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        elif not outputs:
-            outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
-        return Relation(domain.node(keys, outputs), tuple(result))
-
-    def _storable(self, typed: Typed, node: exp.Expression) -> Typed:
-        if typed.type is None:
-            return Typed(Const(0, DType.INTEGER), DType.INTEGER, typed.valid)
-        if isinstance(typed.type, Decimal):
-            raise unsupported(
-                "A DECIMAL result", node, "CAST it to DOUBLE, or write 0.5::FLOAT for 0.5."
-            )
-        if typed.value.dtype is not typed.type:
-            raise InternalError(f"{typed.type.value} is held as {typed.value.dtype.value}")
-        return typed
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    base = name.lstrip(".") or "column"
-    found, n = base, 1
-    while found in taken:
-        found, n = f"{base}_{n}", n + 1
-    return found
-
-
-def is_aggregate(node: exp.Expression) -> bool:
-    """True for an aggregate call, with or without FILTER."""
-    if isinstance(node, exp.Filter):
-        node = node.this
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower() in AGGREGATES
-    return type(node) in AGGREGATES
-
-
-def aggregate_name(node: exp.Expression) -> str:
-    """Canonical name of an aggregate call."""
-    if isinstance(node, exp.Anonymous):
-        return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
-    return AGGREGATES.get(type(node), node.key)
-
-
-def aggregate_arguments(node: exp.Expression, name: str) -> list[exp.Expression]:
-    """Argument nodes of an aggregate call; COUNT(*) has none.
-
-    Raises:
-        Error: DISTINCT, ORDER BY or a wrong number of arguments.
-    """
-    args = list(node.expressions) if isinstance(node, exp.Anonymous) else []
-    if not args and not isinstance(node, exp.Anonymous):
-        args = [a for a in (node.this, node.args.get("expression")) if a is not None]
-        args += node.args.get("expressions") or []
-    if name == "count" and (not args or isinstance(args[0], exp.Star)):
-        return []
-    for a in args:
-        if isinstance(a, exp.Distinct):
-            raise unsupported(f"{name.upper()}(DISTINCT …)", node)
-        if isinstance(a, exp.Order):
-            raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
-    want = 2 if name in ("arg_min", "arg_max") else 1
-    if len(args) != want:
-        raise ProgrammingError(
-            f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"
-        )
-    return args
-
-
-def aggregates_in(node: exp.Expression) -> list[exp.Expression]:
-    """Aggregate calls, with their FILTERs, that belong to this SELECT.
-
-    A window's own call is none of them, but its arguments may hold some.
-    """
-    found: list[exp.Expression] = []
-    stack: list[exp.Expression] = [node]
-    while stack:
-        n = stack.pop()
-        if isinstance(n, exp.Query | exp.Subquery):
-            continue
-        if isinstance(n, exp.Window):
-            call = n.this.this if isinstance(n.this, exp.Filter) else n.this
-            stack.extend(call.iter_expressions())
-            stack.extend(n.args.get("partition_by") or [])
-        elif is_aggregate(n):
-            found.append(n)
-        else:
-            stack.extend(n.iter_expressions())
-    return found
-
-
-def column_name(node: exp.Expression) -> str:
-    """The name of a SELECT item without an alias, as DuckDB writes it."""
-    if isinstance(node, exp.Column):
-        return node.name
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column):
-        text = node.sql(dialect="duckdb")
-    else:
-        text = node.sql(dialect="duckdb", normalize_functions="lower")
-    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star | None):
-        return "count_star()"
-    return f"({text})" if isinstance(node, exp.Binary) else text

@@ -30,12 +30,12 @@ def bind_from(query: QueryBinder, select: SelectBinder, node: exp.Select) -> Non
         _join(query, select, join)
 
 
-def bind_joined(query: QueryBinder, select: SelectBinder, clause: exp.Expression) -> None:
+def bind_joined(query: QueryBinder, select: SelectBinder, clause: exp.Expr) -> None:
     """Adds the item of a FROM clause, with the joins that hang on it."""
     _add(query, select, clause.this)
 
 
-def named_relation(query: QueryBinder, name: str, at: exp.Expression) -> Relation:
+def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation:
     """Resolves a relation by name: WITH, then view, then tensor or array.
 
     Raises:
@@ -55,7 +55,7 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expression) -> Relatio
     return found
 
 
-def _add(query: QueryBinder, select: SelectBinder, item: exp.Expression) -> Source:
+def _add(query: QueryBinder, select: SelectBinder, item: exp.Expr) -> Source:
     """Adds one FROM item and the joins written behind it in parentheses."""
     for arg in ("pivots", "sample", "version", "ordinality"):
         if item.args.get(arg):
@@ -79,7 +79,7 @@ def _add(query: QueryBinder, select: SelectBinder, item: exp.Expression) -> Sour
 
 
 def _scan(
-    query: QueryBinder, select: SelectBinder, relation: Relation, at: exp.Expression, name: str
+    query: QueryBinder, select: SelectBinder, relation: Relation, at: exp.Expr, name: str
 ) -> Source:
     relation = query.renamed(relation, at.args.get("alias"), at)
     number, labels = select.domain.scan(relation.node)
@@ -174,7 +174,7 @@ def _join(query: QueryBinder, select: SelectBinder, join: exp.Join) -> None:
         select.domain.require(truth(ScalarBinder(select).condition(join.args["on"])))
 
 
-def _must(source: Source, name: str, at: exp.Expression) -> Typed:
+def _must(source: Source, name: str, at: exp.Expr) -> Typed:
     found = source.get(name)
     if found is None:
         raise ProgrammingError(
@@ -186,13 +186,13 @@ def _must(source: Source, name: str, at: exp.Expression) -> Typed:
 
 
 def _using(
-    select: SelectBinder, before: list[Source], new: Source, name: str, at: exp.Expression
+    select: SelectBinder, before: list[Source], new: Source, name: str, at: exp.Expr
 ) -> None:
     """Equates a column of the new source with the one known under that name."""
     owners = [s for s in before if s.get(name) is not None and name.lower() not in s.merged]
     if len(owners) > 1:
         raise ProgrammingError(
-            f'USING ({name}) is ambiguous: it is in {" and ".join(s.alias for s in owners)}',
+            f"USING ({name}) is ambiguous: it is in {' and '.join(s.alias for s in owners)}",
             hint="Join them with USING too, or write ON.",
             position=position(at),
         )

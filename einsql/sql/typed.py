@@ -120,7 +120,8 @@ def _meet2(a: SqlType, a_literal: bool, t: Typed, what: str) -> SqlType:
         if isinstance(a, Decimal) and isinstance(b, Decimal):
             return Decimal(max(a.scale, b.scale))
         dec, other = (a, b) if isinstance(a, Decimal) else (b, a)
-        assert isinstance(dec, Decimal) and isinstance(other, DType)
+        assert isinstance(dec, Decimal)
+        assert isinstance(other, DType)
         if other.is_integer:
             return dec
         if other.is_float:
@@ -189,13 +190,11 @@ def _from_decimal(t: Typed, scale: int, target: DType) -> Expr:
     if isinstance(t.value, Const):
         return cast_expr(Const(int(t.value.value) / 10**scale, DType.DOUBLE), target)
     wide = cast_expr(t.value, DType.DOUBLE)
-    return cast_expr(
-        call("div", DType.DOUBLE, wide, Const(float(10**scale), DType.DOUBLE)), target
-    )
+    return cast_expr(call("div", DType.DOUBLE, wide, Const(float(10**scale), DType.DOUBLE)), target)
 
 
 def _rounded_quotient(raw: Expr, unit: int) -> Expr:
-    """raw / unit rounded half away from zero, in BIGINT."""
+    """Raw / unit rounded half away from zero, in BIGINT."""
     if unit == 1:
         return raw
     half = Const(unit // 2, DType.BIGINT)
@@ -238,9 +237,7 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
         raise ProgrammingError(
             f"{fn.upper()}() does not accept ({shown})", hint="Add an explicit CAST."
         )
-    args = tuple(
-        convert(t, want).value for t, want in zip(items, typing.args, strict=True)
-    )
+    args = tuple(convert(t, want).value for t, want in zip(items, typing.args, strict=True))
     return Typed(Call(fn, args, typing.result), typing.result, valid)
 
 
@@ -317,8 +314,6 @@ def choose(condition: Expr, then: Typed, otherwise: Typed, met: SqlType) -> Type
     dtype = DType.BIGINT if isinstance(met, Decimal) else met
     value = call("if", dtype, condition, a.value, b.value)
     valid = (
-        a.valid
-        if a.valid == b.valid
-        else call("if", DType.BOOLEAN, condition, a.valid, b.valid)
+        a.valid if a.valid == b.valid else call("if", DType.BOOLEAN, condition, a.valid, b.valid)
     )
     return Typed(value, met, valid)

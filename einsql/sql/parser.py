@@ -7,134 +7,29 @@ start of the statement's own text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A SELECT."""
-
-    tree: exp.Query
-
-
-@dataclass(frozen=True, slots=True)
-class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] statement."""
-
-    statement: Statement
-    analyze: bool
-    verbose: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnDef:
-    """A declared column: a key with its bound, or a typed value."""
-
-    name: str
-    extent: int | None
-    dtype: DType | None
-
-
-@dataclass(frozen=True, slots=True)
-class CreateTensor:
-    """CREATE [OR REPLACE] TENSOR, declared or AS SELECT."""
-
-    name: str
-    replace: bool
-    if_not_exists: bool
-    columns: tuple[ColumnDef, ...] = ()
-    partition: tuple[tuple[str, int], ...] = ()
-    default: exp.Expression | None = None
-    query: exp.Query | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CreateView:
-    """CREATE [OR REPLACE] VIEW name AS query."""
-
-    name: str
-    replace: bool
-    query: exp.Query
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreateMacro:
-    """CREATE [OR REPLACE] MACRO name(parameters) AS [TABLE] body."""
-
-    name: str
-    replace: bool
-    parameters: tuple[str, ...]
-    body: exp.Expression
-    is_table: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """DROP TENSOR, VIEW or MACRO."""
-
-    kind: str
-    name: str
-    if_exists: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """INSERT, UPDATE or DELETE, as sqlglot parses them."""
-
-    tree: exp.Insert | exp.Update | exp.Delete
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """COPY name FROM or TO a file."""
-
-    name: str
-    query: exp.Query | None
-    path: str
-    reads: bool
-    options: tuple[tuple[str, str], ...]
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Set:
-    """SET name = value."""
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Show:
-    """SHOW TENSORS, SHOW SETTINGS, DESCRIBE name or DESCRIBE query."""
-
-    what: str
-    name: str = ""
-    query: exp.Query | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """BEGIN, COMMIT or ROLLBACK."""
-
-    action: str
-
-
-Statement = (
-    Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Show | Transaction
-)  # fmt: skip
+from einsql.sql.syntax import (
+    Change,
+    ColumnDef,
+    Copy,
+    CreateMacro,
+    CreateTensor,
+    CreateView,
+    Drop,
+    Explain,
+    Query,
+    Set,
+    Show,
+    Statement,
+    Transaction,
+)
 
 
 def tokenize(sql: str) -> list[Token]:
@@ -226,7 +121,7 @@ class Reader:
         if self.at < len(self.tokens):
             raise self.error("The statement should end here")
 
-    def rest(self) -> exp.Expression:
+    def rest(self) -> exp.Expr:
         """Parses everything that is left with sqlglot, keeping positions."""
         start = self.position()
         self.at = len(self.tokens)
@@ -306,7 +201,7 @@ class Reader:
         )
 
     def create_tensor(self, replace: bool) -> CreateTensor:
-        """name (columns) [PARTITION BY …] [DEFAULT v], or name [PARTITION BY …] AS query."""
+        """Name (columns) [PARTITION BY …] [DEFAULT v], or name [PARTITION BY …] AS query."""
         if_not_exists = self.take("IF", "NOT", "EXISTS")
         name = self.name("a tensor name")
         columns: list[ColumnDef] = []
@@ -316,7 +211,7 @@ class Reader:
                 columns.append(self.column())
             self.expect(")", "after the columns")
         partition: tuple[tuple[str, int], ...] = ()
-        default: exp.Expression | None = None
+        default: exp.Expr | None = None
         while self.word() in ("PARTITION BY", "PARTITION", "DEFAULT"):
             if self.take("PARTITION BY") or self.take("PARTITION", "BY"):
                 partition = self.partition()
@@ -330,12 +225,10 @@ class Reader:
         elif not columns:
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
-        return CreateTensor(
-            name, replace, if_not_exists, tuple(columns), partition, default, query
-        )
+        return CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default, query)
 
     def column(self) -> ColumnDef:
-        """name DIM(n), or name type."""
+        """Name DIM(n), or name type."""
         name = self.name("a column name")
         if self.take("DIM"):
             self.expect("(", "after DIM")
@@ -364,13 +257,14 @@ class Reader:
         self.expect(")", "after the parts")
         return tuple(parts)
 
-    def default(self) -> exp.Expression:
+    def default(self) -> exp.Expr:
         """A number, perhaps signed, TRUE or FALSE."""
         start = self.position()
         self.take("-")
         self.at += 1
         end = self.position()
-        return parse_tree(self.sql[:end], start, "SELECT ").expressions[0]
+        value: exp.Expr = parse_tree(self.sql[:end], start, "SELECT ").expressions[0]
+        return value
 
     def create_macro(self, replace: bool) -> CreateMacro:
         """name(parameters) AS [TABLE] body."""
@@ -495,7 +389,7 @@ TYPE_NAMES = {
 }  # fmt: skip
 
 
-def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expression:
+def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expr:
     """Parses `sql[start:]` with sqlglot; positions in the tree count from sql's start.
 
     Raises:

@@ -1,0 +1,44 @@
+# einsql: `make help` lists what there is. PYTHON=python3.12 chooses the interpreter.
+
+PYTHON ?= python3
+VENV ?= .venv
+N ?= 20000
+
+BIN := $(VENV)/bin
+
+.PHONY: help demo test bench fuzz clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(VENV)/.demo  ## run the examples on einsql and on DuckDB, and compare
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev  ## format, lint, types, imports, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
+	$(BIN)/python -m benchmarks
+
+fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
+	$(BIN)/python -m tests.fuzz --queries $(N)
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each extra, younger than pyproject.toml once it is installed.
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	@echo "Installing einsql[$*] into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+$(BIN)/python:
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit("einsql needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -f $(BIN)/python; exit 1; }

@@ -1,0 +1,63 @@
+"""What SET changes: names, values and their checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from einsql.errors import ProgrammingError, suggest
+
+
+@dataclass
+class Settings:
+    """What SET changes."""
+
+    float_math: str = "float"
+    fallback: str = "on"
+    jit: str = "auto"
+    disabled_rules: frozenset[str] = frozenset()
+    enable_external_access: bool = True
+
+
+_CHOICES = {
+    "float_math": ("float", "double"),
+    "fallback": ("on", "off"),
+    "jit": ("auto", "always", "never"),
+}
+SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access")
+
+
+def changed_settings(settings: Settings, name: str, value: str) -> Settings:
+    """The settings after SET name = value.
+
+    Raises:
+        ProgrammingError: There is no such setting or value.
+    """
+    if name in _CHOICES:
+        choice = value.lower()
+        if choice not in _CHOICES[name]:
+            choices = ", ".join(_CHOICES[name])
+            raise ProgrammingError(f"{name} cannot be {value}", hint=f"Values are {choices}.")
+        made = replace(settings)
+        setattr(made, name, choice)
+        return made
+    if name == "disabled_rules":
+        rules = frozenset(r.strip() for r in value.split(",") if r.strip())
+        return replace(settings, disabled_rules=rules)
+    if name == "enable_external_access":
+        if value.lower() not in ("true", "false", "on", "off", "1", "0"):
+            raise ProgrammingError(f"{name} is true or false, not {value}")
+        on = value.lower() in ("true", "on", "1")
+        if on and not settings.enable_external_access:
+            raise ProgrammingError("enable_external_access cannot be turned on again")
+        return replace(settings, enable_external_access=on)
+    raise ProgrammingError(
+        f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
+    )
+
+
+def setting_text(settings: Settings, name: str) -> str:
+    """A setting's value as SET takes it."""
+    value = getattr(settings, name)
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    return str(value).lower()

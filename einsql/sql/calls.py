@@ -1,0 +1,85 @@
+"""Aggregate calls inside syntax trees, and the names of columns without an alias."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from einsql.errors import ProgrammingError
+from einsql.sql.aggregates import AGGREGATES
+from einsql.sql.scalar import unsupported
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """True for an aggregate call, with or without FILTER."""
+    if isinstance(node, exp.Filter):
+        node = node.this
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower() in AGGREGATES
+    return type(node) in AGGREGATES
+
+
+def aggregate_name(node: exp.Expr) -> str:
+    """Canonical name of an aggregate call."""
+    if isinstance(node, exp.Anonymous):
+        return AGGREGATES.get(str(node.this).lower(), str(node.this).lower())
+    return AGGREGATES.get(type(node), node.key)
+
+
+def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
+    """Argument nodes of an aggregate call; COUNT(*) has none.
+
+    Raises:
+        Error: DISTINCT, ORDER BY or a wrong number of arguments.
+    """
+    args = list(node.expressions) if isinstance(node, exp.Anonymous) else []
+    if not args and not isinstance(node, exp.Anonymous):
+        args = [a for a in (node.this, node.args.get("expression")) if a is not None]
+        args += node.args.get("expressions") or []
+    if name == "count" and (not args or isinstance(args[0], exp.Star)):
+        return []
+    for a in args:
+        if isinstance(a, exp.Distinct):
+            raise unsupported(f"{name.upper()}(DISTINCT …)", node)
+        if isinstance(a, exp.Order):
+            raise unsupported(f"{name.upper()}(… ORDER BY …)", node)
+    want = 2 if name in ("arg_min", "arg_max") else 1
+    if len(args) != want:
+        raise ProgrammingError(
+            f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"
+        )
+    return args
+
+
+def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
+    """Aggregate calls, with their FILTERs, that belong to this SELECT.
+
+    A window's own call is none of them, but its arguments may hold some.
+    """
+    found: list[exp.Expr] = []
+    stack: list[exp.Expr] = [node]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, exp.Query | exp.Subquery):
+            continue
+        if isinstance(n, exp.Window):
+            call = n.this.this if isinstance(n.this, exp.Filter) else n.this
+            stack.extend(call.iter_expressions())
+            stack.extend(n.args.get("partition_by") or [])
+        elif is_aggregate(n):
+            found.append(n)
+        else:
+            stack.extend(n.iter_expressions())
+    return found
+
+
+def column_name(node: exp.Expr) -> str:
+    """The name of a SELECT item without an alias, as DuckDB writes it."""
+    if isinstance(node, exp.Column):
+        return node.name
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column):
+        text = node.sql(dialect="duckdb")
+    else:
+        text = node.sql(dialect="duckdb", normalize_functions="lower")
+    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star | None):
+        return "count_star()"
+    return f"({text})" if isinstance(node, exp.Binary) else text

@@ -1,0 +1,86 @@
+"""SELECT's columns become keys and values of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlglot import exp
+
+from einsql.einsum import TRUE, Const, Label, Output
+from einsql.errors import InternalError
+from einsql.schema import PRESENT, DType, valid
+from einsql.sql.domain import Domain, affine
+from einsql.sql.scalar import unsupported
+from einsql.sql.scope import Column, Relation
+from einsql.sql.typed import Decimal, Typed
+
+
+def project(
+    domain: Domain, columns: list[tuple[str, Typed, exp.Expr]], correlated: Collection[str]
+) -> Relation:
+    """The relation of a SELECT's columns over its domain.
+
+    A column that is a label, or ± a label plus a constant, becomes a key; every other one
+    becomes a value. Labels no column shows stay as hidden keys.
+
+    Args:
+        domain: Where the columns live.
+        columns: Name, bound value and syntax of each SELECT item.
+        correlated: Labels that stand for keys of an enclosing SELECT.
+
+    Raises:
+        NotSupportedError: A column is a DECIMAL.
+    """
+    shown: dict[int, str] = {}
+    bare = [domain.canonical(t.value) for _, t, _ in columns]
+    for n, value in enumerate(bare):
+        if not isinstance(value, Label) or columns[n][1].valid != TRUE:
+            continue
+        if value.name in domain.free and value.name not in shown.values():
+            shown[n] = value.name
+    for n, value in enumerate(bare):
+        shift = affine(value) if n not in shown else None
+        taken = {*shown.values(), *correlated}
+        if shift is not None and shift[0] in domain.free and shift[0] not in taken:
+            shown[n] = domain.rekey(*shift, hint=columns[n][0])
+    visible = [shown[n] for n in sorted(shown)]
+    keys = visible + [label for label in domain.free if label not in visible]
+
+    outputs: list[Output] = []
+    result: list[Column] = []
+    for n, (name, typed, node) in enumerate(columns):
+        if n in shown:
+            result.append(Column(name, DType.BIGINT, key=shown[n]))
+            continue
+        typed = _storable(typed, node)
+        assert isinstance(typed.type, DType)
+        field = _unused(name, {o.name for o in outputs})
+        outputs.append(Output(field, (typed.value,), typed.type))
+        if typed.valid != TRUE:
+            outputs.append(Output(valid(field), (typed.valid,), DType.BOOLEAN))
+        result.append(Column(name, typed.type, field=field))
+    if not domain.total:
+        outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
+    elif not outputs:
+        outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
+    return Relation(domain.node(keys, outputs), tuple(result))
+
+
+def _storable(typed: Typed, node: exp.Expr) -> Typed:
+    if typed.type is None:
+        return Typed(Const(0, DType.INTEGER), DType.INTEGER, typed.valid)
+    if isinstance(typed.type, Decimal):
+        raise unsupported(
+            "A DECIMAL result", node, "CAST it to DOUBLE, or write 0.5::FLOAT for 0.5."
+        )
+    if typed.value.dtype is not typed.type:
+        raise InternalError(f"{typed.type.value} is held as {typed.value.dtype.value}")
+    return typed
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    base = name.lstrip(".") or "column"
+    found, n = base, 1
+    while found in taken:
+        found, n = f"{base}_{n}", n + 1
+    return found

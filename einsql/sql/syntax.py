@@ -1,0 +1,127 @@
+"""What a statement says: one dataclass for each kind, holding sqlglot trees for queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT."""
+
+    tree: exp.Query
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """EXPLAIN [ANALYZE] [VERBOSE] statement."""
+
+    statement: Statement
+    analyze: bool
+    verbose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDef:
+    """A declared column: a key with its bound, or a typed value."""
+
+    name: str
+    extent: int | None
+    dtype: DType | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTensor:
+    """CREATE [OR REPLACE] TENSOR, declared or AS SELECT."""
+
+    name: str
+    replace: bool
+    if_not_exists: bool
+    columns: tuple[ColumnDef, ...] = ()
+    partition: tuple[tuple[str, int], ...] = ()
+    default: exp.Expr | None = None
+    query: exp.Query | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """CREATE [OR REPLACE] VIEW name AS query."""
+
+    name: str
+    replace: bool
+    query: exp.Query
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMacro:
+    """CREATE [OR REPLACE] MACRO name(parameters) AS [TABLE] body."""
+
+    name: str
+    replace: bool
+    parameters: tuple[str, ...]
+    body: exp.Expr
+    is_table: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """DROP TENSOR, VIEW or MACRO."""
+
+    kind: str
+    name: str
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """INSERT, UPDATE or DELETE, as sqlglot parses them."""
+
+    tree: exp.Insert | exp.Update | exp.Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """COPY name FROM or TO a file."""
+
+    name: str
+    query: exp.Query | None
+    path: str
+    reads: bool
+    options: tuple[tuple[str, str], ...]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """SET name = value."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """SHOW TENSORS, SHOW SETTINGS, DESCRIBE name or DESCRIBE query."""
+
+    what: str
+    name: str = ""
+    query: exp.Query | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """BEGIN, COMMIT or ROLLBACK."""
+
+    action: str
+
+
+Statement = (
+    Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
+    | Show | Transaction
+)  # fmt: skip

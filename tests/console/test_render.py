@@ -1,0 +1,129 @@
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einsql.console.box import Excerpt, Row, display_width, draw_box
+from einsql.console.render import MODES, Style, excerpt, render
+from einsql.console.values import Column, format_json, format_value
+
+COLUMNS = [
+    Column("a", "INTEGER"),
+    Column("b", "VARCHAR"),
+    Column("f", "FLOAT"),
+    Column("t", "BOOLEAN"),
+]
+ROWS: list[Row] = [(1, 'x|"y', float(np.float32(0.1)), True), (-20, None, float("nan"), False)]
+
+EXPECTED = {
+    "duckbox": """\
+┌───────┬─────────┬───────┬─────────┐
+│   a   │    b    │   f   │    t    │
+│ int32 │ varchar │ float │ boolean │
+├───────┼─────────┼───────┼─────────┤
+│     1 │ x|"y    │   0.1 │ true    │
+│   -20 │ NULL    │   nan │ false   │
+└───────┴─────────┴───────┴─────────┘""",
+    "box": """\
+┌─────┬──────┬─────┬───────┐
+│  a  │  b   │  f  │   t   │
+├─────┼──────┼─────┼───────┤
+│   1 │ x|"y │ 0.1 │ true  │
+│ -20 │ NULL │ nan │ false │
+└─────┴──────┴─────┴───────┘""",
+    "csv": 'a,b,f,t\n1,"x|""y",0.1,true\n-20,,nan,false',
+    "json": '[{"a":1,"b":"x|\\"y","f":0.1,"t":true},\n{"a":-20,"b":null,"f":NaN,"t":false}]',
+    "jsonlines": '{"a":1,"b":"x|\\"y","f":0.1,"t":true}\n{"a":-20,"b":null,"f":NaN,"t":false}',
+    "markdown": """\
+| a | b | f | t |
+|--:|---|--:|---|
+| 1 | x\\|"y | 0.1 | true |
+| -20 | NULL | nan | false |""",
+    "line": 'a = 1\nb = x|"y\nf = 0.1\nt = true\n\na = -20\nb = NULL\nf = nan\nt = false',
+    "list": 'a|b|f|t\n1|x|"y|0.1|true\n-20|NULL|nan|false',
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_print_as_users_know_them(mode: str) -> None:
+    assert "\n".join(render(mode, COLUMNS, ROWS, Style())) == EXPECTED[mode]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_given_null_and_no_rows(mode: str) -> None:
+    given_null = "\n".join(render(mode, COLUMNS, ROWS, Style(null="∅")))
+    assert ("∅" in given_null) == (mode not in ("json", "jsonlines"))
+    empty = "\n".join(render(mode, COLUMNS, [], Style()))
+    assert "NULL" not in empty
+    if mode == "json":
+        assert json.loads(empty) == []
+
+
+def test_plans_are_printed_as_they_are() -> None:
+    plan: list[Row] = [("r0[i:3]\n  over j:4",)]
+    column = [Column("explain", "VARCHAR")]
+    assert list(render("duckbox", column, plan, Style())) == ["r0[i:3]\n  over j:4"]
+    assert list(render("json", column, plan, Style())) == ['[{"explain":"r0[i:3]\\n  over j:4"}]']
+
+
+@given(st.floats(width=32))
+@settings(max_examples=200)
+def test_floats_are_short_and_read_back(value: float) -> None:
+    text = format_value(value, "FLOAT", "")
+    assert np.array_equal(np.float32(text), np.float32(value), equal_nan=True)
+    assert len(text) <= 20
+    assert np.array_equal(json.loads(format_json(value, "FLOAT")), float(text), equal_nan=True)
+
+
+def test_numbers_look_as_in_duckdb() -> None:
+    floats = [16777216, 123456789, 1e10, 1e15, 1e16, 1e-4, 1e-5, -0.0, float("inf")]
+    assert [format_value(float(f), "FLOAT", "") for f in floats] == [
+        "16777216.0", "123456790.0", "10000000000.0", "1000000000000000.0", "1e+16", "0.0001",
+        "1e-05", "-0.0", "inf",
+    ]  # fmt: skip
+    assert format_value(0.1, "DOUBLE", "") == "0.1"
+    assert format_value([0.5, None], "DOUBLE[]", "") == "[0.5, NULL]"
+    tile = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert format_value(tile, "FLOAT[2,3]", "") == "float32[2,3] 0.0…5.0"
+
+
+@given(st.integers(0, 100), st.integers(0, 12))
+@settings(max_examples=100)
+def test_an_excerpt_keeps_both_ends(count: int, limit: int) -> None:
+    rows: list[Row] = [(n,) for n in range(count)]
+    found = excerpt(iter(rows), limit)
+    assert found.total == count
+    if limit == 0 or count <= limit:
+        assert (found.head, found.tail) == (rows, [])
+    else:
+        assert len(found.head) + len(found.tail) == limit
+        assert found.head == rows[: len(found.head)]
+        assert found.tail == rows[count - len(found.tail) :]
+
+
+def test_a_long_result_is_not_read_to_its_end() -> None:
+    def rows() -> Iterator[Row]:
+        for n in range(100):
+            assert n < 40
+            yield (n,)
+
+    text = list(render("duckbox", [Column("i", "BIGINT")], rows(), Style(total=10**9)))
+    assert text[-1].strip() == "1000000000 rows (40 shown)"
+
+
+@given(
+    st.lists(st.text(max_size=60), min_size=1, max_size=8),
+    st.integers(30, 120),
+)
+@settings(max_examples=150)
+def test_tables_are_straight_and_fit(cells: list[str], width: int) -> None:
+    columns = [Column(f"c{n}", "VARCHAR") for n in range(len(cells))]
+    rows = Excerpt([tuple(cells)], [], 5)
+    lines = list(draw_box(columns, rows, null="NULL", types=True, width=width))
+    widths = {display_width(line) for line in lines[:-1]}
+    assert len(widths) == 1
+    assert widths.pop() <= max(width, 2 * 23 + 5)
+    assert lines[-1].lstrip().startswith("5 rows (1 shown)")

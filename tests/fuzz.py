@@ -1,0 +1,53 @@
+"""The long run of random queries against DuckDB.
+
+    python tests/fuzz.py --queries 20000 --seed 1 [--minutes M] [--processes 2]
+
+Prints how many queries agreed, which lines of the semantics table they touched, and a
+minimal script for each difference; the exit status is 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import warnings
+
+from tests.oracle.campaign import Report, campaign
+
+
+def main() -> int:
+    """Runs the campaign and prints its report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--queries", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=None)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--jit", choices=("never", "always", "auto"), default="never")
+    parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
+    parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
+    args = parser.parse_args()
+    warnings.simplefilter("error")
+
+    share = -(-args.queries // args.processes)
+    jobs = [
+        (share, args.seed * 1000 + n, args.minutes, not args.duckdb_only, args.jit, args.repros)
+        for n in range(args.processes)
+    ]
+    start = time.monotonic()
+    if args.processes == 1:
+        reports = [campaign(*jobs[0])]
+    else:
+        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+            reports = pool.starmap(campaign, jobs, chunksize=1)
+    total = Report()
+    for report in reports:
+        total.add(report)
+    print(total.text())
+    print(f"{time.monotonic() - start:.0f} s")
+    return 1 if total.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,372 @@
+"""Generated loops answer what the reference answers, and every template compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from einsql.algebra import SCALARS, Failure, cast_array, cast_failure, less
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
+from einsql.errors import DataError
+from einsql.kernels import cache, loops, nest
+from einsql.kernels.codegen import source
+from einsql.kernels.loops import compile_loops
+from einsql.kernels.nest import Mode, plan_nest
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+from tests.kernels.nodes import Case, cases, check, no_tick
+
+B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
+H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+
+PROPERTY = settings(
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),  # shrinking would compile hundreds of kernels
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EINSQL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
+@settings(PROPERTY, max_examples=40)
+@given(cases())
+def test_random_nodes(case: Case) -> None:
+    check(case, compile_loops(case.node))
+
+
+@settings(PROPERTY, max_examples=20)
+@given(cases())
+def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "BOX", 8)
+        patch.setattr(loops, "PARALLEL", 1)
+        patch.setattr(nest, "LONGEST", 64)
+        patch.setattr(loops, "threads", lambda: 2)
+        check(case, compile_loops(case.node))
+
+
+# Patterns --------------------------------------------------------------------------
+
+
+def tensor(name: str, values: Any, dtype: DType, *keys: Key) -> tuple[Input, dict[str, np.ndarray]]:
+    array = np.asarray(values, dtype.numpy)
+    found = keys or tuple(Key(f"k{n}", 0, e) for n, e in enumerate(array.shape))
+    return Input(name, Schema(found, (Field("val", dtype),))), {"val": array}
+
+
+def axes(**extents: int) -> tuple[Axis, ...]:
+    return tuple(Axis(label, 0, extent) for label, extent in extents.items())
+
+
+def val(operand: int, dtype: DType = F) -> Value:
+    return Value(operand, "val", dtype)
+
+
+def fn(name: str, dtype: DType, *args: Expr) -> Call:
+    return Call(name, args, dtype)
+
+
+def agree(
+    space: tuple[Axis, ...],
+    read: list[tuple[tuple[Input, dict[str, np.ndarray]], str]],
+    keys: str,
+    *outputs: Output,
+    guard: Expr = TRUE,
+) -> EinSum:
+    """Asserts agreement with the reference; operands are read with one-letter labels."""
+    operands = tuple(Operand(source, tuple(labels)) for (source, _), labels in read)
+    node = EinSum(space, operands, guard, tuple(keys), outputs)
+    check(Case(node, tuple(fields for (_, fields), _ in read)), compile_loops(node))
+    return node
+
+
+def dyadic(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-16, 16, shape) / 4
+
+
+X, Y = tensor("x", dyadic(9, 12), F), tensor("y", dyadic(12, 17, seed=1), F)
+NANS = tensor("x", np.where(dyadic(6, 40) > 2, np.nan, dyadic(6, 40)), F)
+PLUS = fn("add", F, val(0), val(1))
+DISTANCE = fn("abs", F, fn("sub", F, val(0), val(1)))
+
+
+def test_min_plus_runs_over_contiguous_rows() -> None:
+    node = agree(
+        axes(i=9, j=12, k=17), [(X, "ij"), (Y, "jk")], "ik", Output("val", (PLUS,), F, "min")
+    )
+    assert plan_nest(node).mode is Mode.ROW
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_min_plus(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "threads", lambda: threads)
+    x, y = dyadic(300, 70), dyadic(70, 5000, seed=1)
+    operands = (
+        Operand(tensor("x", x, F)[0], ("i", "j")),
+        Operand(tensor("y", y, F)[0], ("j", "k")),
+    )
+    node = EinSum(
+        axes(i=300, j=70, k=5000), operands, TRUE, ("i", "k"), (Output("val", (PLUS,), F, "min"),)
+    )
+    seen: list[float] = []
+    got = compile_loops(node)([{"val": x.astype("f")}, {"val": y.astype("f")}], seen.append)
+    wanted = np.full((300, 5000), np.inf)
+    for j in range(70):
+        np.minimum(wanted, x[:, j, None] + y[None, j], out=wanted)
+    np.testing.assert_array_equal(got["val"], wanted)
+    assert len(seen) > 1
+    assert seen[-1] == 1
+    assert sorted(seen) == seen
+
+
+def test_cancelling_stops_between_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "threads", lambda: 2)
+
+    def cancel(_: float) -> None:
+        raise KeyboardInterrupt
+
+    node = EinSum(
+        axes(i=2000, j=2000), (), TRUE, ("i",), (Output("val", (Label("j"),), I64, "max"),)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        compile_loops(node)([], cancel)
+
+
+def test_distances_and_nearest_neighbour() -> None:
+    y = tensor("y", dyadic(17, 12, seed=2), F)
+    space = axes(i=9, j=12, k=17)
+    agree(space, [(X, "ij"), (y, "kj")], "ik", Output("val", (DISTANCE,), F, "sum"))
+    d = tensor("d", np.abs(dyadic(9, 17)), F)
+    nearest = Output("at", (Label("k"), val(0)), I64, "arg_min")
+    farthest = Output("far", (Label("k"), val(0)), I64, "arg_max", fn("le", B, val(0), val(0)))
+    agree(axes(i=9, k=17), [(d, "ik")], "i", nearest, farthest)
+
+
+def test_segments_gathers_and_windows() -> None:
+    seg = tensor("s", [0, 2, 2, 5, -1, 0, 9, 1, 0], I64)
+    segment = Axis("s", 0, 4, val(0, I64))
+    total, count = Output("val", (val(1),), F, "sum"), Output(PRESENT, (TRUE,), B, "bool_or")
+    agree((*axes(n=9, d=12), segment), [(seg, "n"), (X, "nd")], "sd", total, count)
+    gathered = (*axes(n=9, d=12), Axis("w", 0, 9, val(0, I64)))
+    agree(gathered, [(seg, "n"), (X, "wd")], "nd", Output("val", (val(1),), F, "sum"))
+    window = Axis("p", 0, 40, fn("add", I64, Label("i"), Label("k")))
+    signal, taps = tensor("x", dyadic(40), F), tensor("w", dyadic(5, seed=3), F)
+    product_ = Output("val", (fn("mul", F, val(0), val(1)),), F, "sum")
+    agree((*axes(i=38, k=5), window), [(signal, "p"), (taps, "k")], "i", product_)
+
+
+def test_guards_offsets_and_second_passes() -> None:
+    square = tensor("x", dyadic(8, 8), D, Key("i", 3, 11), Key("j", -2, 6))
+    space = (Axis("i", 4, 9), Axis("j", -1, 6))
+    below = fn("lt", B, Label("j"), Label("i"))
+    odd = fn("eq", B, fn("mod", I64, Label("i"), Const(2, I64)), Const(1, I64))
+    total = Output("val", (val(0, D),), D, "sum")
+    agree(space, [(square, "ij")], "j", total, guard=fn("and", B, below, odd))
+    mean = tensor("m", [1.5], D)
+    delta = fn("sub", D, val(0, D), val(1, D))
+    spread = Output("var", (fn("mul", D, delta, delta),), D, "sum")
+    any_ = Output("any", (fn("lt", B, Const(2.0, D), delta),), B, "bool_or")
+    agree((*space, Axis("z", 0, 1)), [(square, "ij"), (mean, "z")], "", spread, any_)
+
+
+@pytest.mark.parametrize("keys", ["i", "j", "ij", ""])
+def test_nan_is_above_everything(keys: str) -> None:
+    both = [Output("low", (val(0),), F, "min"), Output("high", (val(0),), F, "max")]
+    pairs = [
+        Output("least", (Label("j"), val(0)), I64, "arg_min"),
+        Output("most", (Label("j"), val(0)), I64, "arg_max"),
+    ]
+    agree(axes(i=6, j=40), [(NANS, "ij")], keys, *both, *pairs)
+
+
+@pytest.mark.parametrize(("keys", "rows"), [("i", 6), ("", 6), ("i", 0), ("ij", 0)])
+def test_empty_domains_give_identities(keys: str, rows: int) -> None:
+    x = tensor("x", np.zeros((rows, 0)), F)
+    outputs = [Output(r, (val(0),), F, r) for r in ("sum", "product", "min", "max")]
+    agree(axes(i=rows, j=0), [(x, "ij")], keys, *outputs)
+
+
+def test_a_failure_counts_only_where_it_is_selected() -> None:
+    a = tensor("a", [1, 2**31 - 1, 5], I32)
+    doubled = fn("add", I32, val(0, I32), val(0, I32))
+    small = fn("lt", B, val(0, I32), Const(1000, I32))
+    safe = fn("if", I32, small, doubled, val(0, I32))
+    agree(axes(i=3), [(a, "i")], "i", Output("val", (safe,), I32))
+    agree(axes(i=3), [(a, "i")], "", Output("val", (doubled,), I32, "max", small))
+    agree(axes(i=3), [(a, "i")], "", Output("val", (doubled,), I32, "max"), guard=small)
+    node = EinSum(
+        axes(i=3), (Operand(a[0], ("i",)),), TRUE, ("i",), (Output("val", (doubled,), I32),)
+    )
+    with pytest.raises(DataError, match="Overflow in addition of INTEGER"):
+        compile_loops(node)([a[1]], no_tick)
+
+
+def test_integer_sums_are_exact_or_refused() -> None:
+    ints = tensor("a", np.full(10, 2**31 - 1), I32)
+    wide = Output("val", (fn("cast", I64, val(0, I32)),), I64, "sum")
+    node = agree(axes(i=10), [(ints, "i")], "", wide)
+    assert "bad |=" not in source(node)
+    for dtype, values in ((I32, np.full(10, 2**31 - 1)), (I64, [2**62, 2**62])):
+        a, fields = tensor("a", values, dtype)
+        space = axes(i=len(fields["val"]))
+        for keys in ((), ("z",)):  # running values in memory, and in registers
+            node = EinSum(
+                (*space, Axis("z", 0, 3)),
+                (Operand(a, ("i",)),),
+                TRUE,
+                keys,
+                (Output("val", (val(0, dtype),), dtype, "sum"),),
+            )
+            with pytest.raises(DataError, match=f"Overflow in addition of {dtype.value}"):
+                compile_loops(node)([fields], no_tick)
+
+
+def test_half_rounds_as_numpy_does() -> None:
+    values = np.concatenate(
+        [np.ldexp(1 + np.arange(64) / 8192, e) for e in range(-26, 15)] + [[0.0, -0.0, 1e-30]]
+    )
+    node = EinSum(
+        axes(i=len(values)),
+        (Operand(tensor("x", values, D)[0], ("i",)),),
+        TRUE,
+        ("i",),
+        (Output("val", (fn("cast", H, fn("neg", D, val(0, D))),), H),),
+    )
+    got = compile_loops(node)([{"val": values}], no_tick)["val"]
+    np.testing.assert_array_equal(got.view(np.uint16), (-values).astype(np.float16).view(np.uint16))
+
+
+def test_statements_that_differ_in_numbers_share_a_kernel() -> None:
+    def node(lo: int, extent: int, factor: float, name: str) -> EinSum:
+        x = Input(name, Schema((Key(name, lo, lo + extent),), (Field("val", F),)))
+        scaled = fn("mul", F, val(0), Const(factor, F))
+        return EinSum(
+            (Axis(name, lo, lo + extent),),
+            (Operand(x, (name,)),),
+            TRUE,
+            (name,),
+            (Output(name, (scaled,), F),),
+        )
+
+    assert source(node(0, 100, 2.0, "i")) == source(node(-3, 1000, 2.5, "j"))
+
+
+def test_min_plus_vectorises() -> None:
+    operands = (Operand(X[0], ("i", "j")), Operand(Y[0], ("j", "k")))
+    node = EinSum(
+        axes(i=9, j=12, k=17), operands, TRUE, ("i", "k"), (Output("val", (PLUS,), F, "min"),)
+    )
+    kernel: Any = cache.load(source(node))
+    (code,) = kernel.inspect_llvm().values()
+    assert "x float> " in code
+
+
+# Every scalar function ---------------------------------------------------------------
+
+
+EDGES: dict[DType, list[float]] = {
+    B: [False, True],
+    **{t: [0, 1, -1, 2, -7, 100, *t.range] for t in (T, I32, I64)},
+    F: [0.0, -0.0, 0.5, -2.5, 3.5, 1e30, -1e30, 128.0, np.inf, -np.inf, np.nan],
+    D: [0.0, -0.0, 0.5, -2.5, 3.5, 1e300, -1e30, 127.5, np.inf, -np.inf, np.nan],
+}
+
+
+def calls_on(dtype: DType) -> list[Call]:
+    """Every function that takes arguments of a type, and every cast from it."""
+    calls = []
+    for f in SCALARS.values():
+        args: list[Expr] = [val(n, dtype) for n in range(min(f.arity, 2))]
+        if f.name == "if":
+            args.insert(0, fn("lt", B, *args))
+        typing = f.types(tuple(a.dtype for a in args), True)
+        if typing is not None and typing.args == tuple(a.dtype for a in args):
+            calls.append(Call(f.name, tuple(args), typing.result))
+    return calls + [fn("cast", t, val(0, dtype)) for t in DType if t is not dtype]
+
+
+def failure_of(call: Call) -> Failure | None:
+    source_ = call.args[0].dtype
+    if call.fn == "cast":
+        return cast_failure(source_, call.dtype)
+    return SCALARS[call.fn].fails.get(source_)
+
+
+@pytest.mark.parametrize("dtype", list(EDGES), ids=lambda t: t.value)
+def test_every_template_agrees_with_numpy(dtype: DType) -> None:
+    """One kernel per type; axis k selects what may raise, axis i the pairs of edge values."""
+    calls = calls_on(dtype)
+    pairs = np.array(list(product(EDGES[dtype], repeat=2)), dtype.numpy)
+    read = [tensor("xy"[n], pairs[:, n], dtype) for n in (0, 1)]
+    outputs = []
+    for n, call in enumerate(calls):
+        arg: Expr = call
+        if failure_of(call) is not None:
+            chosen = fn("eq", B, Label("k"), Const(n, I64))
+            arg = fn("if", call.dtype, chosen, call, Const(0, call.dtype))
+        outputs.append(Output(f"v{n}", (arg,), call.dtype))
+
+    def run(k: int, lo: int, hi: int) -> dict[str, np.ndarray]:
+        space = (Axis("k", k, k + 1), Axis("i", lo, hi))
+        operands = tuple(Operand(t, ("i",)) for t, _ in read)
+        node = EinSum(space, operands, TRUE, ("k", "i"), tuple(outputs))
+        got = compile_loops(node)([fields for _, fields in read], no_tick)
+        return {name: values[0] for name, values in got.items()}
+
+    everywhere = run(-1, 0, len(pairs))
+    for k, call in enumerate(calls):
+        args = [pairs[:, 0], pairs[:, 1]][: SCALARS[call.fn].arity if call.fn != "cast" else 1]
+        if call.fn == "if":
+            args = [less(pairs[:, 0], pairs[:, 1]), *args]
+        failure = failure_of(call)
+        with np.errstate(all="ignore"):
+            wanted = args[0] if call.fn == "cast" else SCALARS[call.fn].numpy(*args)
+            wanted = cast_array(wanted, call.dtype)
+            failing = np.zeros(len(pairs), bool) if failure is None else failure.numpy(*args)
+        if failure is None:
+            compare(everywhere[f"v{k}"], wanted, call)
+            continue
+        for n in np.flatnonzero(failing)[:: max(1, failing.sum() // 4)]:
+            with pytest.raises(DataError) as error:
+                run(k, int(n), int(n) + 1)
+            assert error.value.reason == failure.reason, (call, pairs[n])
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], failing, [True]])))
+        for lo, hi in zip(edges[::2], edges[1::2], strict=True):
+            compare(run(k, int(lo), int(hi))[f"v{k}"], wanted[lo:hi], call)
+
+
+def compare(got: np.ndarray, wanted: np.ndarray, call: Call) -> None:
+    exact = call.fn == "cast" or SCALARS[call.fn].cheap
+    assert got.dtype == call.dtype.numpy
+    if exact or not call.dtype.is_float:
+        np.testing.assert_array_equal(got, wanted, err_msg=str(call))
+    else:
+        tolerance = 8 * float(np.finfo(call.dtype.numpy).eps)
+        np.testing.assert_allclose(got, wanted, rtol=tolerance, err_msg=str(call))
+
+
+def test_every_function_is_reached() -> None:
+    reached = {c.fn for dtype in EDGES for c in calls_on(dtype)}
+    assert reached >= set(SCALARS)

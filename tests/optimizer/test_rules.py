@@ -1,0 +1,382 @@
+"""Each rule: where it fires, what it leaves, and that random graphs keep their meaning."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Node,
+    Operand,
+    Output,
+    Value,
+    call,
+    conj,
+    walk,
+)
+from einsql.errors import InterfaceError, InternalError
+from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
+from einsql.optimizer.verify import verify
+from einsql.printer import format_graph
+from einsql.schema import PRESENT, DType
+from tests.optimizer.graphs import (
+    assert_equal_results,
+    data,
+    equals,
+    key,
+    less,
+    random_graph,
+    random_join,
+    tensor,
+)
+
+B, I64, D = DType.BOOLEAN, DType.BIGINT, DType.DOUBLE
+NAMES = [r.name for r in RULES]
+PRESENCE = Output(PRESENT, (TRUE,), B, "bool_or")
+
+
+def val(n: int, dtype: DType = D) -> Value:
+    return Value(n, "val", dtype)
+
+
+def einsum(
+    text: str,
+    *sources: Node,
+    value: Expr | None = None,
+    reduction: str | None = None,
+    guard: Expr = TRUE,
+    extra: tuple[Output, ...] = (),
+    bounds: dict[str, tuple[int, int]] | None = None,
+) -> EinSum:
+    """A node by its labels, as in `ik,kj->ij`; bounds default to those of the keys."""
+    inputs, keys = text.split("->")
+    labels = inputs.split(",") if sources else []
+    found: dict[str, tuple[int, int]] = {}
+    for source, names in zip(sources, labels, strict=True):
+        for k, name in zip(source.schema.keys, names, strict=True):
+            found.setdefault(name, (k.lo, k.hi))
+    found |= bounds or {}
+    value = value if value is not None else val(0)
+    return EinSum(
+        tuple(Axis(x, *b) for x, b in found.items()),
+        tuple(Operand(s, tuple(names)) for s, names in zip(sources, labels, strict=True)),
+        guard,
+        tuple(keys),
+        (Output("val", (value,), value.dtype, reduction), *extra),
+    )
+
+
+def times(a: Expr, b: Expr) -> Expr:
+    return call("mul", D, a, b)
+
+
+def matmul(a: Node, b: Node) -> EinSum:
+    return einsum("ik,kj->ij", a, b, value=times(val(0), val(1)), reduction="sum")
+
+
+X, Y, Z = (tensor(name, (0, 4), (0, 4)) for name in "xyz")
+SQUARED = call("exp", D, val(0))
+
+
+def folding() -> EinSum:
+    value = times(call("add", D, Const(1.0, D), Const(1.5, D)), times(val(0), Const(1.0, D)))
+    guard = call("le", B, key(0), Label("i"))
+    return einsum("ij->ij", X, value=value, guard=guard, extra=(PRESENCE,))
+
+
+def narrowing() -> EinSum:
+    guard = conj(less(Label("j"), key(3)), call("not", B, less(Label("j"), key(1))))
+    return einsum("ij->i", X, reduction="sum", guard=guard)
+
+
+def unifying() -> EinSum:
+    return einsum("ij->i", X, reduction="sum", guard=equals(Label("i"), Label("j")))
+
+
+def slicing() -> EinSum:
+    total = einsum("ij->i", X, reduction="sum")
+    return einsum("i->", total, reduction="max", bounds={"i": (1, 3)})
+
+
+def filtering() -> EinSum:
+    largest = einsum("ij->i", X, reduction="max", extra=(PRESENCE,))
+    guard = conj(Value(0, PRESENT, B), call("ne", B, Label("i"), key(2)))
+    return einsum("i->i", largest, value=SQUARED, guard=guard, extra=(PRESENCE,))
+
+
+def pruning() -> EinSum:
+    extra = (Output("unread", (val(1),), D, "max"),)
+    sums = einsum("ij,ij->i", X, Y, reduction="sum", extra=extra)
+    return einsum("i->i", sums, value=SQUARED)
+
+
+def counting() -> EinSum:
+    counts = einsum("ij->i", X, value=Const(1, I64), reduction="sum", extra=(PRESENCE,))
+    guard = Value(0, PRESENT, B)
+    return einsum("i->i", counts, value=val(0, I64), guard=guard, extra=(PRESENCE,))
+
+
+def viewing() -> EinSum:
+    turned = einsum("ij->ji", X, extra=(PRESENCE,), guard=less(Const(0.0, D), val(0)))
+    value = times(val(0), val(1))
+    guard = conj(Value(0, PRESENT, B), Value(1, PRESENT, B))
+    return einsum("ij,jk->ik", turned, turned, value=value, reduction="sum", guard=guard)
+
+
+def mapping() -> EinSum:
+    return einsum("ij->i", einsum("ij->ij", X, value=SQUARED), reduction="sum")
+
+
+def chaining() -> EinSum:
+    value = times(times(val(0), val(1)), val(2))
+    return einsum("ij,jk,kl->il", X, Y, Z, value=value, reduction="sum")
+
+
+def sharing() -> EinSum:
+    again = einsum("nm,mo->no", Y, X, value=times(val(1), val(0)), reduction="sum")
+    return einsum("ij,ij->ij", matmul(Y, X), again, value=call("add", D, val(0), val(1)))
+
+
+EXAMPLES: dict[str, Callable[[], EinSum]] = {
+    "fold-constants": folding,
+    "narrow-axes": narrowing,
+    "unify-labels": unifying,
+    "push-bounds": slicing,
+    "push-filter": filtering,
+    "prune-outputs": pruning,
+    "fold-reductions": counting,
+    "inline-views": viewing,
+    "fuse-maps": mapping,
+    "factor-order": chaining,
+    "share": sharing,
+}
+
+
+def fired(result: Optimized) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for step in result.trace:
+        counts[step.rule.name] += step.fired
+    return counts
+
+
+def check(graph: EinSum, seed: int, disabled: frozenset[str] = frozenset()) -> Optimized:
+    verify(graph, graph.schema, {}, drops_flags=False)
+    result = optimize(graph, disabled=disabled)
+    assert_equal_results(graph, result.root, data(graph, seed))
+    return result
+
+
+def only(root: Node) -> EinSum:
+    """The one EinSum node of a graph."""
+    (node,) = (n for n in walk(root) if isinstance(n, EinSum))
+    return node
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_every_rule_has_a_law_and_fires_alone(rule: Rule) -> None:
+    assert rule.law
+    graph = EXAMPLES[rule.name]()
+    alone = check(graph, 1, disabled=frozenset(NAMES) - {rule.name})
+    assert set(fired(alone)) == {rule.name}
+    assert rule.name not in fired(check(graph, 1, disabled=frozenset({rule.name})))
+
+
+def test_no_rule_is_without_an_example() -> None:
+    assert set(EXAMPLES) == set(NAMES)
+    assert len(NAMES) == len(set(NAMES))
+    assert [r for s in STAGES for r in s.rules if r.name not in NAMES] == []
+
+
+@settings(max_examples=250, deadline=None)
+@given(seed=st.integers(0, 2**32), off=st.sets(st.sampled_from(NAMES), max_size=5))
+def test_random_graphs_keep_their_meaning(seed: int, off: set[str]) -> None:
+    check(random_graph(seed), seed, disabled=frozenset(off))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_each_rule_alone_keeps_the_meaning(rule: Rule) -> None:
+    for seed in range(120):
+        graph = random_join(seed) if seed % 3 == 0 else random_graph(seed)
+        check(graph, seed, disabled=frozenset(NAMES) - {rule.name})
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
+    check(random_join(seed), seed)
+
+
+def test_rules_fire_on_random_graphs() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(300):
+        counts += fired(check(random_graph(seed), seed))
+    for seed in range(20):
+        counts += fired(check(random_join(seed), seed))
+    assert set(counts) == set(NAMES)
+
+
+def test_range_conditions_become_bounds() -> None:
+    node = only(optimize(narrowing()).root)
+    assert node.guard == TRUE
+    assert [(a.lo, a.hi) for a in node.axes] == [(0, 4), (1, 3)]
+
+
+def test_equal_labels_become_a_diagonal() -> None:
+    node = only(optimize(unifying()).root)
+    assert node.operands[0].labels == ("i", "i")
+
+
+def test_a_join_on_a_value_becomes_a_gather() -> None:
+    words = Input("words", tensor("words", (0, 5), dtype=I64).schema)
+    guard = equals(Label("w"), Value(1, "val", I64))
+    node = only(optimize(einsum("wd,t->td", X, words, reduction="sum", guard=guard)).root)
+    assert node.axis("w").define == Value(1, "val", I64)
+    assert node.guard == TRUE
+
+
+def test_presence_of_a_dense_aggregate_is_proven() -> None:
+    causal = call("le", B, Label("j"), Label("i"))
+    largest = einsum("ij->i", X, reduction="max", guard=causal, extra=(PRESENCE,))
+    assert [o.name for o in only(optimize(largest).root).outputs] == ["val"]
+
+
+def test_a_count_over_a_dense_domain_is_a_constant() -> None:
+    node = only(optimize(counting()).root)
+    assert node.outputs == (Output("val", (Const(4, I64),), I64),)
+
+
+def test_an_overflowing_constant_is_left_to_raise() -> None:
+    big = Const(2**62, I64)
+    node = only(optimize(einsum("ij->i", X, value=big, reduction="sum")).root)
+    assert node.outputs[0].reduction == "sum"
+    doubled = Call("add", (big, big), I64)
+    assert only(optimize(einsum("ij->ij", X, value=doubled)).root).outputs[0].args == (doubled,)
+
+
+def test_negative_zero_is_no_neutral_element() -> None:
+    minus = Const(-0.0, D)
+    node = only(optimize(einsum("ij->ij", X, value=call("add", D, val(0), minus))).root)
+    assert isinstance(node.outputs[0].args[0], Call)
+
+
+def test_a_contraction_keeps_its_operands_computed() -> None:
+    graph = matmul(einsum("ij->ij", X, value=SQUARED), Y)
+    assert format_graph(optimize(graph).root) == format_graph(graph)
+
+
+def test_a_product_summed_later_becomes_a_contraction() -> None:
+    pairs = einsum("ik,kj->ikj", X, Y, value=times(val(0), val(1)))
+    node = only(optimize(einsum("ikj->ij", pairs, reduction="sum")).root)
+    assert len(node.operands) == 2
+
+
+def test_views_vanish_whoever_reads_them() -> None:
+    assert all(o.source is X for o in only(optimize(viewing()).root).operands)
+
+
+def test_a_chain_is_split_by_size() -> None:
+    a, b, c = tensor("a", (0, 9), (0, 2)), tensor("b", (0, 2), (0, 9)), tensor("c", (0, 9), (0, 1))
+    value = times(times(val(0), val(1)), val(2))
+    graph = einsum("ij,jk,kl->il", a, b, c, value=value, reduction="sum")
+    first, last = (n for n in walk(optimize(graph).root) if isinstance(n, EinSum))
+    assert {o.source for o in first.operands} == {b, c}
+    assert {o.source for o in last.operands} == {a, first}
+
+
+def test_one_dense_loop_is_not_split() -> None:
+    value = times(times(val(0), val(1)), val(2))
+    graph = einsum("ij,ij,ij->", X, Y, Z, value=value, reduction="sum")
+    assert optimize(graph, disabled=frozenset({"share"})).root is graph
+
+
+def test_integer_chains_are_split_only_if_safe() -> None:
+    def chain(dtype: DType) -> EinSum:
+        parts = [tensor(n, (0, 3), (0, 3), dtype=dtype) for n in "abc"]
+        wide = [call("cast", I64, val(n, dtype)) for n in range(3)]
+        value = call("mul", I64, call("mul", I64, wide[0], wide[1]), wide[2])
+        return einsum("ij,jk,kl->il", *parts, value=value, reduction="sum")
+
+    assert "factor-order" in fired(optimize(chain(DType.TINYINT)))
+    assert "factor-order" not in fired(optimize(chain(DType.INTEGER)))
+
+
+def test_equal_nodes_are_computed_once() -> None:
+    assert len([n for n in walk(optimize(sharing()).root) if isinstance(n, EinSum)]) == 2
+
+
+def test_a_long_chain_of_maps_stays_small() -> None:
+    node: Node = X
+    for _ in range(40):
+        node = einsum("ij->ij", node, value=times(val(0), val(0)))
+    assert isinstance(node, EinSum)
+    assert len(format_graph(optimize(node).root)) < 20_000
+
+
+def test_until_stops_after_a_rule() -> None:
+    assert set(fired(optimize(counting(), until="fold-constants"))) <= {"fold-constants"}
+
+
+def test_the_trace_prints_each_step() -> None:
+    (step, *_) = optimize(mapping()).trace
+    assert step.before == format_graph(mapping())
+    assert step.after != step.before
+    assert step.seconds >= 0
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(InterfaceError, match=r"fold-constants"):
+        optimize(mapping(), disabled=frozenset({"fold-constant"}))
+    with pytest.raises(InterfaceError):
+        optimize(mapping(), until="nothing")
+
+
+def test_inputs_are_left_alone() -> None:
+    assert optimize(X) == Optimized(X, ())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        einsum("ij->ij", X, value=Value(1, "val", D)),
+        einsum("ij->ij", X, value=Value(0, "val", DType.FLOAT)),
+        einsum("ij->i", X),
+        einsum("ij->ij", X, bounds={"i": (0, 5)}),
+        einsum("ij->ij", X, guard=Label("i")),
+        einsum("ij->ij", X, value=call("cast", D, Label("k"))),
+    ],
+)
+def test_the_verifier_names_malformed_nodes(broken: EinSum) -> None:
+    with pytest.raises(InternalError):
+        verify(broken, broken.schema, {}, drops_flags=False)
+
+
+def test_the_verifier_keeps_the_schema() -> None:
+    graph = einsum("ij->ij", X, extra=(PRESENCE,))
+    bare = einsum("ij->ij", X)
+    verify(bare, graph.schema, {}, drops_flags=True)
+    with pytest.raises(InternalError):
+        verify(bare, graph.schema, {}, drops_flags=False)
+    with pytest.raises(InternalError):
+        verify(einsum("ij->ji", X), bare.schema, {}, drops_flags=True)
+
+
+def test_no_error_is_added_by_a_filter_that_moves() -> None:
+    totals = einsum("ij->i", X, reduction="sum", guard=less(Const(0.0, D), val(0)))
+    by = call("idiv", D, Const(1.0, D), val(0))
+    guard = conj(call("ne", B, val(0), Const(0.0, D)), less(by, Const(1.0, D)))
+    graph = einsum("i->i", totals, guard=guard, extra=(PRESENCE,))
+    inputs = {"x": {"val": np.zeros((4, 4))}}
+    assert_equal_results(graph, optimize(graph).root, inputs)

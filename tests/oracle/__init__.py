@@ -1,0 +1,1 @@
+"""DuckDB over one row per element: the yardstick every query is held to."""

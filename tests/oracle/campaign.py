@@ -1,0 +1,194 @@
+"""Many random databases and queries, what became of them, and small witnesses."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.oracle.choices import Choices, shrink
+from tests.oracle.coverage import missed, table
+from tests.oracle.data import Database, random_database
+from tests.oracle.generate import Generator, Query
+from tests.oracle.oracle import Outcome, Pair, repro
+
+QUERIES_PER_DATABASE = 12
+BAD = frozenset({"differ", "crash", "invalid"})
+
+
+@dataclass
+class Finding:
+    """A query on which the two sides differ."""
+
+    outcome: Outcome
+    script: str
+    seed: int
+    times: int = 1
+
+
+@dataclass
+class Report:
+    """What a campaign found."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+    outside: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, Finding] = field(default_factory=dict)
+    empty: int = 0
+    in_fragment: int = 0
+
+    @property
+    def queries(self) -> int:
+        """How many queries were run."""
+        return sum(self.verdicts.values())
+
+    def add(self, other: Report) -> None:
+        """Takes in another process's report."""
+        self.verdicts += other.verdicts
+        self.hits += other.hits
+        self.outside += other.outside
+        self.empty += other.empty
+        self.in_fragment += other.in_fragment
+        for key, finding in other.findings.items():
+            if key in self.findings:
+                self.findings[key].times += finding.times
+            else:
+                self.findings[key] = finding
+
+    def note(self, query: Query, outcome: Outcome) -> None:
+        """Counts one query."""
+        self.verdicts[outcome.verdict] += 1
+        self.hits.update(query.tags)
+        self.empty += outcome.verdict == "agree" and outcome.rows == 0
+        if outcome.outside:
+            self.outside[re.sub(r'"[^"]*"|\d+', "…", outcome.outside)[:100]] += 1
+        elif query.in_fragment:
+            self.in_fragment += 1
+
+    def text(self) -> str:
+        """The report for people."""
+        n = max(1, self.queries)
+        lines = []
+        for finding in self.findings.values():
+            lines += [
+                f"--- {finding.outcome.verdict}, {finding.times} times (seed {finding.seed})",
+                finding.outcome.detail,
+                finding.script,
+                "",
+            ]
+        bad = sum(self.verdicts[v] for v in BAD)
+        lines += [
+            f"{self.queries} queries: {self.verdicts['agree']} agree, "
+            f"{self.verdicts['refused']} refused by both ({self.verdicts['refused'] / n:.1%}), "
+            f"{self.empty} empty ({self.empty / n:.1%})",
+            f"{self.verdicts['unsupported']} unsupported, "
+            f"{self.verdicts['differ']} differences, {self.verdicts['crash']} exceptions that are "
+            f"no einsql.Error, {self.verdicts['invalid']} that DuckDB alone refuses; "
+            f"{len(self.findings)} kinds in all" + ("" if bad else ", nothing to report"),
+            f"in the fragment (fallback = off): {self.in_fragment / n:.1%}",
+        ]
+        lines += [f"  outside {count:>6}  {why}" for why, count in self.outside.most_common(20)]
+        lines += ["hits of the lines of the semantics table:", table(self.hits)]
+        if missed(self.hits):
+            lines.append(f"not hit: {', '.join(missed(self.hits))}")
+        return "\n".join(lines)
+
+
+def campaign(
+    queries: int,
+    seed: int,
+    minutes: float | None = None,
+    with_einsql: bool = True,
+    jit: str = "never",
+    repros: int = 20,
+) -> Report:
+    """Runs random queries.
+
+    Args:
+        queries: How many.
+        seed: The same seed gives the same queries.
+        minutes: Stops earlier when they are over.
+        with_einsql: False runs DuckDB alone.
+        jit: einsql's setting of the same name.
+        repros: How many kinds of findings are made minimal.
+    """
+    report = Report()
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    number = 0
+    while report.queries < queries and (deadline is None or time.monotonic() < deadline):
+        number += 1
+        case = seed * 1_000_000 + number
+        data = Choices(random.Random(case))
+        db = random_database(data)
+        pair = Pair(db, with_einsql, jit)
+        for n in range(min(QUERIES_PER_DATABASE, queries - report.queries)):
+            asked, query = _query(pair, case * 100 + n)
+            outcome = pair.check(query)
+            report.note(query, outcome)
+            if outcome.verdict in BAD:
+                key = signature(outcome)
+                if key in report.findings:
+                    report.findings[key].times += 1
+                else:
+                    small = len(report.findings) < repros
+                    report.findings[key] = _finding(
+                        data.made, asked.made, outcome, case * 100 + n, with_einsql, jit, small
+                    )
+        pair.close()
+    return report
+
+
+def _query(pair: Pair, seed: int) -> tuple[Choices, Query]:
+    """A random query, with a second and third attempt where the answer would be empty."""
+    for attempt in range(3):
+        asked = Choices(random.Random(seed * 10 + attempt))
+        query = Generator(asked, pair.db).query()
+        if attempt == 2 or pair.oracle.answers(query.sql):
+            break
+    query.tags |= pair.db.tags
+    return asked, query
+
+
+def signature(outcome: Outcome) -> str:
+    """Groups findings that look like one cause."""
+    text = re.sub(r"\([^()]*\)|\[[^\]]*\]|'[^']*'|\"[^\"]*\"|-?\d+(\.\d+)?(e[+-]?\d+)?", "…",
+                  outcome.detail.split("\n")[0])  # fmt: skip
+    return f"{outcome.verdict}: {text[:90]}"
+
+
+def _finding(
+    data: list[int],
+    asked: list[int],
+    outcome: Outcome,
+    seed: int,
+    with_einsql: bool,
+    jit: str,
+    small: bool,
+) -> Finding:
+    """Makes a finding's database and query as small as they can be."""
+    wanted = signature(outcome)
+
+    def replayed(choices: list[int], cut: int) -> tuple[Database, Query, Outcome]:
+        db = random_database(Choices(None, choices[:cut]))
+        query = Generator(Choices(None, choices[cut:]), db).query()
+        pair = Pair(db, with_einsql, jit)
+        try:
+            return db, query, pair.check(query)
+        finally:
+            pair.close()
+
+    def still(db_choices: list[int], query_choices: list[int]) -> bool:
+        try:
+            _, _, seen = replayed(db_choices + query_choices, len(db_choices))
+        except Exception:  # a replay that makes no sense is not a smaller witness
+            return False
+        return signature(seen) == wanted
+
+    if small:
+        asked = shrink(asked, lambda q: still(data, q), 15)
+        data = shrink(data, lambda d: still(d, asked), 15)
+        asked = shrink(asked, lambda q: still(data, q), 10)
+    db, query, seen = replayed(data + asked, len(data))
+    return Finding(seen if signature(seen) == wanted else outcome, repro(db, query), seed)

@@ -1,0 +1,64 @@
+"""A few hundred random queries against DuckDB; tests/fuzz.py runs many more."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.oracle.campaign import Report, campaign
+from tests.oracle.choices import Choices, shrink
+from tests.oracle.compare import difference
+from tests.oracle.coverage import missed
+from tests.oracle.data import random_database
+from tests.oracle.generate import Generator
+
+QUERIES = 50
+LEAST_IN_FRAGMENT = 0.9
+MOST_EMPTY = 0.15
+
+
+def healthy(report: Report) -> None:
+    """Fails with the whole report if something differs or little is tested."""
+    assert not report.findings, report.text()
+    assert report.in_fragment >= LEAST_IN_FRAGMENT * report.queries, report.text()
+    assert report.empty <= MOST_EMPTY * report.queries, report.text()
+    assert report.verdicts["refused"] <= MOST_EMPTY * report.queries, report.text()
+
+
+@pytest.mark.parametrize("seed", range(1, 8))
+def test_random_queries_agree_with_duckdb(seed: int) -> None:
+    healthy(campaign(QUERIES, seed, jit="never", repros=2))
+
+
+def test_compiled_kernels_agree_with_duckdb() -> None:
+    healthy(campaign(QUERIES, 101, jit="auto", repros=0))
+
+
+def test_generated_queries_reach_every_line_of_the_semantics_table() -> None:
+    hits: Counter[str] = Counter()
+    for seed in range(60):
+        db = random_database(Choices(random.Random(seed)))
+        for n in range(15):
+            query = Generator(Choices(random.Random(1000 * seed + n)), db).query()
+            hits.update(query.tags | db.tags)
+    assert not missed(hits)
+
+
+def test_shrinking_finds_a_small_witness() -> None:
+    made = [random.Random(7).randrange(100) for _ in range(80)]
+    made[33] = 90
+    assert shrink(made, lambda c: any(v > 70 for v in c)) == [71]
+
+
+def test_floats_are_compared_within_their_bounds() -> None:
+    nan = float("nan")
+    assert not difference([(0, 1.0)], [(0, 1.25, 0.125)], [1])
+    assert difference([(0, 1.0)], [(0, 1.5, 0.125)], [1])
+    assert difference([(0, None)], [(0, 1.0, 0.125)], [1])
+    assert difference([(0, nan)], [(0, 1.0, 0.125)], [1])
+    assert not difference([(0, nan)], [(0, nan, nan)], [1])
+    assert difference([(0, 1)], [(0, 1.0)], [])
+    assert difference([(1,), (1,)], [(1,), (2,)], [])
+    assert not difference([(-0.0,), (nan,)], [(nan,), (0.0,)], [])
