@@ -18,6 +18,21 @@ from typing import Any
 import numpy as np
 
 from einsql.schema import DType
+from einsql.typing_rules import (
+    TypeRule,
+    arithmetic,
+    bits,
+    choose,
+    compare,
+    conditional,
+    division,
+    float_test,
+    logic,
+    real,
+    rounding,
+    rounding_keeps_integers,
+    sign,
+)
 
 Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
 Interval = tuple[int, int] | None
@@ -25,103 +40,6 @@ Interval = tuple[int, int] | None
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
-_RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, F: 5, D: 6}
-
-
-def common(a: DType, b: DType) -> DType | None:
-    """The type two values meet at in arithmetic and comparison, or None if they don't."""
-    if a is b:
-        return a
-    if a in _RANK and b in _RANK:
-        return max(a, b, key=_RANK.__getitem__)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Typing:
-    """Argument types to cast to and the result type."""
-
-    args: tuple[DType, ...]
-    result: DType
-
-
-TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
-"""Takes argument types and whether FLOAT stays FLOAT; None when the types don't fit."""
-
-
-def _meet(types: tuple[DType, ...]) -> DType | None:
-    met: DType | None = types[0]
-    for t in types[1:]:
-        met = common(met, t) if met is not None else None
-    return F if met is H else met
-
-
-def _arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    return None if met is None or met is B else Typing((met,) * len(types), met)
-
-
-def _compare(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = I32 if B in types and set(types) - {B} <= {DType.TINYINT, I32} else _meet(types)
-    return None if met is None else Typing((met,) * len(types), B)
-
-
-def _choose(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    return None if met is None else Typing((met,) * len(types), met)
-
-
-def _real(types: tuple[DType, ...], float_stays: bool) -> Typing | None:
-    if B in types:
-        return None
-    met = _meet(types)
-    real = F if met is F and float_stays else D
-    return Typing((real,) * len(types), real)
-
-
-def _division(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    if met is None or met is B:
-        return None
-    real = F if met is F else D
-    return Typing((real,) * len(types), real)
-
-
-def _rounding(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    if met is None or met is B:
-        return None
-    return Typing((met,), met) if met.is_float else Typing((D,), D)
-
-
-def _rounding_keeps_integers(types: tuple[DType, ...], stays: bool) -> Typing | None:
-    return Typing(types, types[0]) if types[0].is_integer else _rounding(types, stays)
-
-
-def _sign(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    return None if met is None or met is B else Typing((met,), DType.TINYINT)
-
-
-def _logic(types: tuple[DType, ...], _: bool) -> Typing | None:
-    return Typing(types, B) if set(types) == {B} else None
-
-
-def _float_test(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    if met is None or met is B:
-        return None
-    return Typing((met if met.is_float else D,), B)
-
-
-def _bits(types: tuple[DType, ...], _: bool) -> Typing | None:
-    met = _meet(types)
-    return Typing((met,) * len(types), met) if met is not None and met.is_integer else None
-
-
-def _conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
-    chosen = _choose(types[1:], stays)
-    return None if chosen is None or types[0] is not B else Typing((B, *chosen.args), chosen.result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +111,7 @@ def _mul_overflows(a: Array, b: Array) -> Array:
     return np.where(a == -1, minus, undone)
 
 
-def _overflow(
-    what: str, op: str, exact: Callable[..., Array], name: str
-) -> dict[DType, Failure]:
+def _overflow(what: str, op: str, exact: Callable[..., Array], name: str) -> dict[DType, Failure]:
     def narrow(dtype: DType) -> Failure:
         lo, hi = dtype.range
         r = f"(np.int64({{0}}) {op} np.int64({{1}}))"
@@ -356,79 +272,79 @@ _INT_DIV_FAILS = {
 _FLOAT_IDIV = Failure("Division by zero", lambda a, b: np.asarray(b == 0), "{1} == 0")
 
 _ENTRIES: tuple[Function, ...] = (
-    Function("add", _arithmetic, lambda a, b: a + b, "{0} + {1}", 2,
+    Function("add", arithmetic, lambda a, b: a + b, "{0} + {1}", 2,
              _overflow("addition", "+", _add_overflows, "add"), _corners(lambda x, y: x + y),
              commutative=True, associative=True, cheap=True),
-    Function("sub", _arithmetic, lambda a, b: a - b, "{0} - {1}", 2,
+    Function("sub", arithmetic, lambda a, b: a - b, "{0} - {1}", 2,
              _overflow("subtraction", "-", _sub_overflows, "sub"), _corners(lambda x, y: x - y),
              cheap=True),
-    Function("mul", _arithmetic, lambda a, b: a * b, "{0} * {1}", 2,
+    Function("mul", arithmetic, lambda a, b: a * b, "{0} * {1}", 2,
              _overflow("multiplication", "*", _mul_overflows, "mul"), _corners(lambda x, y: x * y),
              commutative=True, associative=True, identity=1, annihilator=0, cheap=True),
-    Function("div", _division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, identity=1),
-    Function("idiv", _arithmetic, _trunc_divide, "idiv({0}, {1})", 2,
+    Function("div", division, lambda a, b: a / b, "{0} / {1}", 2, cheap=True, identity=1),
+    Function("idiv", arithmetic, _trunc_divide, "idiv({0}, {1})", 2,
              {**_INT_DIV_FAILS, F: _FLOAT_IDIV, D: _FLOAT_IDIV}, _idiv_interval, cheap=True),
-    Function("mod", _arithmetic, _remainder, "remainder({0}, {1})", 2,
+    Function("mod", arithmetic, _remainder, "remainder({0}, {1})", 2,
              _zero("Division by zero"), _mod_interval, cheap=True),
-    Function("neg", _arithmetic, lambda a: -a, "-{0}", 1, _least("negation"),
+    Function("neg", arithmetic, lambda a: -a, "-{0}", 1, _least("negation"),
              lambda a: None if a is None else (-a[1], -a[0]), cheap=True),
-    Function("abs", _arithmetic, np.abs, "abs({0})", 1, _least("abs"), _abs_interval, cheap=True),
-    Function("sign", _sign, lambda a: np.where(a != a, 0, np.sign(a)),
+    Function("abs", arithmetic, np.abs, "abs({0})", 1, _least("abs"), _abs_interval, cheap=True),
+    Function("sign", sign, lambda a: np.where(a != a, 0, np.sign(a)),
              "(({0} > 0) - ({0} < 0))", interval=lambda a: (-1, 1), cheap=True),
-    Function("eq", _compare, equal, "eq({0}, {1})", 2, commutative=True, cheap=True),
-    Function("ne", _compare, lambda a, b: ~equal(a, b), "not eq({0}, {1})", 2,
+    Function("eq", compare, equal, "eq({0}, {1})", 2, commutative=True, cheap=True),
+    Function("ne", compare, lambda a, b: ~equal(a, b), "not eq({0}, {1})", 2,
              commutative=True, cheap=True),
-    Function("lt", _compare, less, "less({0}, {1})", 2, cheap=True),
-    Function("le", _compare, lambda a, b: ~less(b, a), "not less({1}, {0})", 2, cheap=True),
-    Function("and", _logic, np.logical_and, "({0} and {1})", 2, commutative=True,
+    Function("lt", compare, less, "less({0}, {1})", 2, cheap=True),
+    Function("le", compare, lambda a, b: ~less(b, a), "not less({1}, {0})", 2, cheap=True),
+    Function("and", logic, np.logical_and, "({0} and {1})", 2, commutative=True,
              associative=True, identity=True, annihilator=False, cheap=True),
-    Function("or", _logic, np.logical_or, "({0} or {1})", 2, commutative=True,
+    Function("or", logic, np.logical_or, "({0} or {1})", 2, commutative=True,
              associative=True, identity=False, annihilator=True, cheap=True),
-    Function("not", _logic, np.logical_not, "not {0}", cheap=True),
-    Function("if", _conditional, np.where, "{1} if {0} else {2}", 3, interval=_hull, cheap=True),
-    Function("bitand", _bits, np.bitwise_and, "{0} & {1}", 2, commutative=True, associative=True,
+    Function("not", logic, np.logical_not, "not {0}", cheap=True),
+    Function("if", conditional, np.where, "{1} if {0} else {2}", 3, interval=_hull, cheap=True),
+    Function("bitand", bits, np.bitwise_and, "{0} & {1}", 2, commutative=True, associative=True,
              cheap=True),
-    Function("bitor", _bits, np.bitwise_or, "{0} | {1}", 2, commutative=True, associative=True,
+    Function("bitor", bits, np.bitwise_or, "{0} | {1}", 2, commutative=True, associative=True,
              cheap=True),
-    Function("xor", _bits, np.bitwise_xor, "{0} ^ {1}", 2, commutative=True, associative=True,
+    Function("xor", bits, np.bitwise_xor, "{0} ^ {1}", 2, commutative=True, associative=True,
              cheap=True),
-    Function("greatest", _choose, _maximum, "({1} if less({0}, {1}) else {0})", 2,
+    Function("greatest", choose, _maximum, "({1} if less({0}, {1}) else {0})", 2,
              interval=_both(max), commutative=True, associative=True, cheap=True),
-    Function("least", _choose, _minimum, "({1} if less({1}, {0}) else {0})", 2,
+    Function("least", choose, _minimum, "({1} if less({1}, {0}) else {0})", 2,
              interval=_both(min), commutative=True, associative=True, cheap=True),
-    Function("floor", _rounding, np.floor, "np.floor({0})", cheap=True),
-    Function("ceil", _rounding, np.ceil, "np.ceil({0})", cheap=True),
-    Function("trunc", _rounding_keeps_integers, np.trunc, "truncate({0})", cheap=True,
+    Function("floor", rounding, np.floor, "np.floor({0})", cheap=True),
+    Function("ceil", rounding, np.ceil, "np.ceil({0})", cheap=True),
+    Function("trunc", rounding_keeps_integers, np.trunc, "truncate({0})", cheap=True,
              interval=lambda a: a),
-    Function("round", _rounding_keeps_integers, _round_away, "round_away({0})", cheap=True,
+    Function("round", rounding_keeps_integers, _round_away, "round_away({0})", cheap=True,
              interval=lambda a: a),
-    Function("isnan", _float_test, np.isnan, "{0} != {0}", cheap=True),
-    Function("isinf", _float_test, np.isinf, "math.isinf({0})", cheap=True),
-    Function("isfinite", _float_test, np.isfinite, "math.isfinite({0})", cheap=True),
-    Function("exp", _real, np.exp, "math.exp({0})"),
-    Function("ln", _real, np.log, "math.log({0})"),
-    Function("log2", _real, np.log2, "np.log2({0})"),
-    Function("log10", _real, np.log10, "math.log10({0})"),
-    Function("sqrt", _real, np.sqrt, "math.sqrt({0})", cheap=True),
-    Function("cbrt", _real, np.cbrt, "np.cbrt({0})"),
-    Function("pow", _real, np.power, "{0} ** {1}", 2),
-    Function("sin", _real, np.sin, "math.sin({0})"),
-    Function("cos", _real, np.cos, "math.cos({0})"),
-    Function("tan", _real, np.tan, "math.tan({0})"),
-    Function("asin", _real, np.arcsin, "np.arcsin({0})"),
-    Function("acos", _real, np.arccos, "np.arccos({0})"),
-    Function("atan", _real, np.arctan, "math.atan({0})"),
-    Function("atan2", _real, np.arctan2, "math.atan2({0}, {1})", 2),
-    Function("sinh", _real, np.sinh, "math.sinh({0})"),
-    Function("cosh", _real, np.cosh, "math.cosh({0})"),
-    Function("tanh", _real, np.tanh, "math.tanh({0})"),
-    Function("asinh", _real, np.arcsinh, "math.asinh({0})"),
-    Function("acosh", _real, np.arccosh, "np.arccosh({0})"),
-    Function("atanh", _real, np.arctanh, "np.arctanh({0})"),
-    Function("degrees", _real, np.degrees, "math.degrees({0})"),
-    Function("radians", _real, np.radians, "math.radians({0})"),
-    Function("erf", _real, _erf, "math.erf({0})"),
-    Function("lgamma", _real, _lgamma, "math.lgamma({0})"),
+    Function("isnan", float_test, np.isnan, "{0} != {0}", cheap=True),
+    Function("isinf", float_test, np.isinf, "math.isinf({0})", cheap=True),
+    Function("isfinite", float_test, np.isfinite, "math.isfinite({0})", cheap=True),
+    Function("exp", real, np.exp, "math.exp({0})"),
+    Function("ln", real, np.log, "math.log({0})"),
+    Function("log2", real, np.log2, "np.log2({0})"),
+    Function("log10", real, np.log10, "math.log10({0})"),
+    Function("sqrt", real, np.sqrt, "math.sqrt({0})", cheap=True),
+    Function("cbrt", real, np.cbrt, "np.cbrt({0})"),
+    Function("pow", real, np.power, "{0} ** {1}", 2),
+    Function("sin", real, np.sin, "math.sin({0})"),
+    Function("cos", real, np.cos, "math.cos({0})"),
+    Function("tan", real, np.tan, "math.tan({0})"),
+    Function("asin", real, np.arcsin, "np.arcsin({0})"),
+    Function("acos", real, np.arccos, "np.arccos({0})"),
+    Function("atan", real, np.arctan, "math.atan({0})"),
+    Function("atan2", real, np.arctan2, "math.atan2({0}, {1})", 2),
+    Function("sinh", real, np.sinh, "math.sinh({0})"),
+    Function("cosh", real, np.cosh, "math.cosh({0})"),
+    Function("tanh", real, np.tanh, "math.tanh({0})"),
+    Function("asinh", real, np.arcsinh, "math.asinh({0})"),
+    Function("acosh", real, np.arccosh, "np.arccosh({0})"),
+    Function("atanh", real, np.arctanh, "np.arctanh({0})"),
+    Function("degrees", real, np.degrees, "math.degrees({0})"),
+    Function("radians", real, np.radians, "math.radians({0})"),
+    Function("erf", real, _erf, "math.erf({0})"),
+    Function("lgamma", real, _lgamma, "math.lgamma({0})"),
 )  # fmt: skip
 
 SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}

@@ -24,7 +24,6 @@ class Cursor:
     Attributes:
         arraysize: How many rows `fetchmany` gives by default.
         description: One 7-tuple (name, type, None, …) per column; None without a result.
-        rowcount: Rows of the result or rows changed; -1 when nothing says.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -35,7 +34,7 @@ class Cursor:
 
     def _clear(self) -> None:
         self.description: Description = None
-        self.rowcount = -1
+        self._changes = -1
         self._result: Result | None = None
         self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
@@ -51,12 +50,12 @@ class Cursor:
         """A result of text rows, as SHOW and EXPLAIN give."""
         self._clear()
         self.description = tuple((n, "VARCHAR", None, None, None, None, None) for n in names)
-        self._text, self.rowcount = rows, len(rows)
+        self._text = rows
         return self
 
     def _changed(self, count: int) -> Cursor:
         self._clear()
-        self.rowcount = count
+        self._changes = count
         return self
 
     # ---- PEP 249
@@ -65,6 +64,13 @@ class Cursor:
     def connection(self) -> Connection:
         """The connection the cursor belongs to."""
         return self._connection
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the result, or rows changed; -1 when nothing says."""
+        if self._text is not None:
+            return len(self._text)
+        return self._changes if self._result is None else len(self._result)
 
     def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
         """Runs every statement of a text; the cursor holds the last one's result.
@@ -83,7 +89,7 @@ class Cursor:
         for parameters in many:
             self._connection._run(sql, parameters, self)
             total += max(0, self.rowcount)
-        self.rowcount = total
+        self._changes = total
         return self
 
     def fetchone(self) -> tuple[Any, ...] | None:

@@ -39,7 +39,8 @@ def main() -> int:
     if args.processes == 1:
         reports = [campaign(*jobs[0])]
     else:
-        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        spawn = multiprocessing.get_context("spawn")
+        with spawn.Pool(args.processes, warnings.simplefilter, ("error",)) as pool:
             reports = pool.starmap(campaign, jobs, chunksize=1)
     total = Report()
     for report in reports:

@@ -371,6 +371,8 @@ class ScalarBinder:
         """CAST(x AS type) and x::type."""
         if isinstance(node, exp.TryCast):
             raise unsupported("TRY_CAST", node)
+        if isinstance(node.this, exp.Literal) and node.this.is_string:
+            return _parsed(node.this.name, parse_type(node.args["to"]), node)
         return replace(convert(self.bind(node.this), parse_type(node.args["to"])), literal=False)
 
     def filtered(self, node: exp.Expr) -> Typed:
@@ -436,6 +438,22 @@ def bind_parameter(value: object) -> Typed:
         f"A parameter cannot be a {type(value).__name__}",
         hint="Numbers, booleans and None can be bound.",
     )
+
+
+def _parsed(text: str, target: SqlType, node: exp.Expr) -> Typed:
+    """A value written as text, as in 'inf'::FLOAT."""
+    word = text.strip().lower()
+    try:
+        if target is DType.BOOLEAN and word in ("true", "false", "t", "f", "1", "0"):
+            return Typed(TRUE if word in ("true", "t", "1") else FALSE, DType.BOOLEAN)
+        if isinstance(target, DType) and target.is_integer:
+            return convert(integer(int(word)), target)
+        if isinstance(target, DType) and target.is_float:
+            return convert(Typed(Const(float(word), DType.DOUBLE), DType.DOUBLE), target)
+    except ValueError:
+        pass
+    kind = "NULL" if target is None else target.value
+    raise ProgrammingError(f"'{text}' is no {kind}", position=position(node))
 
 
 def _negated_literal(node: exp.Literal) -> Typed:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from einsql.algebra import SCALARS, common
+from einsql.algebra import SCALARS
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.schema import DType
+from einsql.typing_rules import common
 
 
 @dataclass(frozen=True, slots=True)

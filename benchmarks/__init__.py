@@ -1,0 +1,1 @@
+"""What einsql takes beside NumPy, PyTorch and DuckDB; run by `make bench`."""

@@ -1,0 +1,69 @@
+"""(A·B) + (C·(D·E)) as one SQL statement, beside NumPy and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.matrices import Array, check, connected, random
+from benchmarks.measure import measure
+from benchmarks.report import Finding, Section, factor, times
+
+S = 2048
+THIN, WIDE = S // 10, 10 * S
+AIM = 0.97
+
+SHAPES = {
+    "square": ((S, S), (S, S), (S, S), (S, S), (S, S)),
+    "skewed": ((S, THIN), (THIN, S), (S, THIN), (THIN, WIDE), (WIDE, S)),
+}
+
+_SUM = """
+SELECT ab.i, ab.j, ab.val + cde.val AS val
+FROM ab JOIN cde ON ab.i = cde.i AND ab.j = cde.j
+"""
+
+PAIRWISE = f"""
+WITH ab AS (
+  SELECT a.i, b.j, SUM(a.val * b.val) AS val FROM a JOIN b ON a.j = b.i GROUP BY a.i, b.j
+), de AS (
+  SELECT d.i, e.j, SUM(d.val * e.val) AS val FROM d JOIN e ON d.j = e.i GROUP BY d.i, e.j
+), cde AS (
+  SELECT c.i, de.j, SUM(c.val * de.val) AS val FROM c JOIN de ON c.j = de.i GROUP BY c.i, de.j
+)
+{_SUM}"""
+
+THREE_WAY = f"""
+WITH ab AS (
+  SELECT a.i, b.j, SUM(a.val * b.val) AS val FROM a JOIN b ON a.j = b.i GROUP BY a.i, b.j
+), cde AS (
+  SELECT c.i, e.j, SUM(c.val * d.val * e.val) AS val
+  FROM c JOIN d ON c.j = d.i JOIN e ON d.j = e.i
+  GROUP BY c.i, e.j
+)
+{_SUM}"""
+
+
+def chains() -> Section:
+    """Square and skewed, products nested by the text or ordered by the optimizer."""
+    findings = [f for name in SHAPES for f in _chain(name)]
+    return Section(f"(A·B) + (C·(D·E)), s = {S}, float32: the other's time / einsql's time",
+                   tuple(findings), "" if _torch() else "")  # fmt: skip
+
+
+def _chain(name: str) -> list[Finding]:
+    matrices = [random(*shape, seed=n) for n, shape in enumerate(SHAPES[name])]
+    con = connected(dict(zip("abcde", matrices, strict=True)))
+    expected = _by_operators(*matrices)
+    for text in (PAIRWISE, THREE_WAY):
+        check(con.execute(text).fetch_numpy(), expected, 30 * WIDE)
+    contestants: dict[str, Callable[[], object]] = {
+        "einsql": lambda: con.execute(PAIRWISE).fetch_numpy(),
+        "einsql, three-way join": lambda: con.execute(THREE_WAY).fetch_numpy(),
+        "numpy": lambda: _by_operators(*matrices),
+    }
+    torch = _torch()
+    if torch is not None:
+        tensors = [torch.from_numpy(m) for m in matrices]
+        contestants["torch"] = lambda: _by_operators(*tensors)
+    taken = measure(contestants, rounds=15, seconds=12.0)

@@ -1,0 +1,38 @@
+"""Matrices, and the SQL over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+import einsql
+
+Array = np.ndarray
+
+MATMUL = """
+SELECT a.i, b.j, SUM(a.val * b.val) AS val
+FROM a JOIN b ON a.j = b.i
+GROUP BY a.i, b.j
+"""
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    """A float32 matrix of standard normal values."""
+    return np.random.default_rng((seed, *shape)).standard_normal(shape, dtype=np.float32)
+
+
+def connected(matrices: Mapping[str, Array]) -> einsql.Connection:
+    """A connection that knows matrices by name, with keys i and j."""
+    con = einsql.connect()
+    for name, matrix in matrices.items():
+        con.register(name, matrix, dims=("i", "j"))
+    return con
+
+
+def check(found: Array, expected: Array, terms: int) -> None:
+    """Compares float32 sums of so many products of standard normal values."""
+    bound = 4 * np.finfo(np.float32).eps * terms
+    error = float(np.max(np.abs(found - expected)))
+    if found.shape != expected.shape or not error <= bound:
+        raise AssertionError(f"einsql and NumPy differ by {error}, more than {bound}")

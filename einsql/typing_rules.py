@@ -1,0 +1,121 @@
+"""Typing rules: from argument types to the types a function takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from einsql.schema import DType
+
+B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
+H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+_RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, F: 5, D: 6}
+
+
+def common(a: DType, b: DType) -> DType | None:
+    """The type two values meet at in arithmetic and comparison, or None if they don't."""
+    if a is b:
+        return a
+    if a in _RANK and b in _RANK:
+        return max(a, b, key=_RANK.__getitem__)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Typing:
+    """Argument types to cast to and the result type."""
+
+    args: tuple[DType, ...]
+    result: DType
+
+
+TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
+"""Takes argument types and whether FLOAT stays FLOAT; None when the types don't fit."""
+
+
+def meet(types: tuple[DType, ...]) -> DType | None:
+    """The type all arguments meet at; HALF computes as FLOAT."""
+    met: DType | None = types[0]
+    for t in types[1:]:
+        met = common(met, t) if met is not None else None
+    return F if met is H else met
+
+
+def arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Numbers meet at the wider type; BOOLEAN is refused."""
+    met = meet(types)
+    return None if met is None or met is B else Typing((met,) * len(types), met)
+
+
+def compare(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Both sides meet; the result is BOOLEAN."""
+    met = I32 if B in types and set(types) - {B} <= {DType.TINYINT, I32} else meet(types)
+    return None if met is None else Typing((met,) * len(types), B)
+
+
+def choose(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Values meet at one type, BOOLEAN among themselves."""
+    met = meet(types)
+    return None if met is None else Typing((met,) * len(types), met)
+
+
+def real(types: tuple[DType, ...], float_stays: bool) -> Typing | None:
+    """A real function: FLOAT if FLOAT stays FLOAT, else DOUBLE."""
+    if B in types:
+        return None
+    met = meet(types)
+    real = F if met is F and float_stays else D
+    return Typing((real,) * len(types), real)
+
+
+def division(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """`/` gives FLOAT for FLOAT and DOUBLE for everything else."""
+    met = meet(types)
+    if met is None or met is B:
+        return None
+    real = F if met is F else D
+    return Typing((real,) * len(types), real)
+
+
+def rounding(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Floats keep their type, integers become DOUBLE."""
+    met = meet(types)
+    if met is None or met is B:
+        return None
+    return Typing((met,), met) if met.is_float else Typing((D,), D)
+
+
+def rounding_keeps_integers(types: tuple[DType, ...], stays: bool) -> Typing | None:
+    """As rounding, but integers stay what they are."""
+    return Typing(types, types[0]) if types[0].is_integer else rounding(types, stays)
+
+
+def sign(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """-1, 0 or 1 as TINYINT."""
+    met = meet(types)
+    return None if met is None or met is B else Typing((met,), DType.TINYINT)
+
+
+def logic(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """BOOLEAN in, BOOLEAN out."""
+    return Typing(types, B) if set(types) == {B} else None
+
+
+def float_test(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """A question about a float."""
+    met = meet(types)
+    if met is None or met is B:
+        return None
+    return Typing((met if met.is_float else D,), B)
+
+
+def bits(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Integers only."""
+    met = meet(types)
+    return Typing((met,) * len(types), met) if met is not None and met.is_integer else None
+
+
+def conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
+    """IF: a BOOLEAN and two values that meet."""
+    chosen = choose(types[1:], stays)
+    return None if chosen is None or types[0] is not B else Typing((B, *chosen.args), chosen.result)
