@@ -20,7 +20,7 @@ def large() -> Section:
 def _large(n: int, rounds: int, seconds: float) -> Finding:
     a, b = random(n, n), random(n, n, seed=1)
     con = connected({"a": a, "b": b})
-    check(con.execute(MATMUL).fetch_numpy(), a @ b, n)
+    check(con.execute(MATMUL).fetch_numpy(), a @ b)
     taken = measure(
         {"einsql": lambda: con.execute(MATMUL).fetch_numpy(), "numpy": lambda: a @ b},
         rounds=rounds,

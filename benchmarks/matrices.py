@@ -30,9 +30,8 @@ def connected(matrices: Mapping[str, Array]) -> einsql.Connection:
     return con
 
 
-def check(found: Array, expected: Array, terms: int) -> None:
-    """Compares float32 sums of so many products of standard normal values."""
-    bound = 4 * np.finfo(np.float32).eps * terms
-    error = float(np.max(np.abs(found - expected)))
-    if found.shape != expected.shape or not error <= bound:
-        raise AssertionError(f"einsql and NumPy differ by {error}, more than {bound}")
+def check(found: Array, expected: Array) -> None:
+    """Compares float32 results that may have been summed in another order."""
+    error = float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
+    if found.shape != expected.shape or not error <= 1e-4:
+        raise AssertionError(f"einsql and NumPy differ by {error} of the largest element")

@@ -98,7 +98,11 @@ def as_text(sections: Iterable[Section]) -> str:
 
 def as_markdown(sections: Iterable[Section]) -> str:
     """The sections as Markdown tables under the date and the machine."""
-    parts = [f"Measured on {datetime.date.today().isoformat()}.", "", *(f"- {m}" for m in machine())]
+    parts = [
+        f"Measured on {datetime.date.today().isoformat()}.",
+        "",
+        *(f"- {m}" for m in machine()),
+    ]
     for s in sections:
         parts += ["", f"### {s.title}", ""]
         if s.skipped:

@@ -197,7 +197,7 @@ def _expr(draw: st.DrawFn, scope: _Scope, dtype: DType, depth: int) -> Expr:
     if depth == 0 or dtype is H or draw(st.integers(0, 4)) == 0:
         return draw(_leaf(scope, dtype))
     if draw(st.integers(0, 7)) == 0:
-        source = draw(st.sampled_from([t for t in TYPES if t is not dtype]))
+        source = draw(st.sampled_from(_castable(scope, dtype)))
         return Call("cast", (draw(_expr(scope, source, depth - 1)),), dtype)
     if dtype is T and draw(st.integers(0, 4)) == 0:
         kind = draw(st.sampled_from((F, D, I64)))
@@ -218,14 +218,20 @@ def _expr(draw: st.DrawFn, scope: _Scope, dtype: DType, depth: int) -> Expr:
     return Call(fn, tuple(draw(_expr(scope, t, depth - 1)) for t in types), dtype)
 
 
+def _castable(scope: _Scope, dtype: DType) -> list[DType]:
+    """Types whose values in this scope a type holds exactly, or refuses."""
+    rounds = scope.huge and dtype.is_float
+    return [t for t in TYPES if t is not dtype and not (rounds and t.is_integer)]
+
+
 @st.composite
 def _leaf(draw: st.DrawFn, scope: _Scope, dtype: DType) -> Expr:
     same = [e for e in scope.leaves if e.dtype is dtype]
     if same and draw(st.integers(0, 4)) > 0:
         return draw(st.sampled_from(same))
-    if scope.leaves and draw(st.integers(0, 4)) > 0:
-        leaf = draw(st.sampled_from(scope.leaves))
-        return leaf if leaf.dtype is dtype else Call("cast", (leaf,), dtype)
+    others = [e for e in scope.leaves if e.dtype in _castable(scope, dtype)]
+    if others and draw(st.integers(0, 4)) > 0:
+        return Call("cast", (draw(st.sampled_from(others)),), dtype)
     if dtype is B:
         return Const(draw(st.booleans()), B)
     if dtype.is_float:

@@ -1,0 +1,30 @@
+"""The README and docs are run: every example in them must give what it shows."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = path.read_text(encoding="utf-8").replace("```", "")
+    # The example must find the arrays it defines: they are globals of its own module.
+    names = {"__name__": "__main__"}
+    test = doctest.DocTestParser().get_doctest(text, names, path.name, str(path), 0)
+    outcome = doctest.DocTestRunner(verbose=False).run(test)
+    assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    import re
+
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
