@@ -249,6 +249,11 @@ def _round_away(a: Array) -> Array:
     return np.copysign(whole + np.where(np.abs(a - whole) >= 0.5, np.sign(a), 0), a)
 
 
+def _power(a: Array, b: Array) -> Array:
+    # np.power takes a square root for a scalar 0.5, which differs at -0.0 and -inf.
+    return np.float_power(a, b).astype(np.asarray(a).dtype)
+
+
 def _erf(a: Array) -> Array:
     from scipy.special import erf  # scipy.special costs 30 ms, few statements need it
 
@@ -327,7 +332,7 @@ _ENTRIES: tuple[Function, ...] = (
     Function("log10", real, np.log10, "math.log10({0})"),
     Function("sqrt", real, np.sqrt, "math.sqrt({0})", cheap=True),
     Function("cbrt", real, np.cbrt, "np.cbrt({0})"),
-    Function("pow", real, np.power, "{0} ** {1}", 2),
+    Function("pow", real, _power, "{0} ** {1}", 2),
     Function("sin", real, np.sin, "math.sin({0})"),
     Function("cos", real, np.cos, "math.cos({0})"),
     Function("tan", real, np.tan, "math.tan({0})"),

@@ -333,9 +333,10 @@ def _extends_chain(node: EinSum, n: int, source: EinSum) -> bool:
         return False
     (output,) = node.outputs
     chain = distributed(output)
-    (value,) = source.outputs[0].args
+    value = source.outputs[0].args[0]
     return (
         chain is not None
+        and source.is_elementwise
         and len(source.operands) > 1
         and Value(n, source.outputs[0].name, source.outputs[0].dtype) in chain[1]
         and isinstance(value, Call)

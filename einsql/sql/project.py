@@ -39,7 +39,8 @@ def project(
         if value.name in domain.free and value.name not in shown.values():
             shown[n] = value.name
     for n, value in enumerate(bare):
-        shift = affine(value) if n not in shown else None
+        known = columns[n][1].valid == TRUE
+        shift = affine(value) if known and n not in shown else None
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])

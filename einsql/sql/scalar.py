@@ -398,7 +398,10 @@ class ScalarBinder:
         if name == "sigmoid" and len(args) == 1:
             one = number("1")
             stays = self.env.float_stays
-            decay = apply("exp", [apply("neg", [self.bind(args[0])], stays)], stays)
+            x = self.bind(args[0])
+            if not (isinstance(x.type, DType) and x.type.is_float):
+                x = convert(x, DType.DOUBLE)
+            decay = apply("exp", [apply("neg", [x], stays)], stays)
             return apply("div", [one, apply("add", [one, decay], stays)], stays)
         if name == "square" and len(args) == 1:
             return self._call("pow", args[0], exp.Literal.number(2))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from einsql.algebra import SCALARS
+from einsql.algebra import SCALARS, cast_failure
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.schema import DType
@@ -160,10 +160,35 @@ def convert(t: Typed, target: SqlType) -> Typed:
         dtype = DType.BIGINT if isinstance(target, Decimal) else target
         return Typed(Const(False if dtype is DType.BOOLEAN else 0, dtype), target, FALSE)
     if isinstance(target, Decimal):
-        return replace(t, value=_to_decimal(t, target.scale), type=target)
-    if isinstance(t.type, Decimal):
-        return replace(t, value=_from_decimal(t, t.type.scale, target), type=target)
-    return replace(t, value=cast_expr(t.value, target), type=target)
+        value = _to_decimal(t, target.scale)
+    elif isinstance(t.type, Decimal):
+        value = _from_decimal(t, t.type.scale, target)
+    else:
+        value = cast_expr(t.value, target)
+    return replace(t, value=protected(value, t.valid), type=target)
+
+
+def protected(e: Expr, valid: Expr) -> Expr:
+    """The expression, evaluated only where it is not NULL if it could raise.
+
+    What stands in a NULL's place is arbitrary, so an operation on it must not fail.
+    """
+    if valid == TRUE or not _may_raise(e):
+        return e
+    nothing = Const(False if e.dtype is DType.BOOLEAN else 0, e.dtype)
+    return call("if", e.dtype, valid, e, nothing)
+
+
+def _may_raise(e: Expr) -> bool:
+    """Whether a call outside any IF can fail for some argument."""
+    if not isinstance(e, Call) or e.fn == "if":
+        return False
+    source = e.args[0].dtype
+    if e.fn == "cast":
+        fails = cast_failure(source, e.dtype) is not None
+    else:
+        fails = source in SCALARS[e.fn].fails
+    return fails or any(_may_raise(a) for a in e.args)
 
 
 def _to_decimal(t: Typed, scale: int) -> Expr:
@@ -239,7 +264,7 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
             f"{fn.upper()}() does not accept ({shown})", hint="Add an explicit CAST."
         )
     args = tuple(convert(t, want).value for t, want in zip(items, typing.args, strict=True))
-    return Typed(Call(fn, args, typing.result), typing.result, valid)
+    return Typed(protected(Call(fn, args, typing.result), valid), typing.result, valid)
 
 
 _RESCALED = frozenset({"add", "sub", "mod", "eq", "ne", "lt", "le", "greatest", "least"})
@@ -250,19 +275,21 @@ def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
     if fn in ("neg", "abs", "sign"):
         result = DType.TINYINT if fn == "sign" else DType.BIGINT
         kept = result if fn == "sign" else items[0].type
-        return Typed(Call(fn, (items[0].value,), result), kept, valid)
+        return Typed(protected(Call(fn, (items[0].value,), result), valid), kept, valid)
     if any(t.type is not None and isinstance(t.type, DType) and t.type.is_float for t in items):
         return None
     if fn == "mul":
         a, b = (convert(t, Decimal(scale_of(t.type))) for t in items)
         scale = scale_of(a.type) + scale_of(b.type)
-        return Typed(call("mul", DType.BIGINT, a.value, b.value), Decimal(scale), valid)
+        product = protected(call("mul", DType.BIGINT, a.value, b.value), valid)
+        return Typed(product, Decimal(scale), valid)
     if fn in _RESCALED:
         met = meet(items, f"{fn.upper()}()")
         args = tuple(convert(t, met).value for t in items)
         compares = fn in ("eq", "ne", "lt", "le")
         dtype = DType.BOOLEAN if compares else DType.BIGINT
-        return Typed(Call(fn, args, dtype), dtype if compares else met, valid)
+        value = protected(Call(fn, args, dtype), valid)
+        return Typed(value, dtype if compares else met, valid)
     if fn in ("round", "floor", "ceil", "trunc"):
         raise NotSupportedError(
             f"{fn.upper()} of a DECIMAL is outside the tensor fragment",

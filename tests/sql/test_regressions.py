@@ -1,0 +1,67 @@
+"""Answers that once were wrong, each on the data that showed it, against DuckDB."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import einsql
+
+TENSORS: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+    "t": (("i", "j"), np.ones((2, 2))),
+    "z": (("i",), np.array([2, 1, 5], np.int32)),
+    "x": (("i", "j"), np.arange(12, dtype=np.float32).reshape(3, 4) - 5),
+    "y": (("j", "k"), np.arange(8, dtype=np.float32).reshape(4, 2) - 3),
+}
+
+QUERIES = [
+    # NULL must survive where a key is made NULL
+    "SELECT i, nullif(j, i) AS n FROM t",
+    "SELECT SUM(n) FROM (SELECT j, nullif(i, j) AS n FROM t) AS q",
+    # what stands in a NULL's place must not raise
+    "SELECT MAX(val) * 2 FROM z WHERE i > 5",
+    "SELECT i, MAX(val) FILTER (WHERE i < 0) * 2 FROM z GROUP BY i",
+    "SELECT 1 // (SUM(val) FILTER (WHERE i < 0)) FROM z",
+    "SELECT CAST(MIN(val) FILTER (WHERE i < 0) AS TINYINT) FROM z",
+    "SELECT i, (SELECT MIN(b.val) FROM z b WHERE b.i = z.i + 1) * 2 FROM z",
+    "SELECT i, MIN(nullif(val, val)) OVER () * val FROM z",
+    # a power of a half is no square root
+    "SELECT POW('-inf'::DOUBLE, 0.5::DOUBLE), POW(-0.0::DOUBLE, 0.5::DOUBLE)",
+]
+
+
+@pytest.fixture(scope="module")
+def duck() -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect()
+    for name, (dims, array) in TENSORS.items():
+        index = np.indices(array.shape).reshape(array.ndim, -1)
+        columns = {d: index[n].astype(np.int64) for n, d in enumerate(dims)}
+        rows = pa.table({**columns, "val": array.reshape(-1)})
+        con.register("rows", rows)
+        con.execute(f"CREATE TABLE {name} AS SELECT * FROM rows")
+    return con
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+@pytest.mark.parametrize("jit", ["never", "always"])
+def test_agrees_with_duckdb(duck: duckdb.DuckDBPyConnection, sql: str, jit: str) -> None:
+    con = einsql.connect(config={"jit": jit})
+    for name, (dims, array) in TENSORS.items():
+        con.register(name, array, dims)
+    expected = duck.execute(sql).fetchall()
+    assert sorted(con.execute(sql).fetchall(), key=repr) == sorted(expected, key=repr)
+
+
+def test_a_product_over_an_arg_min_plans() -> None:
+    con = einsql.connect(config={"jit": "never"})
+    con.register("t0", np.ones((3, 2), np.float32), ("i", "j"))
+    con.register("t2", np.ones(3, np.float32), ("i",))
+    sql = """
+        WITH c AS (
+          SELECT i, j, ARG_MIN(i, val) OVER (PARTITION BY i, j) AS v FROM t0)
+        SELECT a.i, SUM(a.w * c.v) AS s
+        FROM (SELECT t2.i, c.j, c.j & t2.i AS w FROM t2, c WHERE t2.i = c.i) AS a
+        JOIN c USING (j) GROUP BY a.i"""
+    assert con.execute(sql).fetchall() == [(0, 0), (1, 3), (2, 0)]
