@@ -67,10 +67,7 @@ class Plan:
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result; shared storage becomes read-only."""
         shared = {id(owner(a)) for given in inputs.values() for a in given.values()}
-        safe = {
-            name: frozen(a) if a.base is not None and id(owner(a)) in shared else a
-            for name, a in fields.items()
-        }
+        safe = {name: frozen(a) if id(owner(a)) in shared else a for name, a in fields.items()}
         return Result(self.relation.node.schema, safe, self.columns, self.relation.hidden)
 
 
