@@ -18,7 +18,7 @@ STATEMENTS = {
     "matmul": "SELECT i, k, SUM(x.val * y.val) AS val FROM x JOIN y USING (j) GROUP BY i, k",
     "chain": """
         WITH ab AS (SELECT i, k, SUM(x.val * y.val) AS val FROM x JOIN y USING (j) GROUP BY i, k),
-        cd AS (SELECT x.i, y.k, SUM(x.val * y.val) AS val FROM x, y WHERE x.j = y.j GROUP BY x.i, y.k)
+        cd AS (SELECT i, k, SUM(x.val * y.val) AS val FROM x, y WHERE x.j = y.j GROUP BY i, k)
         SELECT i, k, ab.val + cd.val AS val FROM ab JOIN cd USING (i, k)""",
     "diagonal": "SELECT SUM(val) AS trace FROM s WHERE i = j",
     "filter": "SELECT i, SUM(val) AS val FROM x WHERE val > 0 AND j >= 1 GROUP BY i",

@@ -47,9 +47,8 @@ def test_module_attributes() -> None:
 
 
 def test_description_and_fetching(con: einsql.Connection) -> None:
-    cur = con.cursor()
-    assert cur.description is None
-    cur.execute("SELECT j, SUM(val) AS s, j > 0 AS b FROM x GROUP BY j")
+    assert con.cursor().description is None
+    cur = con.execute("SELECT j, SUM(val) AS s, j > 0 AS b FROM x GROUP BY j")
     described = cur.description
     assert described is not None
     assert [d[:2] for d in described] == [
