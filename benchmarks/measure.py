@@ -1,9 +1,10 @@
 """Interleaved measurements: contestants take turns, and each round gives one ratio.
 
 A neighbour on the machine or a changing clock slows the contestants of one round alike,
-so the ratio within a round is far steadier than the times. The median of the rounds'
-ratios is reported with an order-statistic confidence interval, which assumes nothing
-about how they are distributed.
+so the ratio within a round is far steadier than the times. The order within a round is
+shuffled, and turns are set apart by a pause, for the threads of one library may go on
+spinning for a while after its turn. The median of the rounds' ratios is reported with an
+order-statistic confidence interval, which assumes nothing about how they are distributed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import comb
+from random import Random
 from statistics import median
 
 Run = Callable[[], object]
 
 CONFIDENCE = 0.95
+PAUSE = 5e-3
+"""Seconds between turns."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +54,43 @@ class Times:
 
 
 def measure(
-    contestants: Mapping[str, Run], *, rounds: int, seconds: float, inner: int = 1
+    contestants: Mapping[str, Run],
+    *,
+    rounds: int,
+    seconds: float,
+    calls: Mapping[str, int] | None = None,
 ) -> Times:
-    """Lets contestants take turns; each round begins with another one.
+    """Lets contestants take turns, in another order in each round.
 
     Args:
         contestants: What to run, by name; what it returns is dropped before the next turn.
         rounds: The least number of rounds.
         seconds: Further rounds are run for so long.
-        inner: Calls in one turn, whose mean counts; for calls of microseconds.
+        calls: Calls in one turn, of which the mean counts, by name; one without. Several
+            are preceded by one that does not count.
     """
     names = list(contestants)
     for name in names:  # plans are made, kernels compiled and threads started here
         contestants[name]()
     taken: dict[str, list[float]] = {name: [] for name in names}
+    shuffle = Random(0)
     end = time.perf_counter() + seconds
     done = 0
     while done < rounds or time.perf_counter() < end:
-        shift = done % len(names)
-        for name in names[shift:] + names[:shift]:
-            taken[name].append(_turn(contestants[name], inner))
+        for name in shuffle.sample(names, len(names)):
+            time.sleep(PAUSE)
+            taken[name].append(_turn(contestants[name], (calls or {}).get(name, 1)))
         done += 1
     return Times(taken)
 
 
-def _turn(run: Run, inner: int) -> float:
-    calls = range(inner)
-    start = time.perf_counter()
-    for _ in calls:
+def _turn(run: Run, calls: int) -> float:
+    if calls > 1:  # the first one finds cold caches, and is too short for that to be its own
         run()
-    return (time.perf_counter() - start) / inner
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls
 
 
 def estimate(sample: list[float]) -> Estimate:

@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Section:
-    """The findings of one benchmark, or the reason why there are none."""
+    """The findings of one benchmark, and what was left out for which reason."""
 
     title: str
     findings: tuple[Finding, ...]
@@ -106,8 +106,7 @@ def as_markdown(sections: Iterable[Section]) -> str:
     for s in sections:
         parts += ["", f"### {s.title}", ""]
         if s.skipped:
-            parts.append(f"Skipped: {s.skipped}.")
-            continue
+            parts += [f"Skipped: {s.skipped}.", ""]
         parts += [_row(HEAD), _row(("---",) * len(HEAD))]
         parts += [_row(f.cells()) for f in s.findings]
     return "\n".join(parts)
@@ -130,7 +129,7 @@ def record(sections: Iterable[Section]) -> Path:
 
 def machine() -> list[str]:
     """What the figures were measured on, a line for each aspect."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-overload,index]
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return [
         f"CPU: {_cpu()}, {len(os.sched_getaffinity(0))} cores",
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; {_load()}",

@@ -11,6 +11,7 @@ from einsql.einsum import EinSum
 from einsql.errors import InternalError
 from einsql.kernels.contraction import CONTRACTION, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.maps import MAPS
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -26,7 +27,7 @@ def _match_loops(node: EinSum) -> Runner | None:
 
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
-KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, VECTOR, LOOPS)
+KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, MAPS, VECTOR, LOOPS)
 """Every kernel, the cheapest first."""
 
 
@@ -63,10 +64,10 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
     """The kernels for nodes with arithmetic, the preferred one first."""
     if jit == "never":
-        return (VECTOR,)
+        return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
-        return (VECTOR,)
-    return (LOOPS, VECTOR)
+        return (MAPS, VECTOR)
+    return (MAPS, LOOPS, VECTOR) if jit == "auto" else (LOOPS, VECTOR)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

@@ -68,7 +68,7 @@ def matches(node: EinSum) -> bool:
         node.guard == TRUE
         and node.is_elementwise
         and all(a.define is None for a in node.axes)
-        and all(_is_plain(node, o.args[0]) and o.args[0].dtype is o.dtype for o in node.outputs)
+        and all(is_plain(node, o.args[0]) and o.args[0].dtype is o.dtype for o in node.outputs)
     )
 
 
@@ -84,7 +84,7 @@ def compile_views(node: EinSum) -> Runner | None:
         if isinstance(arg, Const):
             literals[o.name] = np.broadcast_to(np.asarray(arg.value, o.dtype.numpy), shape)
         elif isinstance(arg, Value):
-            view = _spread(node, node.operands[arg.operand], shape)
+            view = spread(node, node.operands[arg.operand], shape)
             reads.append((o.name, arg.operand, arg.field, view))
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
@@ -97,13 +97,14 @@ def compile_views(node: EinSum) -> Runner | None:
     return run
 
 
-def _is_plain(node: EinSum, expr: Expr) -> bool:
+def is_plain(node: EinSum, expr: Expr) -> bool:
+    """True for literals and for operand values that can be viewed."""
     if isinstance(expr, Value):
         return len(set(node.operands[expr.operand].labels)) <= len(_LETTERS)
     return isinstance(expr, Const)
 
 
-def _spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
+def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | None:
     """The operand as an array over all keys, repeated along those it does not have."""
     held = [k for k in node.keys if k in operand.labels]
     view = reading(node, operand, held)
@@ -111,10 +112,10 @@ def _spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | No
         return view
     lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
 
-    def spread(array: np.ndarray) -> np.ndarray:
+    def repeat(array: np.ndarray) -> np.ndarray:
         return np.broadcast_to((array if view is None else view(array))[lift], shape)
 
-    return spread
+    return repeat
 
 
 VIEWS = Kernel(

@@ -15,6 +15,7 @@ from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand,
 from einsql.errors import DataError
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, contraction, vector
 from einsql.kernels.contraction import CONTRACTION
+from einsql.kernels.maps import MAPS
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
@@ -93,9 +94,25 @@ def copies(draw: st.DrawFn) -> Case:
     return Case(EinSum(axes, tuple(operands), TRUE, tuple(keys), tuple(outputs)), tuple(arrays))
 
 
+@st.composite
+def operations(draw: st.DrawFn) -> Case:
+    """Element-wise nodes that are one float operation."""
+    axes = draw(_axes())
+    dtype = draw(st.sampled_from((F, D, H)))
+    operands, arrays = draw(_operands(axes, (dtype,), 2))
+    other = Value(0, "y", dtype) if draw(st.booleans()) else Const(0.5, dtype)
+    args: list[Expr] = [Value(len(operands) - 1, "x", dtype), other]
+    fn = draw(st.sampled_from(("add", "sub", "mul", "div")))
+    output = Output("s", (Call(fn, tuple(draw(st.permutations(args))), dtype),), dtype)
+    keys = draw(st.permutations([a.label for a in axes]))
+    node = EinSum(axes, tuple(operands), TRUE, tuple(keys), (output,))
+    return Case(node, tuple(arrays), inexact=True)  # the reference divides in DOUBLE
+
+
 EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     VIEWS.name: (copies(), 100),
     CONTRACTION.name: (products(), 300),
+    MAPS.name: (operations(), 100),
     VECTOR.name: (cases(), 400),
     "loops": (products(), 3),  # has a test file of its own
 }
@@ -138,6 +155,17 @@ def test_contraction_in_chunks(case: Case) -> None:
         runner = CONTRACTION.match(case.node)
     assert runner is not None
     check(case, runner)
+
+
+@settings(SETTINGS, max_examples=100)
+@given(products())
+def test_flat_contractions(case: Case) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "FLAT", 0)
+        patch.setattr(contraction, "WIDE", 0)
+        runner = CONTRACTION.match(case.node)
+        assert runner is not None
+        check(case, runner)
 
 
 def _matmul(dtype: DType, *more: Output) -> EinSum:
