@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from einsql.algebra import SCALARS, Interval, cast_interval
-from einsql.einsum import Call, Const, Expr, Label
+from einsql.algebra import SCALARS, Interval, cast_failure, cast_interval
+from einsql.einsum import Call, Const, Expr, Label, subexpressions
 from einsql.schema import DType
 
 
@@ -48,3 +48,23 @@ def never_overflows(expr: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
         return False
     lo, hi = expr.dtype.range
     return lo <= raw[0] and raw[1] <= hi
+
+
+def fits(found: Interval, lo: int, hi: int) -> bool:
+    """True if a known interval lies within inclusive bounds."""
+    return found is not None and lo <= found[0] and found[1] <= hi
+
+
+def can_raise(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    """False only if evaluating the expression at any point provably raises nothing."""
+    return any(isinstance(e, Call) and _call_can_raise(e, bounds) for e in subexpressions(expr))
+
+
+def _call_can_raise(e: Call, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    source = e.args[0].dtype
+    if e.fn == "cast":
+        if cast_failure(source, e.dtype) is None:
+            return False
+        inner = interval(e.args[0], bounds) if source.is_integer else None
+        return not (e.dtype.is_integer and fits(inner, *e.dtype.range))
+    return source in SCALARS[e.fn].fails and not never_overflows(e, bounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from einsql.algebra import REDUCTIONS, SCALARS, Interval, cast_failure
+from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -24,7 +24,9 @@ from einsql.einsum import (
     subexpressions,
     walk,
 )
-from einsql.intervals import interval, never_overflows
+from einsql.intervals import can_raise as can_raise
+from einsql.intervals import fits as fits
+from einsql.intervals import interval
 from einsql.schema import DType
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -43,26 +45,6 @@ def key(value: int) -> Const:
 def cast(expr: Expr, dtype: DType) -> Expr:
     """The expression in another type."""
     return expr if expr.dtype is dtype else Call("cast", (expr,), dtype)
-
-
-def can_raise(expr: Expr, bounds: Bounds) -> bool:
-    """False only if evaluating the expression at any point provably raises nothing."""
-    return any(isinstance(e, Call) and _call_can_raise(e, bounds) for e in subexpressions(expr))
-
-
-def _call_can_raise(e: Call, bounds: Bounds) -> bool:
-    source = e.args[0].dtype
-    if e.fn == "cast":
-        if cast_failure(source, e.dtype) is None:
-            return False
-        inner = interval(e.args[0], bounds) if source.is_integer else None
-        return not (e.dtype.is_integer and fits(inner, *e.dtype.range))
-    return source in SCALARS[e.fn].fails and not never_overflows(e, bounds)
-
-
-def fits(found: Interval, lo: int, hi: int) -> bool:
-    """True if a known interval lies within inclusive bounds."""
-    return found is not None and lo <= found[0] and found[1] <= hi
 
 
 def is_pointwise(node: EinSum) -> bool:

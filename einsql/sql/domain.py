@@ -2,7 +2,8 @@
 
 A condition that is an equality of keys merges labels, a comparison of a key with a
 constant narrows its bounds, an equality of a key with an expression makes the label
-derived (a gather or an index computation), and the rest becomes the guard.
+derived (a gather or an index computation), and the rest becomes the guard. A definition
+that may raise is evaluated only where the conditions known before it hold.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from einsql.einsum import (
     Operand,
     Output,
     Value,
+    call,
     conj,
     conjuncts,
     labels_of,
     operands_of,
     relabel,
 )
-from einsql.intervals import interval
+from einsql.intervals import can_raise, interval
 from einsql.schema import PRESENT, DType
 
 
@@ -159,14 +161,13 @@ class Domain:
     def reach(self, expr: Expr) -> set[str]:
         """Labels an expression depends on, through definitions."""
         found: set[str] = set()
-        todo = {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
+        todo = self._direct(expr)
         while todo:
             label = todo.pop()
             found.add(label)
             define = self.defines.get(label)
             if define is not None:
-                new = {self.find(n) for n in labels_of(define)} | self._indexes(define)
-                todo |= new - found
+                todo |= self._direct(define) - found
         return found
 
     def _indexes(self, expr: Expr) -> set[str]:
@@ -225,11 +226,10 @@ class Domain:
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
         """Builds the EinSum over this domain; outputs may use raw labels."""
+        guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
         order = self._ordered()
-        axes = tuple(
-            Axis(n, *self.axes[n], None if d is None else self.canonical(d))
-            for n, d in ((n, self.defines.get(n)) for n in order)
-        )
+        defines = self._protected(order, guard)
+        axes = tuple(Axis(n, *self.axes[n], defines.get(n)) for n in order)
         operands = tuple(
             Operand(o.source, tuple(self.find(n) for n in o.labels)) for o in self.operands
         )
@@ -243,22 +243,43 @@ class Domain:
             )
             for o in outputs
         )
-        guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
         return EinSum(axes, operands, guard, tuple(keys), changed)
 
     def _ordered(self) -> list[str]:
-        """Free labels first, then derived ones after what they depend on."""
+        """Free labels first, then derived ones after what they depend on.
+
+        Definitions that may raise come as late as possible: the more is known before them.
+        """
         order = self.free
         waiting = [n for n in self.axes if n in self.defines]
         while waiting:
-            ready = [n for n in waiting if self._direct(n) <= set(order)]
-            order += ready
-            waiting = [n for n in waiting if n not in ready]
+            ready = [n for n in waiting if self._direct(self.defines[n]) <= set(order)]
+            order += [n for n in ready if not self._may_raise(n)] or ready
+            waiting = [n for n in waiting if n not in order]
         return order
 
-    def _direct(self, label: str) -> set[str]:
-        define = self.defines[label]
-        return {self.find(n) for n in labels_of(define)} | self._indexes(define)
+    def _may_raise(self, label: str) -> bool:
+        return can_raise(self.canonical(self.defines[label]), self.bounds())
+
+    def _direct(self, expr: Expr) -> set[str]:
+        """Labels an expression reads itself or through the operands it reads."""
+        return {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
+
+    def _protected(self, order: list[str], guard: Expr) -> dict[str, Expr]:
+        """Definitions, those that may raise only where the guard's earlier terms hold."""
+        terms = list(conjuncts(guard))
+        found: dict[str, Expr] = {}
+        for n, label in enumerate(order):
+            if label not in self.defines:
+                continue
+            define = self.canonical(self.defines[label])
+            if self._may_raise(label):
+                known = conj(*(t for t in terms if self._direct(t) <= set(order[:n])))
+                if known != TRUE:  # elsewhere no point exists, so any number will do
+                    nothing = Const(0, define.dtype)
+                    define = call("if", define.dtype, known, define, nothing)
+            found[label] = define
+        return found
 
 
 FAR = 2**40
