@@ -1,8 +1,9 @@
 """Aggregates, spelled with the algebra's base reductions over a domain.
 
-COUNT is a SUM of ones, AVG a SUM over a COUNT, VARIANCE a second pass over the squared
-distances from the mean and LOGSUMEXP a second pass of EXP(x - max), so partial results
-merge exactly as the base reductions do. Presence and validity are BOOL_OR outputs.
+COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers), VARIANCE
+a second pass over the squared distances from the mean and LOGSUMEXP a second pass of
+EXP(x - max), so partial results merge exactly as the base reductions do. Presence and
+validity are BOOL_OR outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from einsql.einsum import (
-    FALSE,
     TRUE,
     Const,
     EinSum,
@@ -24,9 +24,20 @@ from einsql.einsum import (
     renumber,
 )
 from einsql.errors import ProgrammingError
+from einsql.intervals import fits
 from einsql.schema import PRESENT, DType
 from einsql.sql.domain import Domain
-from einsql.sql.typed import Decimal, Typed, apply, choose, convert
+from einsql.sql.typed import (
+    NULL,
+    Decimal,
+    Typed,
+    apply,
+    cast_expr,
+    choose,
+    convert,
+    protected,
+    scale_of,
+)
 
 AGGREGATES: dict[type[exp.Expr] | str, str] = {
     exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
@@ -72,15 +83,13 @@ class Aggregation:
         """
         selected = conj(where, *(a.valid for a in args))
         if any(a.type is None for a in args):
-            return (
-                Typed(Const(0, DType.BIGINT), DType.BIGINT)
-                if name == "count"
-                else Typed(Const(0, DType.INTEGER), DType.INTEGER, FALSE)
-            )
+            return _of_null(name, args[0])
         if name == "count":
             return self._count(selected)
         if name == "count_if":
             return self._count(conj(selected, convert(args[0], DType.BOOLEAN).value))
+        if name == "avg" and _is_exact(args[0]):
+            return self._exact_average(args[0], selected)
         if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
             return self._float_statistic(name, args[0], selected)
         return self._base(name, args, selected)
@@ -124,11 +133,7 @@ class Aggregation:
         return convert(t, DType.BIGINT), DType.BIGINT
 
     def _count(self, selected: Expr) -> Typed:
-        one = Const(1, DType.BIGINT)
-        return Typed(
-            Value(0, self._output("sum", (one,), DType.BIGINT, selected), DType.BIGINT),
-            DType.BIGINT,
-        )
+        return Typed(self._whole_sum(Const(1, DType.BIGINT), selected), DType.BIGINT)
 
     def _found(self, selected: Expr) -> Expr:
         """Whether any selected point exists; TRUE for groups with nothing filtered."""
@@ -136,6 +141,40 @@ class Aggregation:
             return TRUE
         flag = self._output("bool_or", (TRUE,), DType.BOOLEAN, selected)
         return Value(0, flag, DType.BOOLEAN)
+
+    def _exact_average(self, t: Typed, selected: Expr) -> Typed:
+        """AVG of integers or decimals: the exact sum over the count, rounded at the end."""
+        raw = convert(t, Decimal(scale_of(t.type))).value
+        count, found = self._count(selected), self._found(selected)
+        divisor = cast_expr(count.value, DType.DOUBLE)
+        if fits(self.domain.interval(t.value), *DType.INTEGER.range):
+            total = cast_expr(self._whole_sum(raw, selected), DType.DOUBLE)
+            mean = call("div", DType.DOUBLE, total, divisor)
+        else:
+            mean = self._wide_average(raw, count.value, selected)
+        unit = Const(float(10 ** scale_of(t.type)), DType.DOUBLE)
+        if unit.value != 1:
+            mean = call("div", DType.DOUBLE, mean, unit)
+        return Typed(protected(mean, found), DType.DOUBLE, found)
+
+    def _wide_average(self, value: Expr, count: Expr, selected: Expr) -> Expr:
+        """The mean as an integer and a fraction, from sums of high and low halves.
+
+        A SUM of BIGINTs may exceed BIGINT; the sums of value // 2^32 and value % 2^32 do
+        not, and (h·2^32 + l) / n = (h // n)·2^32 + ((h % n)·2^32 + l) / n.
+        """
+        half = Const(2**32, DType.BIGINT)
+        high = self._whole_sum(_whole("idiv", value, half), selected)
+        low = self._whole_sum(_whole("mod", value, half), selected)
+        rest = _whole("add", _whole("mul", _whole("mod", high, count), half), low)
+        quotient = _whole("mul", _whole("idiv", high, count), half)
+        whole = _whole("add", quotient, _whole("idiv", rest, count))
+        part = [cast_expr(e, DType.DOUBLE) for e in (_whole("mod", rest, count), count)]
+        fraction = call("div", DType.DOUBLE, *part)
+        return call("add", DType.DOUBLE, cast_expr(whole, DType.DOUBLE), fraction)
+
+    def _whole_sum(self, value: Expr, selected: Expr) -> Expr:
+        return Value(0, self._output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
 
     def _float_statistic(self, name: str, t: Typed, selected: Expr) -> Typed:
         if t.type is DType.BOOLEAN:
@@ -153,7 +192,6 @@ class Aggregation:
         found = self._found(selected)
         if name == "avg":
             return Typed(mean.value, real, found)
-
         centre = call("sub", real, x.value, _first_pass(mean.value))
         square = call("mul", real, centre, centre)
         spread = Value(1, self._second("sum", square, real, selected), real)
@@ -165,11 +203,12 @@ class Aggregation:
         result = apply("div", [Typed(spread, real), convert(degrees, real)], stays)
         if name.startswith("stddev"):
             result = apply("sqrt", [result], stays)
-        enough = found
+        several = call("lt", DType.BOOLEAN, Const(1, DType.BIGINT), count.value)
         if sample:
-            several = call("lt", DType.BOOLEAN, Const(1, DType.BIGINT), count.value)
-            enough = conj(found, several)
-        return Typed(result.value, real, enough)
+            return Typed(result.value, real, conj(found, several))
+        # One row has no spread, even where its distance to itself is NaN.
+        alone = Typed(Const(0.0, real), real)
+        return Typed(choose(several, result, alone, real).value, real, found)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
         top = Value(0, self._output("max", (x.value,), real, selected), real)
@@ -197,7 +236,7 @@ class Aggregation:
     def finish(self) -> list[EinSum]:
         """The first pass and, if an aggregate needs one, the second."""
         outputs = list(self.outputs)
-        if self.grouped or not outputs:
+        if self.grouped:
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
         first = self.domain.node(self.keys, outputs)
         if not self.later:
@@ -209,6 +248,25 @@ class Aggregation:
             for o in self.later
         ]
         return [first, again.node(self.keys, outputs)]
+
+
+def _of_null(name: str, first: Typed) -> Typed:
+    """An aggregate of a bare NULL; COUNT alone is not NULL."""
+    if name == "count":
+        return Typed(Const(0, DType.BIGINT), DType.BIGINT)
+    if name in ("min", "max", "arg_min", "arg_max"):
+        return convert(NULL, first.type)
+    if name in ("bool_and", "bool_or"):
+        return convert(NULL, DType.BOOLEAN)
+    return convert(NULL, DType.BIGINT if name in ("sum", "count_if") else DType.DOUBLE)
+
+
+def _is_exact(t: Typed) -> bool:
+    return isinstance(t.type, Decimal) or (t.type is not None and t.type.is_integer)
+
+
+def _whole(fn: str, a: Expr, b: Expr) -> Expr:
+    return call(fn, DType.BIGINT, a, b)
 
 
 _FIRST_PASS = -1
