@@ -32,15 +32,14 @@ def project(
         NotSupportedError: A column is a DECIMAL.
     """
     shown: dict[int, str] = {}
-    bare = [domain.canonical(t.value) for _, t, _ in columns]
-    for n, value in enumerate(bare):
-        if not isinstance(value, Label) or columns[n][1].valid != TRUE:
+    whole = {n: domain.canonical(t.value) for n, (_, t, _) in enumerate(columns) if _is_key(t)}
+    for n, value in whole.items():
+        if not isinstance(value, Label) or value.name not in domain.free:
             continue
-        if value.name in domain.free and value.name not in shown.values():
+        if value.name not in shown.values():
             shown[n] = value.name
-    for n, value in enumerate(bare):
-        known = columns[n][1].valid == TRUE
-        shift = affine(value) if known and n not in shown else None
+    for n, value in whole.items():
+        shift = affine(value) if n not in shown else None
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
@@ -65,6 +64,11 @@ def project(
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
     return Relation(domain.node(keys, outputs), tuple(result))
+
+
+def _is_key(typed: Typed) -> bool:
+    """Whether a value can be a key: a DECIMAL is scaled, and a NULL stands for anything."""
+    return typed.type is DType.BIGINT and typed.valid == TRUE
 
 
 def _storable(typed: Typed, node: exp.Expr) -> Typed:
