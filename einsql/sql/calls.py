@@ -62,7 +62,10 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
         if isinstance(n, exp.Query | exp.Subquery):
             continue
         if isinstance(n, exp.Window):
-            call = n.this.this if isinstance(n.this, exp.Filter) else n.this
+            call = n.this
+            if isinstance(call, exp.Filter):
+                stack.append(call.expression)
+                call = call.this
             stack.extend(call.iter_expressions())
             stack.extend(n.args.get("partition_by") or [])
         elif is_aggregate(n):

@@ -53,6 +53,8 @@ class QueryBinder:
     notices: list[str] = field(default_factory=list)
     ctes: list[dict[str, Relation]] = field(default_factory=list)
     views: dict[str, Relation] = field(default_factory=dict)
+    joining: list[SelectBinder] = field(default_factory=list)
+    """The SELECTs whose FROM is being bound, outermost first."""
     depth: int = 0
     expansions: int = 0
 
@@ -166,16 +168,21 @@ class QueryBinder:
     def nested(self, run: Callable[[], Relation]) -> Relation:
         """Runs one level deeper; views and macros must not call themselves."""
         self.depth += 1
+        joining, self.joining = self.joining, []
         try:
             if self.depth > 32:
                 raise ProgrammingError("Views or macros refer to themselves")
             return run()
         finally:
             self.depth -= 1
+            self.joining = joining
 
     def bind_from(self, select: SelectBinder, node: exp.Select) -> None:
         """Adds the FROM items of a SELECT to its domain and scope."""
+        self.joining.append(select)
         try:
             bind_from(self, select, node)
         except Error as error:
             raise locate(error, node) from None
+        finally:
+            self.joining.pop()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Call, Const, Expr, Label, Output, Value, conj, labels_of, renumber
+from einsql.einsum import TRUE, Label, Value, conj, renumber
 from einsql.errors import Error, ProgrammingError
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
@@ -19,11 +20,13 @@ from einsql.sql.calls import (
     column_name,
     is_aggregate,
 )
-from einsql.sql.domain import Domain, affine
+from einsql.sql.domain import Domain
+from einsql.sql.grouping import Grouping, key_label
+from einsql.sql.items import Item, expand, find_alias, has_window, is_aggregated
 from einsql.sql.project import project
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Scope
-from einsql.sql.typed import Decimal, Typed, convert, truth
+from einsql.sql.typed import Typed, truth
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
@@ -39,23 +42,6 @@ _NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One SELECT item: its column name and its expression."""
-
-    name: str
-    node: exp.Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A GROUP BY item: its syntax, its value over the rows, and its value over the groups."""
-
-    node: exp.Expr
-    row_value: Expr
-    typed: Typed
-
-
 class SelectBinder:
     """Binds a SELECT; also the environment its expressions are bound in."""
 
@@ -64,18 +50,18 @@ class SelectBinder:
         self.parent = parent
         self.scope: Scope = Scope()
         self.domain = Domain()
-        self.rows = self.domain
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
         self.parameters: Sequence[object] = query.parameters
         self.correlated: dict[str, str] = {}
         """Label here → label of the enclosing SELECT that it stands for."""
-        self.groups: list[Group] = []
-        self.aggregates: dict[exp.Expr, Typed] = {}
-        self.grouped = False
-        self.select = exp.Select()
         self.items: list[Item] = []
-        self._aliases: list[str] = []
+        self.grouping: Grouping | None = None
+        """The rows and GROUP BY items, once the domain is that of the groups."""
+        self.aggregates: dict[exp.Expr, Typed] = {}
+        self._aliases: int | None = None
+        """How many of the items have aliases that may be used; None where none may."""
+        self._reads_own = self._reads_outer = False
 
     # ---- the SELECT, in the order SQL evaluates it
 
@@ -85,151 +71,102 @@ class SelectBinder:
         Raises:
             Error: Something is wrong or outside the fragment.
         """
-        for arg, present in select.args.items():
-            if present and arg not in _HANDLED:
-                name = _NAMES.get(arg, arg.upper())
-                at = present if isinstance(present, exp.Expr) else select
-                raise unsupported(name, at)
-        if select.args.get("kind"):
-            raise unsupported(f"SELECT AS {select.args['kind']}", select)
-        self.select = select
+        _check(select)
+        where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.query.bind_from(self, select)
-        self._bind_where(select)
-        self.items = self._expand(select)
+        self.items = expand(select, self.scope)
+        if where is not None:
+            self._require("WHERE", where.this)
         if self._is_grouped(select):
-            self._aggregate(select)
-        self.clause = "SELECT"
-        having, qualify = select.args.get("having"), select.args.get("qualify")
+            self._group(select)
         if having is not None:
-            if not self.grouped:
-                raise ProgrammingError(
-                    "HAVING needs a GROUP BY or an aggregate", position=position(having)
-                )
-            self.domain.require(truth(ScalarBinder(self).condition(having.this)))
-        binder = ScalarBinder(self)
+            self._require("HAVING", having.this)
         columns = []
-        for item in self.items:
-            columns.append((item.name, binder.bind(item.node), item.node))
-            self._aliases.append(item.name)
+        for n, item in enumerate(self.items):
+            with self._within("SELECT", n):
+                columns.append((item.name, ScalarBinder(self).bind(item.node), item.node))
         if qualify is not None:
-            self.domain.require(truth(binder.condition(qualify.this)))
+            if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
+                raise ProgrammingError(
+                    "QUALIFY needs a window", hint="Write WHERE.", position=position(qualify)
+                )
+            self._require("QUALIFY", qualify.this)
         return project(self.domain, columns, self.correlated)
 
-    def _bind_where(self, select: exp.Select) -> None:
-        where = select.args.get("where")
-        if where is not None:
-            self.clause = "WHERE"
-            self.domain.require(truth(ScalarBinder(self).condition(where.this)))
+    def _require(self, clause: str, condition: exp.Expr) -> None:
+        with self._within(clause, len(self.items)):
+            self.domain.require(truth(ScalarBinder(self).condition(condition)))
 
-    def _expand(self, select: exp.Select) -> list[Item]:
-        items: list[Item] = []
-        for node in select.expressions:
-            star = node.this if isinstance(node, exp.Column) else node
-            if isinstance(star, exp.Star):
-                table = node.table if isinstance(node, exp.Column) else None
-                items += self._expand_star(star, table or None, node)
-            elif isinstance(node, exp.Alias):
-                items.append(Item(node.alias, node.this))
-            else:
-                items.append(Item(column_name(node), node))
-        if not items:
-            raise ProgrammingError("SELECT * found no columns", position=position(select))
-        return items
-
-    def _expand_star(self, star: exp.Star, table: str | None, at: exp.Expr) -> list[Item]:
-        dropped = {e.name.lower() for e in star.args.get("except_") or []}
-        replaced = {e.alias.lower(): e.this for e in star.args.get("replace") or []}
-        renamed = {e.this.name.lower(): e.alias for e in star.args.get("rename") or []}
-        items: list[Item] = []
-        seen: set[str] = set()
+    @contextmanager
+    def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
+        """Binds in a clause where the aliases of the first items may be used."""
+        before = self.clause, self._aliases
+        self.clause, self._aliases = clause, aliases
         try:
-            for s in self.scope.sources:
-                if table is not None and s.alias.lower() != table.lower():
-                    continue
-                for name, _ in s.columns:
-                    low = name.lower()
-                    seen.add(low)
-                    if low in dropped or (table is None and low in s.merged):
-                        continue
-                    column = exp.column(
-                        exp.to_identifier(name, quoted=True),
-                        exp.to_identifier(s.alias, quoted=True),
-                    )
-                    items.append(Item(renamed.get(low, name), replaced.get(low, column)))
-            if table is not None and not seen:
-                raise self.scope.unknown("*", table)
-            for name in (*dropped, *replaced, *renamed):
-                if name not in seen:
-                    raise self.scope.unknown(name, table)
-        except Error as error:
-            raise locate(error, at) from None
-        return items
+            yield
+        finally:
+            self.clause, self._aliases = before
 
     # ---- grouping
 
     def _is_grouped(self, select: exp.Select) -> bool:
-        nodes = [i.node for i in self.items]
-        having = select.args.get("having")
-        if having is not None:
-            nodes.append(having.this)
-        return select.args.get("group") is not None or any(aggregates_in(n) for n in nodes)
+        if select.args.get("group") is not None or select.args.get("having") is not None:
+            return True
+        qualify = select.args.get("qualify")
+        nodes = [i.node for i in self.items] + ([] if qualify is None else [qualify.this])
+        return any(aggregates_in(n) for n in nodes)
 
-    def _aggregate(self, select: exp.Select) -> None:
+    def _group(self, select: exp.Select) -> None:
+        """Goes from the rows to the groups: one point for each key, with its aggregates."""
         group = select.args.get("group")
-        self.clause = "GROUP BY"
-        keys: list[str] = [] if group is None else self._group_keys(group)
-        keys += [k for k in self.correlated if k not in keys]
-        grouped = group is not None
-        aggregation = Aggregation(self.domain, tuple(keys), grouped, self.float_stays)
-        self.clause = "an aggregate"
-        binder = ScalarBinder(self)
-        having = select.args.get("having")
-        nodes = [i.node for i in self.items] + ([] if having is None else [having.this])
-        for node in nodes:
-            for call in aggregates_in(node):
-                self.aggregates[call] = self._bind_aggregate(aggregation, binder, call)
-        passes = aggregation.finish()
-        bounds = {k: self.domain.axes[k] for k in keys}
-        self.rows = self.domain
-        self.domain = Domain(bounds, outer=frozenset(self.correlated))
-        self.domain.attach(passes[0], tuple(keys))
-        for later in passes[1:]:
-            self.domain.lookup(later, tuple(keys))
-        self.grouped = True
+        grouping = Grouping(self.domain, self.scope, self.float_stays, self.parameters)
+        labels = [] if group is None else self._group_keys(grouping, group)
+        aggregation = Aggregation(self.domain, (), group is not None, self.float_stays)
+        for n, item in enumerate(self.items):
+            self._bind_aggregates(aggregation, item.node, n)
+        for clause in ("having", "qualify"):
+            if select.args.get(clause) is not None:
+                self._bind_aggregates(aggregation, select.args[clause].this, None)
+        # Only now is every label of the outer SELECT known that the aggregates depend on.
+        keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+        axes = {k: self.domain.axes[k] for k in keys}
+        groups = Domain(axes, outer=frozenset(self.correlated))
+        if aggregation.grouped or aggregation.outputs:
+            first, *later = aggregation.finish()
+            groups.attach(first, keys)
+            for node in later:
+                groups.lookup(node, keys)
+        self.domain, self.grouping = groups, grouping
 
-    def _group_keys(self, group: exp.Group) -> list[str]:
+    def _group_keys(self, grouping: Grouping, group: exp.Group) -> list[str]:
         for arg in ("grouping_sets", "cube", "rollup", "totals"):
             if group.args.get(arg):
                 raise unsupported(arg.replace("_", " ").upper(), group)
-        nodes = list(group.expressions)
+        nodes: list[tuple[exp.Expr, int | None]] = [(n, None) for n in group.expressions]
         if group.args.get("all"):
             nodes = [
-                i.node
-                for i in self.items
-                if not aggregates_in(i.node) and not i.node.find(exp.Window)
+                (item.node, n)
+                for n, item in enumerate(self.items)
+                if not is_aggregated(self.items, n) and not has_window(item.node)
             ]
-        keys: list[str] = []
-        for node in nodes:
-            node = self._resolve_group(node)
-            bound = ScalarBinder(self).bind(node)
-            label = self._group_label(node, bound)
-            if label is None:
-                continue
-            value: Expr = Label(label)
-            if bound.type is DType.BOOLEAN:
-                value = Call("eq", (value, Const(1, DType.BIGINT)), DType.BOOLEAN)
-            elif isinstance(bound.type, DType) and not isinstance(bound.value, Label):
-                value = value if bound.type is DType.BIGINT else Call("cast", (value,), bound.type)
-            original = self.domain.canonical(bound.value)
-            self.groups.append(Group(node, original, Typed(value, bound.type)))
-            if label not in keys:
-                keys.append(label)
-        return keys
+        labels: list[str] = []
+        for node, aliases in nodes:
+            node, aliases = self._resolve_group(node, aliases)
+            with self._within("GROUP BY", aliases):
+                bound = ScalarBinder(self).bind(node)
+            label = grouping.add(node, bound, self.query.catalog.probe)
+            if label is not None:
+                labels.append(label)
+        return labels
 
-    def _resolve_group(self, node: exp.Expr) -> exp.Expr:
-        """Ordinals and aliases of SELECT items stand for the items."""
+    def _resolve_group(self, node: exp.Expr, aliases: int | None) -> tuple[exp.Expr, int | None]:
+        """Ordinals and aliases of SELECT items stand for the items.
+
+        Returns:
+            The expression, and how many items' aliases it may use.
+        """
         if isinstance(node, exp.Paren):
-            return self._resolve_group(node.this)
+            return self._resolve_group(node.this, aliases)
         if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
             index = int(node.name) - 1
             if not 0 <= index < len(self.items):
@@ -238,59 +175,29 @@ class SelectBinder:
                     hint=f"There are {len(self.items)}.",
                     position=position(node),
                 )
-            return self.items[index].node
+            return self.items[index].node, index
         if isinstance(node, exp.Column) and not node.table:
             try:
                 known = self.scope.find(node.name, None)
             except Error as error:
                 raise locate(error, node) from None
-            if known is None:
-                for item in self.items:
-                    if item.name.lower() == node.name.lower():
-                        return item.node
-        return node
+            found = find_alias(self.items, node.name)
+            if known is None and found is not None:
+                return self.items[found].node, found
+        return node, aliases
 
-    def _group_label(self, node: exp.Expr, bound: Typed) -> str | None:
-        value = self.domain.canonical(bound.value)
-        if isinstance(value, Label):
-            return value.name
-        if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
-            self.groups.append(Group(node, value, bound))
-            return None
-        if bound.valid != TRUE:
-            raise unsupported("GROUP BY of a value that may be NULL", node)
-        if isinstance(bound.type, Decimal) or bound.type is None or bound.type.is_float:
-            name = "NULL" if bound.type is None else bound.type.value
-            raise unsupported(f"GROUP BY of a {name}", node, "Group by an integer expression.")
-        wide = convert(bound, DType.BIGINT).value
-        shift = affine(wide)
-        if shift is not None and self._may_rekey(shift[0]):
-            return self.domain.rekey(*shift, hint=column_name(node))
-        lo, hi = self._bounds(wide)
-        return self.domain.derive(column_name(node), wide, lo, hi)
+    def _bind_aggregates(
+        self, aggregation: Aggregation, node: exp.Expr, aliases: int | None
+    ) -> None:
+        with self._within("an aggregate", aliases):
+            for call in aggregates_in(node):
+                self._reads_own = self._reads_outer = False
+                self.aggregates[call] = self._bind_aggregate(aggregation, call)
+                if self._reads_outer and not self._reads_own:
+                    raise unsupported("An aggregate of columns of the outer SELECT alone", call)
 
-    def _may_rekey(self, label: str) -> bool:
-        taken = any(label in labels_of(g.row_value) for g in self.groups)
-        return label in self.domain.free and label not in self.correlated and not taken
-
-    def _bounds(self, value: Expr) -> tuple[int, int]:
-        """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
-        found = self.domain.interval(value)
-        if found is not None and found[1] - found[0] < 2**20:  # no mere range of a type
-            return found[0], found[1] + 1
-        outputs = [
-            Output("lo", (value,), DType.BIGINT, "min"),
-            Output("hi", (value,), DType.BIGINT, "max"),
-            Output("some", (TRUE,), DType.BOOLEAN, "bool_or"),
-        ]
-        return self.query.catalog.probe(self.domain.node((), outputs))
-
-    def _bind_aggregate(
-        self,
-        aggregation: Aggregation,
-        binder: ScalarBinder,
-        call: exp.Expr,
-    ) -> Typed:
+    def _bind_aggregate(self, aggregation: Aggregation, call: exp.Expr) -> Typed:
+        binder = ScalarBinder(self)
         where = None
         if isinstance(call, exp.Filter):
             call, where = call.this, call.expression.this
@@ -306,48 +213,60 @@ class SelectBinder:
 
     def match(self, node: exp.Expr) -> Typed | None:
         """GROUP BY items and bound aggregates, once grouping is done."""
-        if not self.grouped:
+        if self.grouping is None:
             return None
         if is_aggregate(node) and node in self.aggregates:
             return self.aggregates[node]
-        for group in self.groups:
-            if node == group.node:
-                return group.typed
-        return None
+        return self.grouping.match(node)
 
     def column(self, node: exp.Column) -> Typed:
         """Resolves a column here, as a SELECT alias, or as a key of the outer SELECT."""
         name, table = node.name, node.table or None
         found = self.scope.find(name, table)
-        if found is None and table is None and self.clause in ("SELECT", "WHERE"):
-            for item in self._visible_aliases():
-                if item.name.lower() == name.lower():
-                    return ScalarBinder(self).bind(item.node)
+        if found is not None:
+            self._reads_own = True
+            if self.grouping is None:
+                return found
+            grouped = self.grouping.column(found)
+            if grouped is not None:
+                return grouped
+        # In HAVING alone an alias hides a column that is not grouped by.
+        if table is None and (found is None or self.clause == "HAVING"):
+            alias = self._alias(name)
+            if alias is not None:
+                return alias
         if found is None:
             return self._outer(node, name, table)
-        if not self.grouped:
-            return found
-        value = self.rows.canonical(found.value)
-        for group in self.groups:
-            if group.row_value == value:
-                return group.typed
+        assert self.grouping is not None
+        if not self.grouping.groups and not self.aggregates:
+            raise ProgrammingError(f'HAVING needs a GROUP BY with "{name}", or an aggregate of it')
         raise ProgrammingError(
             f'Column "{name}" must be in GROUP BY or inside an aggregate',
             hint=f"Write GROUP BY {name} (or GROUP BY ALL), or MIN({name}).",
         )
 
-    def _visible_aliases(self) -> list[Item]:
-        """Aliases an expression may use: all in WHERE, the earlier ones in SELECT."""
-        if self.clause == "SELECT":
-            return [i for i in self.items if i.name in self._aliases]
-        nodes = [e for e in self.select.expressions if isinstance(e, exp.Alias)]
-        return [Item(e.alias, e.this) for e in nodes]
+    def _alias(self, name: str) -> Typed | None:
+        """The item of an alias; items see the aliases of earlier ones only."""
+        found = None if self._aliases is None else find_alias(self.items, name)
+        if found is None or self._aliases is None:
+            return None
+        if found >= self._aliases:
+            raise ProgrammingError(
+                f'"{name}" is the alias of a later item', hint="Put that item first."
+            )
+        with self._within(self.clause, found):
+            return ScalarBinder(self).bind(self.items[found].node)
 
     def _outer(self, node: exp.Column, name: str, table: str | None) -> Typed:
         if self.parent is None or not self.parent.knows(name, table):
+            if any(around.knows(name, table) for around in self.query.joining):
+                raise unsupported("A derived table that reads its neighbours (LATERAL)", node)
             raise self.scope.unknown(name, table)
-        outer = self.parent.domain.canonical(self.parent.column(node).value)
-        if not isinstance(outer, Label):
+        self._reads_outer = True
+        bound = self.parent.column(node)
+        outer = self.parent.domain.canonical(bound.value)
+        key = bound.type is DType.BIGINT and bound.valid == TRUE
+        if not isinstance(outer, Label) or not key:
             raise unsupported("A subquery that reads a value of the outer SELECT", node)
         for here, there in self.correlated.items():
             if there == outer.name:
@@ -358,8 +277,11 @@ class SelectBinder:
         return Typed(Label(here), DType.BIGINT)
 
     def knows(self, name: str, table: str | None) -> bool:
-        """True if this SELECT or one around it has the column."""
+        """True if this SELECT or one around it has the column, or an alias for a subquery."""
         if self.scope.find(name, table) is not None:
+            return True
+        aliases = table is None and self._aliases is not None and self.clause != "HAVING"
+        if aliases and find_alias(self.items, name) is not None:
             return True
         return self.parent is not None and self.parent.knows(name, table)
 
@@ -372,7 +294,7 @@ class SelectBinder:
 
     def window(self, node: exp.Window) -> Typed:
         """Aggregates over the rows that share the partition keys, joined back."""
-        if self.clause != "SELECT":
+        if self.clause not in ("SELECT", "QUALIFY"):
             raise ProgrammingError(f"A window aggregate cannot stand in {self.clause}")
         for arg in ("order", "spec", "first"):
             if node.args.get(arg):
@@ -382,31 +304,23 @@ class SelectBinder:
         call = node.this
         if not is_aggregate(call):
             raise unsupported(f"The window function {column_name(call)}", node)
-        binder = ScalarBinder(self)
-        keys = tuple(
-            dict.fromkeys(
-                self._partition_label(p, binder.bind(p))
-                for p in node.args.get("partition_by") or []
-            )
-        )
-        aggregation = Aggregation(self.domain, keys, True, self.float_stays)
-        typed = self._bind_aggregate(aggregation, binder, call)
+        with self._within("a window", self._aliases):
+            labels = self._partition_labels(node.args.get("partition_by") or [])
+            aggregation = Aggregation(self.domain, (), True, self.float_stays)
+            typed = self._bind_aggregate(aggregation, call)
+        # Each row of the outer SELECT has rows, and windows over them, of its own.
+        keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
         numbers = {n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())}
         return replace(
             typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
         )
 
-    def _partition_label(self, node: exp.Expr, bound: Typed) -> str:
-        value = self.domain.canonical(bound.value)
-        if isinstance(value, Label):
-            return value.name
-        whole = isinstance(bound.type, DType) and (
-            bound.type.is_integer or bound.type is DType.BOOLEAN
-        )
-        if bound.valid != TRUE or not whole:
-            raise unsupported("PARTITION BY of a value that is no integer", node)
-        wide = convert(bound, DType.BIGINT).value
-        return self.domain.derive(column_name(node), wide, *self._bounds(wide))
+    def _partition_labels(self, nodes: Sequence[exp.Expr]) -> list[str]:
+        free = set(self.domain.free)
+        probe = self.query.catalog.probe
+        bound = [(node, ScalarBinder(self).bind(node)) for node in nodes]
+        found = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
+        return [label for label in found if label is not None]
 
     def subquery(self, node: exp.Expr) -> Typed:
         """A scalar subquery: an operand without keys, or keyed by the outer labels."""
@@ -421,7 +335,7 @@ class SelectBinder:
                 hint="Select one.",
             )
         keys = [k.name for k in relation.node.schema.keys]
-        if set(keys) != set(child.correlated) or (child.correlated and not child.grouped):
+        if set(keys) != set(child.correlated) or (child.correlated and child.grouping is None):
             raise unsupported(
                 "A subquery that may give several rows",
                 node,
@@ -439,3 +353,13 @@ class SelectBinder:
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
         return self.query.scalar_macro(name, args)
+
+
+def _check(select: exp.Select) -> None:
+    """Refuses the clauses that are no tensor work."""
+    for arg, present in select.args.items():
+        if present and arg not in _HANDLED:
+            at = present if isinstance(present, exp.Expr) else select
+            raise unsupported(_NAMES.get(arg, arg.upper()), at)
+    if select.args.get("kind"):
+        raise unsupported(f"SELECT AS {select.args['kind']}", select)

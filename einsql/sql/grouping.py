@@ -1,0 +1,161 @@
+"""GROUP BY and PARTITION BY: expressions become labels, and are known again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
+from einsql.errors import Error
+from einsql.schema import DType
+from einsql.sql.calls import column_name
+from einsql.sql.domain import Domain, affine
+from einsql.sql.scalar import ScalarBinder, unsupported
+from einsql.sql.scope import Scope
+from einsql.sql.typed import Decimal, Typed, convert
+
+Probe = Callable[[EinSum], tuple[int, int]]
+"""Finds `[lo, hi)` of an expression in the data."""
+
+
+def key_label(
+    domain: Domain, bound: Typed, node: exp.Expr, clause: str, probe: Probe, fixed: set[str]
+) -> str | None:
+    """The label whose values are those of a key expression; None for a constant.
+
+    Args:
+        domain: Where the expression lives; it gets the label if there is none yet.
+        bound: The bound expression.
+        node: Its syntax.
+        clause: GROUP BY or PARTITION BY.
+        probe: Finds bounds that cannot be proven.
+        fixed: Free labels that must stay free.
+
+    Raises:
+        NotSupportedError: The expression is no integer, or may be NULL.
+    """
+    value = domain.canonical(bound.value)
+    exact = isinstance(bound.type, DType) and not bound.type.is_float
+    if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
+        return None
+    if bound.valid != TRUE:
+        raise unsupported(f"{clause} of a value that may be NULL", node)
+    if not exact:
+        name = "NULL" if bound.type is None else bound.type.value
+        raise unsupported(f"{clause} of a {name}", node, "Take an integer expression.")
+    if isinstance(value, Label):
+        return value.name
+    wide = convert(bound, DType.BIGINT).value
+    shift = affine(domain.canonical(wide))
+    if shift is not None and shift[0] in domain.free and shift[0] not in fixed | domain.outer:
+        return domain.rekey(*shift, hint=column_name(node))
+    return domain.derive(column_name(node), wide, *_bounds(domain, wide, probe))
+
+
+def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
+    """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
+    found = domain.interval(value)
+    if found is not None and found[1] - found[0] < 2**20:  # no mere range of a type
+        return found[0], found[1] + 1
+    outputs = [
+        Output("lo", (value,), DType.BIGINT, "min"),
+        Output("hi", (value,), DType.BIGINT, "max"),
+        Output("some", (TRUE,), DType.BOOLEAN, "bool_or"),
+    ]
+    return probe(domain.node((), outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A GROUP BY item: its syntax, its value over the rows, and its value over the groups."""
+
+    node: exp.Expr
+    row: Typed
+    typed: Typed
+
+
+@dataclass
+class Grouping:
+    """The GROUP BY items of a SELECT, and its rows before they were grouped."""
+
+    rows: Domain
+    scope: Scope
+    float_stays: bool
+    parameters: Sequence[object]
+    groups: list[Group] = field(default_factory=list)
+
+    def add(self, node: exp.Expr, bound: Typed, probe: Probe) -> str | None:
+        """Groups by an expression; returns the label of its key, None for a constant."""
+        row = self._row(bound)
+        taken = {name for g in self.groups for name in labels_of(g.row.value)}
+        label = key_label(self.rows, bound, node, "GROUP BY", probe, taken)
+        typed = bound if label is None else _from_key(label, bound)
+        self.groups.append(Group(node, row, typed))
+        return label
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """The value over the groups of an expression that is a GROUP BY item."""
+        for group in self.groups:
+            if node == group.node:
+                return group.typed
+        if type(node) not in {type(g.node) for g in self.groups}:
+            return None
+        try:
+            return self.column(ScalarBinder(self._environment()).bind(node))
+        except Error:  # it reads more than columns of the rows
+            return None
+
+    def column(self, bound: Typed) -> Typed | None:
+        """The value over the groups of a value over the rows that is grouped by."""
+        row = self._row(bound)
+        return next((g.typed for g in self.groups if g.row == row), None)
+
+    def _row(self, bound: Typed) -> Typed:
+        canonical = self.rows.canonical
+        return Typed(canonical(bound.value), bound.type, canonical(bound.valid))
+
+    def _environment(self) -> _Rows:
+        return _Rows(self.scope, self.float_stays, self.parameters)
+
+
+def _from_key(label: str, bound: Typed) -> Typed:
+    """A key's value in the type of the expression that was grouped by."""
+    value: Expr = Label(label)
+    assert isinstance(bound.type, DType)
+    if bound.type is DType.BOOLEAN:
+        value = Call("eq", (value, Const(1, DType.BIGINT)), DType.BOOLEAN)
+    elif bound.type is not DType.BIGINT:
+        value = Call("cast", (value,), bound.type)
+    return Typed(value, bound.type)
+
+
+@dataclass
+class _Rows:
+    """The rows before grouping, as an environment that knows their columns alone."""
+
+    scope: Scope
+    float_stays: bool
+    parameters: Sequence[object]
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        return None
+
+    def column(self, node: exp.Column) -> Typed:
+        found = self.scope.find(node.name, node.table or None)
+        if found is None:
+            raise self.scope.unknown(node.name, node.table or None)
+        return found
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        raise unsupported("An aggregate", node)
+
+    def window(self, node: exp.Window) -> Typed:
+        raise unsupported("A window", node)
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        raise unsupported("A subquery", node)
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        return None
