@@ -88,7 +88,9 @@ class SelectBinder:
         if qualify is not None:
             if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
                 raise ProgrammingError(
-                    "QUALIFY needs a window", hint="Write WHERE.", position=position(qualify)
+                    "QUALIFY needs a window",
+                    hint="WHERE filters rows, HAVING groups.",
+                    position=position(qualify),
                 )
             self._require("QUALIFY", qualify.this)
         return project(self.domain, columns, self.correlated)
@@ -167,11 +169,12 @@ class SelectBinder:
         """
         if isinstance(node, exp.Paren):
             return self._resolve_group(node.this, aliases)
-        if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
-            index = int(node.name) - 1
+        number = node.this if isinstance(node, exp.Neg) else node
+        if isinstance(number, exp.Literal) and not number.is_string and number.name.isdigit():
+            index = int(number.name) - 1 if number is node else -1
             if not 0 <= index < len(self.items):
                 raise ProgrammingError(
-                    f"GROUP BY {node.name} names no SELECT item",
+                    f"GROUP BY {node.sql()} names no SELECT item",
                     hint=f"There are {len(self.items)}.",
                     position=position(node),
                 )

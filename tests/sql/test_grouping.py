@@ -146,6 +146,7 @@ REFUSED: list[tuple[str, type[einsql.Error], str]] = [
     ("SELECT 1 + i, SUM(val) FROM a GROUP BY i + 1", einsql.ProgrammingError, "in GROUP BY"),
     ("SELECT i, SUM(val) AS val, SUM(SUM(val)) OVER () AS w FROM a GROUP BY i QUALIFY val > 1",
      einsql.ProgrammingError, "in GROUP BY"),
+    ("SELECT -1, COUNT(*) FROM a GROUP BY -1", einsql.ProgrammingError, "names no SELECT item"),
     # NULL is no key
     ("SELECT nullif(i, 1) AS n, COUNT(*) FROM a GROUP BY 1", einsql.NotSupportedError, "NULL"),
     ("SELECT COUNT(*) OVER (PARTITION BY nullif(i, 1)) FROM a", einsql.NotSupportedError, "NULL"),
@@ -186,17 +187,13 @@ def duck() -> duckdb.DuckDBPyConnection:
     return con
 
 
-def connect(jit: str = "never") -> einsql.Connection:
-    con = einsql.connect(config={"jit": jit})
+@pytest.fixture(scope="module")
+def ours() -> einsql.Connection:
+    con = einsql.connect(config={"jit": "never"})
     for name, (dims, array) in TENSORS.items():
         con.register(name, array, dims)
     con.execute(MASKED)
     return con
-
-
-@pytest.fixture(scope="module")
-def ours() -> einsql.Connection:
-    return connect()
 
 
 def bag(rows: list[tuple[object, ...]]) -> list[str]:
