@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.calls import aggregates_in, column_name
+from einsql.sql.calls import column_name, is_aggregate
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Scope
 
@@ -86,12 +86,12 @@ def find_alias(items: Sequence[Item], name: str) -> int | None:
 
 
 def within(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The nodes of an expression that belong to its own SELECT, not to a subquery."""
+    """The nodes of an expression; of a subquery only the topmost."""
     stack = [node]
     while stack:
         n = stack.pop()
+        yield n
         if not isinstance(n, exp.Query):
-            yield n
             stack.extend(n.iter_expressions())
 
 
@@ -100,11 +100,25 @@ def has_window(node: exp.Expr) -> bool:
     return any(isinstance(n, exp.Window) for n in within(node))
 
 
-def is_aggregated(items: Sequence[Item], n: int) -> bool:
-    """True if an item holds an aggregate, itself or through the alias of an earlier item."""
-    node = items[n].node
-    if aggregates_in(node):
-        return True
-    names = [c.name for c in within(node) if isinstance(c, exp.Column) and not c.table]
-    used = {m for name in names if (m := find_alias(items, name)) is not None and m < n}
-    return any(is_aggregated(items, m) for m in used)
+def keys_of_all(items: Sequence[Item], scope: Scope) -> list[int]:
+    """The items GROUP BY ALL means: those that read columns, and aggregate none of them."""
+    found: list[int] = []
+    for n in range(len(items)):
+        nodes = list(_meaning(items, n, scope))
+        aggregated = any(isinstance(x, exp.Window) or is_aggregate(x) for x in nodes)
+        if not aggregated and any(isinstance(x, exp.Column | exp.Query) for x in nodes):
+            found.append(n)
+    return found
+
+
+def _meaning(items: Sequence[Item], n: int, scope: Scope) -> Iterator[exp.Expr]:
+    """The nodes of an item, with those of earlier items in place of their aliases."""
+    for node in within(items[n].node):
+        named = None
+        plain = isinstance(node, exp.Column) and not node.table
+        if plain and all(s.get(node.name) is None for s in scope.sources):
+            named = find_alias(items, node.name)
+        if named is not None and named < n:
+            yield from _meaning(items, named, scope)
+        else:
+            yield node

@@ -22,7 +22,7 @@ from einsql.sql.calls import (
 )
 from einsql.sql.domain import Domain
 from einsql.sql.grouping import Grouping, key_label
-from einsql.sql.items import Item, expand, find_alias, has_window, is_aggregated
+from einsql.sql.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.project import project
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Scope
@@ -112,7 +112,7 @@ class SelectBinder:
     # ---- grouping
 
     def _is_grouped(self, select: exp.Select) -> bool:
-        if select.args.get("group") is not None or select.args.get("having") is not None:
+        if self._group_nodes(select) or select.args.get("having") is not None:
             return True
         qualify = select.args.get("qualify")
         nodes = [i.node for i in self.items] + ([] if qualify is None else [qualify.this])
@@ -120,17 +120,18 @@ class SelectBinder:
 
     def _group(self, select: exp.Select) -> None:
         """Goes from the rows to the groups: one point for each key, with its aggregates."""
-        group = select.args.get("group")
         grouping = Grouping(self.domain, self.scope, self.float_stays, self.parameters)
-        labels = [] if group is None else self._group_keys(grouping, group)
-        aggregation = Aggregation(self.domain, (), group is not None, self.float_stays)
+        nodes = self._group_nodes(select)
+        labels = [self._group_label(grouping, *node) for node in nodes]
+        aggregation = Aggregation(self.domain, (), bool(nodes), self.float_stays)
         for n, item in enumerate(self.items):
             self._bind_aggregates(aggregation, item.node, n)
         for clause in ("having", "qualify"):
             if select.args.get(clause) is not None:
                 self._bind_aggregates(aggregation, select.args[clause].this, None)
         # Only now is every label of the outer SELECT known that the aggregates depend on.
-        keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+        known = [label for label in labels if label is not None]
+        keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
         groups = Domain(axes, outer=frozenset(self.correlated))
         if aggregation.grouped or aggregation.outputs:
@@ -140,35 +141,27 @@ class SelectBinder:
                 groups.lookup(node, keys)
         self.domain, self.grouping = groups, grouping
 
-    def _group_keys(self, grouping: Grouping, group: exp.Group) -> list[str]:
+    def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
+        """What GROUP BY names, each with how many items' aliases it may use."""
+        group = select.args.get("group")
+        if group is None:
+            return []
         for arg in ("grouping_sets", "cube", "rollup", "totals"):
             if group.args.get(arg):
                 raise unsupported(arg.replace("_", " ").upper(), group)
-        nodes: list[tuple[exp.Expr, int | None]] = [(n, None) for n in group.expressions]
         if group.args.get("all"):
-            nodes = [
-                (item.node, n)
-                for n, item in enumerate(self.items)
-                if not is_aggregated(self.items, n) and not has_window(item.node)
-            ]
-        labels: list[str] = []
-        for node, aliases in nodes:
-            node, aliases = self._resolve_group(node, aliases)
-            with self._within("GROUP BY", aliases):
-                bound = ScalarBinder(self).bind(node)
-            label = grouping.add(node, bound, self.query.catalog.probe)
-            if label is not None:
-                labels.append(label)
-        return labels
+            return [(self.items[n].node, n) for n in keys_of_all(self.items, self.scope)]
+        return [self._resolve_group(node) for node in group.expressions]
 
-    def _resolve_group(self, node: exp.Expr, aliases: int | None) -> tuple[exp.Expr, int | None]:
-        """Ordinals and aliases of SELECT items stand for the items.
+    def _group_label(self, grouping: Grouping, node: exp.Expr, aliases: int | None) -> str | None:
+        with self._within("GROUP BY", aliases):
+            bound = ScalarBinder(self).bind(node)
+        return grouping.add(node, bound, self.query.catalog.probe)
 
-        Returns:
-            The expression, and how many items' aliases it may use.
-        """
+    def _resolve_group(self, node: exp.Expr) -> tuple[exp.Expr, int | None]:
+        """Ordinals and aliases of SELECT items stand for the items."""
         if isinstance(node, exp.Paren):
-            return self._resolve_group(node.this, aliases)
+            return self._resolve_group(node.this)
         number = node.this if isinstance(node, exp.Neg) else node
         if isinstance(number, exp.Literal) and not number.is_string and number.name.isdigit():
             index = int(number.name) - 1 if number is node else -1
@@ -187,7 +180,7 @@ class SelectBinder:
             found = find_alias(self.items, node.name)
             if known is None and found is not None:
                 return self.items[found].node, found
-        return node, aliases
+        return node, None
 
     def _bind_aggregates(
         self, aggregation: Aggregation, node: exp.Expr, aliases: int | None

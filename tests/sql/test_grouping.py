@@ -97,6 +97,12 @@ AGREE = [
     "SELECT i + 1 AS q, i AS q, COUNT(*) AS n FROM a GROUP BY q, i",
     "SELECT i, SUM(val) AS s, s + 1 AS t FROM a GROUP BY ALL",
     "SELECT i, i + 1 AS t, t + 1 AS u, SUM(val) AS s FROM a GROUP BY ALL",
+    # GROUP BY ALL of no columns groups nothing
+    "SELECT 5 AS x, x + 1 AS y, SUM(val) AS s FROM a WHERE i > 7 GROUP BY ALL",
+    "SELECT 5 AS x, i, SUM(val) AS s FROM a GROUP BY ALL",
+    "SELECT SUM(val) AS s FROM a WHERE i > 7 GROUP BY ALL",
+    "SELECT 5 AS x FROM a GROUP BY ALL",
+    "SELECT 5 AS x, SUM(val) AS s FROM a WHERE i > 7 GROUP BY x",
     # integers other than BIGINT are values
     "SELECT CAST(i AS INTEGER) AS k, val FROM t",
     "SELECT CAST(i AS INTEGER) AS k, SUM(val) AS s FROM a GROUP BY CAST(i AS INTEGER)",
