@@ -11,6 +11,7 @@ from einsql.errors import Error, ProgrammingError
 from einsql.sql.calls import column_name, is_aggregate
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Scope
+from einsql.sql.star import expand_star
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +37,26 @@ def expand(select: exp.Select, scope: Scope) -> list[Item]:
     for node in select.expressions:
         star = node.this if isinstance(node, exp.Column) else node
         if isinstance(star, exp.Star):
-            table = node.table if isinstance(node, exp.Column) else None
-            items += _expand_star(scope, star, table or None, node)
+            items += [Item(name, value) for name, value in expand_star(scope, node)]
         elif isinstance(node, exp.Alias):
             items.append(Item(node.alias, node.this, named=True))
         else:
-            items.append(Item(column_name(node), node))
+            items.append(Item(_name(node, scope), node))
     if not items:
         raise ProgrammingError("SELECT * found no columns", position=position(select))
     return items
 
 
-def _expand_star(scope: Scope, star: exp.Star, table: str | None, at: exp.Expr) -> list[Item]:
-    dropped = {e.name.lower() for e in star.args.get("except_") or []}
-    replaced = {e.alias.lower(): e.this for e in star.args.get("replace") or []}
-    renamed = {e.this.name.lower(): e.alias for e in star.args.get("rename") or []}
-    items: list[Item] = []
-    seen: set[str] = set()
-    try:
-        for s in scope.sources:
-            if table is not None and s.alias.lower() != table.lower():
-                continue
-            for name, _ in s.columns:
-                low = name.lower()
-                seen.add(low)
-                if low in dropped or (table is None and low in s.merged):
-                    continue
-                column = exp.column(
-                    exp.to_identifier(name, quoted=True),
-                    exp.to_identifier(s.alias, quoted=True),
-                )
-                items.append(Item(renamed.get(low, name), replaced.get(low, column)))
-        if table is not None and not seen:
-            raise scope.unknown("*", table)
-        for name in (*dropped, *replaced, *renamed):
-            if name not in seen:
-                raise scope.unknown(name, table)
-    except Error as error:
-        raise locate(error, at) from None
-    return items
+def _name(node: exp.Expr, scope: Scope) -> str:
+    """The name of an item without an alias; a column's is spelled as its table does."""
+    if isinstance(node, exp.Column):
+        try:
+            found = scope.resolve(node.name, node.table or None)
+        except Error as error:
+            raise locate(error, node) from None
+        if found is not None:
+            return found[0]
+    return column_name(node)
 
 
 def find_alias(items: Sequence[Item], name: str) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sqlglot import exp
@@ -12,9 +12,9 @@ from einsql.einsum import EinSum
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.macros import Macro, expand
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Column, Relation
+from einsql.sql.scope import Relation, deduplicated
 from einsql.sql.select import SelectBinder
-from einsql.sql.sources import bind_from, named_relation
+from einsql.sql.sources import alias_columns, bind_from, check_syntax, named_relation
 from einsql.sql.typed import Typed
 
 
@@ -65,10 +65,9 @@ class QueryBinder:
             Error: It is wrong, or outside the tensor fragment.
         """
         if isinstance(query, exp.Subquery):
-            for arg in ("order", "limit", "offset", "pivots", "sample"):
-                if query.args.get(arg):
-                    raise unsupported(arg.upper(), query)
-            return self.bind(query.this, parent)
+            check_syntax(query)
+            inner = query.this
+            return self.with_ctes(query, lambda: self.bind(inner, parent))
         if isinstance(query, exp.Select):
             select = query
             return self.with_ctes(query, lambda: SelectBinder(self, parent).bind(select))
@@ -81,34 +80,39 @@ class QueryBinder:
         clause = query.args.get("with_")
         if clause is None:
             return run()
+        check_syntax(clause)
         if clause.args.get("recursive"):
             raise unsupported("WITH RECURSIVE", clause)
         self.ctes.append({})
         try:
             for cte in clause.expressions:
+                check_syntax(cte)
                 name = cte.alias
                 if name.lower() in self.ctes[-1]:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
-                bound = self.bind(cte.this)
-                self.ctes[-1][name.lower()] = self.renamed(bound, cte.args.get("alias"), cte)
+                self.ctes[-1][name.lower()] = self.renamed(self.bind(cte.this), cte)
             return run()
         finally:
             self.ctes.pop()
 
-    def renamed(self, relation: Relation, alias: exp.Expr | None, at: exp.Expr) -> Relation:
-        """Renames columns by an alias list such as x(i, j); a shorter list names the first."""
-        names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
+    def renamed(self, relation: Relation, item: exp.Expr) -> Relation:
+        """Names columns by an item's alias, such as x(i, j), and makes the names distinct.
+
+        A shorter list names the first columns.
+
+        Raises:
+            ProgrammingError: The list is longer than the columns.
+        """
+        names = alias_columns(item)
         if len(names) > len(relation.columns):
             raise ProgrammingError(
                 f"{len(names)} column names for {len(relation.columns)} columns",
                 hint="Columns are " + ", ".join(c.name for c in relation.columns) + ".",
-                position=position(at),
+                position=position(item),
             )
-        columns = tuple(
-            Column(names[n] if n < len(names) else c.name, c.dtype, c.key, c.field)
-            for n, c in enumerate(relation.columns)
-        )
-        return Relation(relation.node, columns)
+        names += [c.name for c in relation.columns[len(names) :]]
+        columns = zip(deduplicated(names), relation.columns, strict=True)
+        return Relation(relation.node, tuple(replace(c, name=name) for name, c in columns))
 
     def named(self, name: str, at: exp.Expr) -> Relation:
         """Resolves a relation by name: WITH, then view, then tensor or array.

@@ -1,50 +1,109 @@
-"""FROM: tensors, subqueries, table functions and the joins between them."""
+"""FROM: tensors, subqueries, table functions and the joins between them.
+
+An item with the joins behind it is a tree, and commas stand between trees. NATURAL and
+USING see their own tree only; ON and the arguments of table functions also see what
+stands further left.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, Label
+from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import Error, ProgrammingError, suggest
 from einsql.schema import DType
 from einsql.sql.einsum_call import bind_einsum
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Relation, Source, read
-from einsql.sql.typed import Typed, apply, convert, truth
+from einsql.sql.scope import Relation, Scope, Source, deduplicated, read
+from einsql.sql.typed import Typed, apply, truth
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
     from einsql.sql.select import SelectBinder
 
-TABLE_FUNCTIONS = ("range", "einsum")
+TABLE_FUNCTIONS = ("range", "generate_series", "einsum")
+
+_ACCEPTED: dict[type[exp.Expr], set[str]] = {
+    exp.From: {"this"},
+    exp.Table: {"this", "alias", "joins", "db", "catalog"},
+    exp.Subquery: {"this", "alias", "joins", "with_"},
+    exp.TableAlias: {"this", "columns"},
+    exp.Join: {"this", "kind", "side", "method", "on", "using"},
+    exp.With: {"expressions", "recursive"},
+    exp.CTE: {"this", "alias", "materialized"},
+    exp.Star: {"except_", "replace", "rename"},
+}
+"""What may hang on a syntax node; sqlglot parses much more than einsql gives a meaning."""
+_NAMES = {
+    "sample": "TABLESAMPLE", "when": "AT (…)", "version": "FOR VERSION or TIMESTAMP",
+    "ordinality": "WITH ORDINALITY", "hints": "A table hint", "hint": "A join hint",
+    "pivots": "PIVOT", "key_expressions": "USING KEY", "ilike": "* ILIKE", "order": "ORDER BY",
+}  # fmt: skip
+
+
+def check_syntax(node: exp.Expr) -> None:
+    """Refuses a part of a FROM item, WITH or `*` that would be ignored.
+
+    Raises:
+        NotSupportedError: It names the part.
+    """
+    for arg, value in node.args.items():
+        if value and arg not in _ACCEPTED[type(node)]:
+            raise unsupported(_NAMES.get(arg, arg.upper().replace("_", " ")), node)
+
+
+def alias_columns(item: exp.Expr) -> list[str]:
+    """The column names of an alias such as x(i, j).
+
+    Raises:
+        Error: They have types, or something else stands in the alias.
+    """
+    alias = item.args.get("alias")
+    if alias is None:
+        return []
+    check_syntax(alias)
+    for column in alias.args.get("columns") or []:
+        if not isinstance(column, exp.Identifier):
+            raise ProgrammingError(
+                "The columns of an alias are names without types", position=position(column)
+            )
+    return [c.name for c in alias.args.get("columns") or []]
 
 
 def bind_from(query: QueryBinder, select: SelectBinder, node: exp.Select) -> None:
     """Adds every FROM item and join condition of a SELECT, left to right."""
     first = node.args.get("from_")
     if first is not None:
-        bind_joined(query, select, first)
-    for join in node.args.get("joins") or []:
-        _join(query, select, join)
+        bind_joined(query, select, first, node.args.get("joins") or [])
 
 
-def bind_joined(query: QueryBinder, select: SelectBinder, clause: exp.Expr) -> None:
-    """Adds the item of a FROM clause, with the joins that hang on it."""
-    _add(query, select, clause.this)
+def bind_joined(
+    query: QueryBinder, select: SelectBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()
+) -> None:
+    """Adds the item of a FROM clause, with the joins that hang on it and on the statement."""
+    check_syntax(clause)
+    FromBinder(query, select).bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
+
+
+def find_relation(query: QueryBinder, name: str) -> Relation | None:
+    """Resolves a relation by name: WITH, then view, then tensor or array."""
+    for level in reversed(query.ctes):
+        if name.lower() in level:
+            return level[name.lower()]
+    return query.view(name) or query.catalog.relation(name)
 
 
 def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation:
-    """Resolves a relation by name: WITH, then view, then tensor or array.
+    """Resolves a relation by name.
 
     Raises:
         ProgrammingError: There is none.
     """
-    for level in reversed(query.ctes):
-        if name.lower() in level:
-            return level[name.lower()]
-    found = query.view(name) or query.catalog.relation(name)
+    found = find_relation(query, name)
     if found is None:
         known = [n for level in query.ctes for n in level] + query.catalog.names()
         raise ProgrammingError(
@@ -55,155 +114,246 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation:
     return found
 
 
-def _add(query: QueryBinder, select: SelectBinder, item: exp.Expr) -> Source:
-    """Adds one FROM item and the joins written behind it in parentheses."""
-    for arg in ("pivots", "sample", "version", "ordinality"):
-        if item.args.get(arg):
-            raise unsupported(arg.upper(), item)
-    if isinstance(item, exp.Table) and isinstance(item.this, exp.GenerateSeries | exp.Anonymous):
-        source = _function(query, select, item)
-    elif isinstance(item, exp.Table):
-        source = _table(query, select, item)
-    elif isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table):
-        return _add(query, select, item.this)
-    elif isinstance(item, exp.Subquery):
-        relation = query.bind(item.this)
-        source = _scan(query, select, relation, item, item.alias or "unnamed_subquery")
-    elif isinstance(item, exp.Values):
-        raise unsupported("VALUES", item, "INSERT INTO a tensor … VALUES works.")
-    else:
-        raise unsupported(f"{item.key.upper()} in FROM", item)
-    for join in item.args.get("joins") or []:
-        _join(query, select, join)
-    return source
+@dataclass
+class FromBinder:
+    """Binds one FROM clause; every method gives the scope of the part it binds."""
 
+    query: QueryBinder
+    select: SelectBinder
+    unnamed: int = 0
 
-def _scan(
-    query: QueryBinder, select: SelectBinder, relation: Relation, at: exp.Expr, name: str
-) -> Source:
-    relation = query.renamed(relation, at.args.get("alias"), at)
-    number, labels = select.domain.scan(relation.node)
-    source = Source(name, read(relation, number, labels))
-    select.scope.add(source, at)
-    return source
+    def bind(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
+        """Adds trees of joins with commas between them to the SELECT's scope."""
+        done = self.select.scope
+        tree = self._item(first, done)
+        for join in joins:
+            if _is_comma(join):
+                done = done.joined(tree, join)
+                tree = self._tree(join.this, done)
+            else:
+                tree = self._join(tree, join)
+        self.select.scope = done.joined(tree, first)
 
+    def _tree(self, item: exp.Expr, left: Scope) -> Scope:
+        """An item with the joins that are nested in it."""
+        tree = self._item(item, left)
+        for join in item.args.get("joins") or []:
+            if _is_comma(join):
+                raise ProgrammingError(
+                    "A comma cannot stand within a join",
+                    hint="Write CROSS JOIN.",
+                    position=position(join),
+                )
+            tree = self._join(tree, join)
+        return tree
 
-def _table(query: QueryBinder, select: SelectBinder, item: exp.Table) -> Source:
-    name = item.name
-    if item.args.get("db") is not None:
-        raise ProgrammingError(
-            f"einsql has no schemas: {item.sql(dialect='duckdb')}", position=position(item)
-        )
-    is_path = bool(item.this.args.get("quoted")) and any(c in name for c in "./\\")
-    if is_path:
+    def _item(self, item: exp.Expr, left: Scope) -> Scope:
+        if isinstance(item, exp.Values):
+            raise unsupported("VALUES", item, "INSERT INTO a tensor … VALUES works.")
+        if not isinstance(item, exp.Table | exp.Subquery):
+            raise unsupported(f"{item.key.upper()} in FROM", item)
+        check_syntax(item)
+        if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table | exp.Subquery):
+            if not item.alias:
+                return self._tree(item.this, left)
+            inner = FromBinder(self.query, self.select)._tree(item.this, left)
+            return Scope([_as_one(inner, item)], left=left)
+        if isinstance(item, exp.Subquery):
+            source = self._scan(self.query.bind(item), item, item.alias or self._unnamed())
+        elif item.args.get("db") is not None:
+            raise ProgrammingError(
+                f"einsql has no schemas: {item.sql(dialect='duckdb')}", position=position(item)
+            )
+        elif isinstance(item.this, exp.GenerateSeries):
+            source = self._range(item, item.this, left)
+        elif isinstance(item.this, exp.Func):
+            source = self._function(item, item.this)
+        else:
+            relation = self._named(item)
+            source = self._scan(relation, item, item.alias or item.name)
+        return Scope([source], left=left)
+
+    def _unnamed(self) -> str:
+        """The name DuckDB gives to the next subquery without an alias."""
+        self.unnamed += 1
+        return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
+
+    def _scan(self, relation: Relation, item: exp.Expr, name: str) -> Source:
+        relation = self.query.renamed(relation, item)
+        number, labels = self.select.domain.scan(relation.node)
+        return Source(name, read(relation, number, labels))
+
+    def _named(self, item: exp.Table) -> Relation:
+        """A relation by name, or else a file if the name is quoted and looks like a path."""
+        name = item.name
+        is_path = bool(item.this.args.get("quoted")) and any(c in name for c in "./\\")
+        if not is_path:
+            return self.query.named(name, item)
         try:
-            relation = query.catalog.relation(name) or query.catalog.file(name)
+            return find_relation(self.query, name) or self.query.catalog.file(name)
         except Error as error:
             raise locate(error, item) from None
-    else:
-        relation = query.named(name, item)
-    return _scan(query, select, relation, item, item.alias or name)
 
+    def _function(self, item: exp.Table, call: exp.Func) -> Source:
+        if not isinstance(call, exp.Anonymous):
+            raise unsupported(f"The table function {call.sql_name()}", item)
+        name = str(call.this)
+        if name.lower() == "einsum":
+            relation: Relation | None = bind_einsum(self.query, call)
+        else:
+            relation = self.query.macro(name, call.expressions, call)
+        if relation is None:
+            raise ProgrammingError(
+                f"There is no table function {name}",
+                hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
+                position=position(item),
+            )
+        return self._scan(relation, item, item.alias or name)
 
-def _function(query: QueryBinder, select: SelectBinder, item: exp.Table) -> Source:
-    call = item.this
-    if isinstance(call, exp.GenerateSeries):
-        return _range(select, item, call)
-    name, args = str(call.this), call.expressions
-    alias = item.alias or name
-    if name.lower() == "einsum":
-        relation = bind_einsum(query, call)
-        return _scan(query, select, relation, item, alias)
-    relation_or_none = query.macro(name, args, call)
-    if relation_or_none is None:
-        raise ProgrammingError(
-            f"There is no table function {name}",
-            hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
-            position=position(item),
-        )
-    return _scan(query, select, relation_or_none, item, alias)
+    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+        """range(n) and range(lo, hi): a key without data."""
+        exclusive = call.args.get("is_end_exclusive")
+        function = "range" if exclusive else "generate_series"
+        self.select.scope = left
+        lo = self._constant(call.args["start"], function)
+        end = self._constant(call.args["end"], function)
+        step = call.args.get("step")
+        by = 1 if step is None else self._constant(step, function)
+        if by == 0:
+            raise ProgrammingError(f"The step of {function}() is 0", position=position(item))
+        if by not in (1, None):
+            raise unsupported(f"{function}() with a step", item, "Multiply the key instead.")
+        hi = 0 if end is None else end + (0 if exclusive else 1)
+        if lo is None or end is None or by is None:
+            lo, hi = 0, 0
+        names = alias_columns(item)
+        if len(names) > 1:
+            raise ProgrammingError(
+                f"{len(names)} column names for 1 column", position=position(item)
+            )
+        name = names[0] if names else item.alias or function
+        typed = Typed(Label(self.select.domain.fresh(name, lo, hi)), DType.BIGINT)
+        # The key of range(n) AS t is shown as t, but still answers to range.
+        unlisted = [(function, typed)] if item.alias and not names else []
+        return Source(item.alias or function, [(name, typed)], unlisted)
 
+    def _constant(self, node: exp.Expr, function: str) -> int | None:
+        """The value of an integer expression without columns; None for NULL."""
+        bound = ScalarBinder(self.select).bind(node)
+        if bound.type is None or bound.valid == FALSE:
+            return None
+        whole = isinstance(bound.type, DType) and bound.type.is_integer
+        found = self.select.domain.interval(bound.value) if whole else None
+        if found is None or found[0] != found[1] or bound.valid != TRUE:
+            raise ProgrammingError(
+                f"{function}() needs constant integers as bounds", position=position(node)
+            )
+        return found[0]
 
-def _range(select: SelectBinder, item: exp.Table, call: exp.GenerateSeries) -> Source:
-    """range(n) and range(lo, hi): a key without data."""
-    if call.args.get("step") is not None and call.args["step"].name != "1":
-        raise unsupported("range() with a step", item, "Multiply the key instead.")
-    binder = ScalarBinder(select)
-    ends = []
-    for arg in ("start", "end"):
-        value = convert(binder.bind(call.args[arg]), DType.BIGINT).value
-        if not isinstance(value, Const):
-            raise ProgrammingError("range() needs constant bounds", position=position(item))
-        ends.append(int(value.value))
-    lo, hi = ends[0], ends[1] + (0 if call.args.get("is_end_exclusive") else 1)
-    alias = item.args.get("alias")
-    names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
-    label = select.domain.fresh(names[0] if names else "range", lo, hi)
-    typed = Typed(Label(label), DType.BIGINT)
-    source = Source(item.alias or "range", [(names[0] if names else "range", typed)])
-    select.scope.add(source, item)
-    return source
+    def _join(self, tree: Scope, join: exp.Join) -> Scope:
+        method = _join_method(join)
+        right = self._tree(join.this, tree)
+        both = tree.joined(right, join)
+        names = [n.name for n in join.args.get("using") or []]
+        if method == "NATURAL":
+            names = self._natural(tree, right, join)
+        for name in {n.lower(): n for n in names}.values():
+            try:
+                left_owner, right_owner = _owners(tree, right, name)
+            except Error as error:
+                raise locate(error, join) from None
+            self._equate(left_owner, right_owner, name)
+            both.merge(name, left_owner, right_owner)
+        if join.args.get("on") is not None:
+            self.select.scope = both
+            self.select.clause = "a join condition"
+            condition = ScalarBinder(self.select).condition(join.args["on"])
+            self.select.domain.require(truth(condition))
+        return both
 
-
-def _join(query: QueryBinder, select: SelectBinder, join: exp.Join) -> None:
-    side, kind = join.args.get("side"), join.args.get("kind")
-    method = join.args.get("method")
-    if side or kind not in (None, "", "INNER", "CROSS") or method not in (None, "", "NATURAL"):
-        words = " ".join(w for w in (method, side, kind) if w)
-        raise unsupported(f"{words} JOIN", join, "Inner joins are tensor work.")
-    before = list(select.scope.sources)
-    new = _add(query, select, join.this)
-    names = [n.name for n in join.args.get("using") or []]
-    if method == "NATURAL":
-        known = {n.lower() for s in before for n, _ in s.columns}
-        names = [n for n, _ in new.columns if n.lower() in known]
+    def _natural(self, tree: Scope, right: Scope, join: exp.Join) -> list[str]:
+        known = {n.lower() for s in tree.sources for n, _ in s.columns}
+        names = [n for s in right.sources for n, _ in s.columns if n.lower() in known]
         if not names:
             raise ProgrammingError(
-                "NATURAL JOIN finds no common column", hint="CROSS JOIN needs none."
+                "NATURAL JOIN finds no common column",
+                hint="CROSS JOIN needs none.",
+                position=position(join),
             )
-        values = [n for n in names if not isinstance(_must(new, n, join).value, Label)]
+        keys = {n for s in right.sources for n, t in s.columns if isinstance(t.value, Label)}
+        values = [n for n in names if n not in keys]
         if values:
-            query.notices.append(
+            self.query.notices.append(
                 f"NATURAL JOIN also joins on the value column {', '.join(values)}; "
                 "write USING to choose the columns."
             )
-    for name in names:
-        _using(select, before, new, name, join)
-    if join.args.get("on") is not None:
-        select.clause = "a join condition"
-        select.domain.require(truth(ScalarBinder(select).condition(join.args["on"])))
+        return names
+
+    def _equate(self, left: Source, right: Source, name: str) -> None:
+        a, b = left.get(name), right.get(name)
+        assert a is not None
+        assert b is not None
+        same = apply("eq", [a, b], True)
+        self.select.domain.require(truth(same) if same.type is not None else TRUE)
 
 
-def _must(source: Source, name: str, at: exp.Expr) -> Typed:
-    found = source.get(name)
-    if found is None:
+def _is_comma(join: exp.Join) -> bool:
+    # sqlglot looks for a PIVOT behind every written JOIN, never behind a comma.
+    return set(join.args) <= {"this"}
+
+
+def _join_method(join: exp.Join) -> str:
+    """NATURAL, or an empty string for any other written join.
+
+    Raises:
+        Error: The join is no inner join, or its condition is missing or misplaced.
+    """
+    check_syntax(join)
+    method, side, kind = (str(join.args.get(a) or "") for a in ("method", "side", "kind"))
+    if side or kind not in ("", "INNER", "CROSS") or method not in ("", "NATURAL"):
+        words = " ".join(w for w in (method, side, kind) if w)
+        raise unsupported(f"{words} JOIN", join, "Inner joins are tensor work.")
+    conditions = [a for a in ("on", "using") if join.args.get(a)]
+    plain = method == "" and kind != "CROSS"
+    if method and kind == "CROSS":
+        raise ProgrammingError("A join is NATURAL or CROSS, not both", position=position(join))
+    if plain and not conditions:
         raise ProgrammingError(
-            f'"{source.alias}" has no column "{name}"',
-            hint=suggest(name, [n for n, _ in source.columns], f"columns of {source.alias}"),
-            position=position(at),
+            "JOIN needs a condition",
+            hint="Write ON or USING, or CROSS JOIN for every pair.",
+            position=position(join),
         )
-    return found
+    if not plain and conditions:
+        raise ProgrammingError(
+            f"{method or kind} JOIN has no {conditions[0].upper()}",
+            hint="A JOIN with a condition is written without that word.",
+            position=position(join),
+        )
+    return method
 
 
-def _using(
-    select: SelectBinder, before: list[Source], new: Source, name: str, at: exp.Expr
-) -> None:
-    """Equates a column of the new source with the one known under that name."""
-    owners = [s for s in before if s.get(name) is not None and name.lower() not in s.merged]
-    if len(owners) > 1:
+def _owners(left: Scope, right: Scope, name: str) -> tuple[Source, Source]:
+    """The sources whose columns USING (name) equates."""
+    found = []
+    for side, scope in (("left", left), ("right", right)):
+        owner = scope.owner(name)
+        if owner is None:
+            raise ProgrammingError(
+                f'No table on the {side} has a column "{name}"',
+                hint=suggest(name, [n for s in scope.sources for n, _ in s.columns], "columns"),
+            )
+        found.append(owner)
+    return found[0], found[1]
+
+
+def _as_one(inner: Scope, item: exp.Subquery) -> Source:
+    """The columns of a join in parentheses under the alias behind it."""
+    columns = inner.listed()
+    names = alias_columns(item)
+    if len(names) > len(columns):
         raise ProgrammingError(
-            f"USING ({name}) is ambiguous: it is in {' and '.join(s.alias for s in owners)}",
-            hint="Join them with USING too, or write ON.",
-            position=position(at),
+            f"{len(names)} column names for {len(columns)} columns", position=position(item)
         )
-    if not owners:
-        known = [n for s in before for n, _ in s.columns]
-        raise ProgrammingError(
-            f'No table on the left has a column "{name}"',
-            hint=suggest(name, known, "columns"),
-            position=position(at),
-        )
-    left, right = _must(owners[0], name, at), _must(new, name, at)
-    same = apply("eq", [left, right], True)
-    select.domain.require(truth(same) if same.type is not None else TRUE)
-    new.merged.add(name.lower())
+    names += [n for _, n, _ in columns[len(names) :]]
+    values = [t for _, _, t in columns]
+    return Source(item.alias, list(zip(deduplicated(names), values, strict=True)))
