@@ -45,11 +45,11 @@ def parse_spec(text: str, ranks: Sequence[int]) -> Spec:
         raise ProgrammingError(
             f"EINSUM '{text}' has {len(terms)} operands, but {len(ranks)} are given"
         )
-    long = any(" " in part.strip() for part in (*terms, right))
+    long = any(len(part.split()) > 1 for part in (*terms, right))
     split = [_labels(t, long, text) for t in terms]
     covered = [_covered(labels, rank, text) for labels, rank in zip(split, ranks, strict=True)]
     widest = max(covered, default=0)
-    dots = tuple(f".{n}" for n in range(widest))
+    dots = tuple(f".{n}" for n in range(widest))  # no label a user can write
     inputs = tuple(
         _spread(labels, dots[widest - n :]) for labels, n in zip(split, covered, strict=True)
     )
@@ -73,7 +73,7 @@ def _labels(term: str, long: bool, text: str) -> list[str]:
     before, dots, after = term.partition("...")
     parts: list[str] = []
     for n, piece in enumerate((before, after)):
-        labels = piece.split() if long else list(piece.strip().replace(" ", ""))
+        labels = piece.split() if long else list(piece.strip())
         for label in labels:
             if not (label.isalpha() or (long and label.isidentifier())):
                 raise ProgrammingError(f"EINSUM '{text}' has the label '{label}'; use letters")
@@ -100,6 +100,16 @@ def _spread(labels: list[str], dots: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(out)
 
 
+def _column(label: str, output: Sequence[str]) -> str:
+    """The column of a label: its own name, or d0, d1, … for the axes of '...'."""
+    if not label.startswith("."):
+        return label
+    name = f"d{label[1:]}"
+    while name in output:
+        name += "_"
+    return name
+
+
 def bind_einsum(query: QueryBinder, call: exp.Anonymous) -> Relation:
     """Binds EINSUM(spec, tensor, …): the sum of products, one row per output key.
 
@@ -113,7 +123,7 @@ def bind_einsum(query: QueryBinder, call: exp.Anonymous) -> Relation:
     relations: list[Relation] = []
     for arg in args[1:]:
         if isinstance(arg, exp.Subquery):
-            relations.append(query.bind(arg.this))
+            relations.append(query.bind(arg))
         elif isinstance(arg, exp.Column) and not arg.table:
             relations.append(query.named(arg.name, arg))
         else:
@@ -139,7 +149,6 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         ProgrammingError: A label has two bounds, or an operand has hidden keys.
     """
     domain = Domain()
-    names = {label: label.replace(".", "d") for term in spec.inputs for label in term}
     factors: list[Typed] = []
     for labels, relation in zip(spec.inputs, relations, strict=True):
         bounds = {k.name: (k.lo, k.hi) for k in relation.node.schema.keys}
@@ -152,13 +161,14 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         for label, key in zip(labels, keys, strict=True):
             assert key.key is not None
             lo, hi = bounds[key.key]
-            known = domain.axes.setdefault(names[label], (lo, hi))
+            known = domain.axes.setdefault(label, (lo, hi))
             if known != (lo, hi):
+                written = "..." if label.startswith(".") else label
                 raise ProgrammingError(
-                    f"EINSUM label '{label}' has the bounds [{known[0]}, {known[1]}) "
+                    f"EINSUM label '{written}' has the bounds [{known[0]}, {known[1]}) "
                     f"and [{lo}, {hi})"
                 )
-        index = {key.key: names[label] for label, key in zip(labels, keys, strict=True)}
+        index = {key.key: label for label, key in zip(labels, keys, strict=True)}
         order = tuple(index[k.name] for k in relation.node.schema.keys)
         number = domain.attach(relation.node, order)
         field = values[0].field
@@ -171,7 +181,7 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
     product = factors[0]
     for factor in factors[1:]:
         product = apply("mul", [product, factor], float_stays)
-    output = tuple(names[label] for label in spec.output)
+    output = spec.output
     aggregation = Aggregation(domain, output, bool(output), float_stays)
     total = aggregation.bind("sum", [product], TRUE)
     node = aggregation.finish()[0]
@@ -185,5 +195,5 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
         for o in node.outputs
     )
     made = domain.node(output, renamed)
-    columns = [Column(k, DType.BIGINT, key=k) for k in output]
+    columns = [Column(_column(k, output), DType.BIGINT, key=k) for k in output]
     return Relation(made, (*columns, Column("val", made.schema.dtype("val"), field="val")))

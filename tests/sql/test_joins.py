@@ -181,6 +181,8 @@ ERRORS = [
     ("SELECT 1 FROM a ANTI JOIN b USING (i)", "ANTI JOIN is outside"),
     ("SELECT 1 FROM a, LATERAL (SELECT a.i)", "LATERAL in FROM is outside"),
     ("SELECT 1 FROM unnest([1, 2])", "UNNEST in FROM is outside"),
+    ("SELECT * FROM EINSUM('..., ... -> ...', a, b)", r"label '\.\.\.' has the bounds"),
+    ("SELECT * FROM EINSUM('ij->ij', a, x := b)", "takes names of tensors"),
     ("WITH t USING KEY (i) AS (SELECT i FROM a) SELECT 1", "USING KEY is outside"),
     ("WITH RECURSIVE t AS (SELECT i FROM a) SELECT 1", "WITH RECURSIVE is outside"),
     ("WITH t AS (SELECT zz FROM a) SELECT 1", 'no column "zz"'),
@@ -250,3 +252,26 @@ def test_update_from_joins_only_what_stands_in_from() -> None:
     con.execute("UPDATE w SET val = s.i FROM c, (b JOIN c USING (i)) s WHERE w.i = s.i AND c.i = 0"
                 " AND w.k = s.k")  # fmt: skip
     assert con.execute("SELECT SUM(val) FROM w").fetchone() == (3,)
+
+
+SPECS = [
+    ("... d0 -> ... d0", ["d0_", "d0"], "ij->ij"),
+    ("d0 ... -> ... d0", ["d0_", "d0"], "ij->ji"),
+    ("d0 ... , ... d1 -> d1 ... d0", ["d1", "d0_", "d0"], "ij,jk->kji"),
+    ("d0 d1 -> d1 d0", ["d1", "d0"], "ij->ji"),
+    ("i\nj,\tj\nk ->\n i\nk", ["i", "k"], "ij,jk->ik"),
+    (" ij , jk -> ki ", ["k", "i"], "ij,jk->ki"),
+    ("iI->Ii", ["I", "i_1"], "ij->ji"),
+]
+
+
+@pytest.mark.parametrize(("spec", "names", "plain"), SPECS, ids=[s[0] for s in SPECS])
+def test_labels_of_einsum_are_the_users_own(spec: str, names: list[str], plain: str) -> None:
+    x = np.arange(9.0).reshape(3, 3)
+    con = einsql.connect(config={"jit": "never"})
+    con.register("x", x)
+    operands = ["x"] * (1 + spec.count(","))
+    found = con.execute(f"SELECT * FROM EINSUM('{spec}', {', '.join(operands)})")
+    assert [c[0] for c in found.description or ()] == [*names, "val"]
+    expected = np.einsum(plain, *[x] * len(operands))
+    assert np.array_equal(found.fetch_numpy(), expected)
