@@ -1,4 +1,4 @@
-"""Aggregate calls inside syntax trees, and the names of columns without an alias."""
+"""Aggregate calls inside syntax trees."""
 
 from __future__ import annotations
 
@@ -73,16 +73,3 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
         else:
             stack.extend(n.iter_expressions())
     return found
-
-
-def column_name(node: exp.Expr) -> str:
-    """The name of a SELECT item without an alias, as DuckDB writes it."""
-    if isinstance(node, exp.Column):
-        return node.name
-    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column):
-        text = node.sql(dialect="duckdb")
-    else:
-        text = node.sql(dialect="duckdb", normalize_functions="lower")
-    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star | None):
-        return "count_star()"
-    return f"({text})" if isinstance(node, exp.Binary) else text

@@ -15,6 +15,9 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 class EinSQL(DuckDB):
     """DuckDB's dialect with `/*+ … */` read as a hint."""
 
+    # For the names of columns: POW(x, 2) and POWER(x, 2) are equal nodes.
+    ORIGINAL_NAME_META_KEY: str | None = "name"
+
     class Tokenizer(DuckDB.Tokenizer):
         """Reads `/*+` as the start of a hint and keeps the tokens of every statement."""
 

@@ -10,8 +10,8 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.errors import Error
 from einsql.schema import DType
-from einsql.sql.calls import column_name
 from einsql.sql.domain import Domain, affine
+from einsql.sql.names import column_name
 from einsql.sql.scalar import ScalarBinder, unsupported
 from einsql.sql.scope import Scope
 from einsql.sql.typed import Decimal, Typed, convert

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.calls import column_name, is_aggregate
+from einsql.sql.calls import is_aggregate
+from einsql.sql.names import column_name
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Scope
 from einsql.sql.star import expand_star

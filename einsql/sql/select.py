@@ -17,12 +17,12 @@ from einsql.sql.calls import (
     aggregate_arguments,
     aggregate_name,
     aggregates_in,
-    column_name,
     is_aggregate,
 )
 from einsql.sql.domain import Domain
 from einsql.sql.grouping import Grouping, key_label
 from einsql.sql.items import Item, expand, find_alias, has_window, keys_of_all
+from einsql.sql.names import column_name
 from einsql.sql.project import project
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Scope
