@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.einsum import FALSE, TRUE, Label
-from einsql.errors import Error, ProgrammingError, suggest
+from einsql.errors import DataError, Error, ProgrammingError, suggest
 from einsql.schema import DType
 from einsql.sql.einsum_call import bind_einsum
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
     from einsql.sql.select import SelectBinder
 
+MAX_BOUND = 2**62
+"""Bounds of a key; sums and differences of two of them still fit BIGINT."""
 TABLE_FUNCTIONS = ("range", "generate_series", "einsum")
 
 _ACCEPTED: dict[type[exp.Expr], set[str]] = {
@@ -226,6 +228,12 @@ class FromBinder:
         hi = 0 if end is None else end + (0 if exclusive else 1)
         if lo is None or end is None or by is None:
             lo, hi = 0, 0
+        if max(abs(lo), abs(hi)) > MAX_BOUND:
+            raise DataError(
+                f"The bounds of {function}() lie beyond ±2^62",
+                hint="Add the offset to the key instead.",
+                position=position(item),
+            )
         names = alias_columns(item)
         if len(names) > 1:
             raise ProgrammingError(
