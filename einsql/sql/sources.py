@@ -130,7 +130,7 @@ class FromBinder:
         tree = self._item(first, done)
         for join in joins:
             if _is_comma(join):
-                done = done.joined(tree, join)
+                self.select.scope = done = done.joined(tree, join)
                 tree = self._tree(join.this, done)
             else:
                 tree = self._join(tree, join)
@@ -260,6 +260,7 @@ class FromBinder:
 
     def _join(self, tree: Scope, join: exp.Join) -> Scope:
         method = _join_method(join)
+        self.select.scope = tree  # what a subquery to the right might mean to read
         right = self._tree(join.this, tree)
         both = tree.joined(right, join)
         names = [n.name for n in join.args.get("using") or []]
