@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from einsql.engine.result import Result
-from einsql.errors import InterfaceError
+from einsql.errors import DataError, InterfaceError, NotSupportedError, ProgrammingError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,6 +18,44 @@ if TYPE_CHECKING:
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
+
+
+def given_values(sql: object, parameters: object) -> tuple[object, ...]:
+    """The values of a call's parameters, rank-0 arrays as NumPy scalars.
+
+    Raises:
+        InterfaceError: The statement is no text, or the parameters are no sequence.
+        NotSupportedError: They have names.
+        ProgrammingError: One of them is no number, boolean or None.
+        DataError: One of them is a whole number beyond BIGINT.
+    """
+    if not isinstance(sql, str):
+        raise InterfaceError(f"A statement is a str, not a {type(sql).__name__}")
+    if parameters is None:
+        return ()
+    if isinstance(parameters, Mapping):
+        raise NotSupportedError("Parameters are numbered", hint="Give a list for ? or $1.")
+    if isinstance(parameters, np.ndarray) and parameters.ndim == 1:
+        parameters = tuple(parameters)
+    if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):
+        raise InterfaceError(
+            f"Parameters are a sequence, not a {type(parameters).__name__}",
+            hint="Give a list, such as [1.5].",
+        )
+    return tuple(_given_value(p) for p in parameters)
+
+
+def _given_value(value: object) -> object:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, int) and value.bit_length() >= 64:
+        raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
+    if value is None or isinstance(value, int | float | np.generic):
+        return value
+    raise ProgrammingError(
+        f"A parameter cannot be a {type(value).__name__}",
+        hint="Numbers, booleans and None can be bound.",
+    )
 
 
 class Cursor:
@@ -82,9 +122,23 @@ class Cursor:
         self._connection._run(sql, parameters, self)
         return self
 
-    def executemany(self, sql: str, many: Sequence[Parameters]) -> Cursor:
-        """Runs a text once for each set of parameters."""
+    def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
+        """Runs a text once for each set of parameters.
+
+        `rowcount` adds up the changed rows. Of a SELECT the cursor holds the last result,
+        as in DuckDB; PEP 249 leaves this open.
+
+        Raises:
+            InterfaceError: `many` is not iterable.
+            Error: A statement is wrong or fails; the ones before it have been run.
+        """
         self._open()
+        given_values(sql, None)
+        if isinstance(many, str | bytes | Mapping) or not isinstance(many, Iterable):
+            raise InterfaceError(
+                f"executemany takes a sequence of parameters, not a {type(many).__name__}"
+            )
+        self._changed(0)
         total = 0
         for parameters in many:
             self._connection._run(sql, parameters, self)
@@ -97,8 +151,15 @@ class Cursor:
         return next(self._iterator(), None)
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """The next `size` rows, or `arraysize`."""
-        return list(islice(self._iterator(), self.arraysize if size is None else size))
+        """The next `size` rows, or `arraysize`.
+
+        Raises:
+            InterfaceError: The size is no whole number, or negative.
+        """
+        wanted: object = self.arraysize if size is None else size
+        if not isinstance(wanted, int | np.integer) or wanted < 0:
+            raise InterfaceError(f"fetchmany takes a number of rows, not {wanted!r}")
+        return list(islice(self._iterator(), int(wanted)))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, in SELECT's column order, ordered by key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from sqlglot import exp
 
-from einsql import changes, errors
-from einsql.cursor import Cursor, Parameters
+from einsql import catalog, changes, errors
+from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
-from einsql.engine.store import Definition, Store, Tensor, owner
+from einsql.engine.store import Store, Tensor, owner
 from einsql.errors import (
     Error,
     InterfaceError,
@@ -40,11 +40,10 @@ from einsql.planning import (
     make_plan,
     with_deep_stack,
 )
-from einsql.schema import Schema
-from einsql.settings import SETTINGS, Settings, changed_settings, setting_text
+from einsql.settings import Settings, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
-from einsql.sql.macros import Macro
+from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
@@ -182,16 +181,12 @@ class Connection:
             raise InterfaceError("The connection is closed")
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
-        if isinstance(parameters, Mapping):
-            raise NotSupportedError("Parameters are numbered", hint="Give a list for ? or $1.")
-        given = () if parameters is None else tuple(parameters)
+        given = given_values(sql, parameters)
         with self._busy, self._called_from(sys._getframe(1)):
             self._interrupted.clear()
-            key = (sql, given, tuple(type(p) for p in given)) if given else sql
-            try:
-                plan = self._plans.get(key)
-            except TypeError:  # an unhashable parameter is refused by the binder, with a reason
-                plan = None
+            # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
+            key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
+            plan = self._plans.get(key)
             if plan is not None:
                 inputs = current_inputs(plan, self.store, self.in_scope)
                 if inputs is not None:
@@ -227,6 +222,7 @@ class Connection:
             text = sql[span.start : span.end]
             try:
                 with located(span.start, sql):
+                    check_given(text, len(given))
                     run = partial(self._statement, text, cursor, key, len(spans) == 1)
                     run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
@@ -251,11 +247,11 @@ class Connection:
             case st.CreateTensor():
                 cursor._changed(changes.create_tensor(self, statement))
             case st.CreateView():
-                self._create_view(statement)
+                catalog.create_view(self, statement)
             case st.CreateMacro():
-                self._create_macro(statement)
+                catalog.create_macro(self, statement)
             case st.Drop():
-                self._drop(statement)
+                catalog.drop(self, statement)
             case st.Change(tree=exp.Insert() as tree):
                 cursor._changed(changes.insert(self, tree))
             case st.Change(tree=exp.Update() as tree):
@@ -267,7 +263,7 @@ class Connection:
             case st.Set():
                 self._set(statement)
             case st.Show():
-                self._show(statement, cursor)
+                cursor._list(*catalog.show(self, statement))
             case st.Transaction(action="BEGIN"):
                 self.store.begin()
             case st.Transaction(action="COMMIT"):
@@ -282,10 +278,10 @@ class Connection:
     def query_binder(self) -> QueryBinder:
         """A binder over this connection's catalog and the statement's parameters."""
         self._inputs = {}
-        catalog = BinderCatalog(
+        found = BinderCatalog(
             self.store, self.settings, self.in_scope, self._tick, fields=self._inputs
         )
-        return QueryBinder(catalog, self._parameters, self.notices)
+        return QueryBinder(found, self._parameters, self.notices)
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query."""
@@ -348,12 +344,9 @@ class Connection:
             self.progress(fraction)
 
     def _remember(self, key: object, plan: Plan) -> None:
-        try:
-            if len(self._plans) >= CACHED_PLANS:
-                self._plans.pop(next(iter(self._plans)))
-            self._plans[key] = plan
-        except TypeError:  # as above: an unhashable parameter
-            return
+        if len(self._plans) >= CACHED_PLANS:
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[key] = plan
 
     # ---- definitions and settings
 
@@ -369,78 +362,9 @@ class Connection:
             _, measures = plan.program.measured(self._inputs, self._tick)
         return explain_rows(plan, statement.verbose, measures)
 
-    def _create_view(self, statement: st.CreateView) -> None:
-        taken = self.store.get(statement.name)
-        if taken is not None and not (
-            statement.replace and isinstance(taken, Definition) and taken.kind == "view"
-        ):
-            raise ProgrammingError(
-                f'There is something named "{statement.name}" already',
-                hint="CREATE OR REPLACE VIEW replaces a view.",
-            )
-        self.query_binder().bind(statement.query)  # a wrong view is refused now
-        self.store.put(Definition(statement.name, "view", statement.query, statement.text))
-
-    def _create_macro(self, statement: st.CreateMacro) -> None:
-        name = f"{statement.name}()"
-        if self.store.get(name) is not None and not statement.replace:
-            raise ProgrammingError(
-                f'There is a macro "{statement.name}" already',
-                hint="CREATE OR REPLACE MACRO replaces it.",
-            )
-        macro = Macro(
-            statement.name, statement.parameters, statement.body, statement.is_table, statement.text
-        )
-        self.store.put(Definition(name, "macro", macro, statement.text))
-
-    def _drop(self, statement: st.Drop) -> None:
-        name = f"{statement.name}()" if statement.kind == "macro" else statement.name
-        found = self.store.get(name)
-        kind = None if found is None else "tensor" if isinstance(found, Tensor) else found.kind
-        if kind == statement.kind:
-            self.store.remove(name)
-        elif kind is not None:
-            raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
-        elif not statement.if_exists:
-            known = [o.name for o in self.store.objects.values()]
-            raise ProgrammingError(
-                f'There is no {statement.kind} "{statement.name}"',
-                hint=suggest(statement.name, known, "names"),
-            )
-
     def _set(self, statement: st.Set) -> None:
         self.settings = changed_settings(self.settings, statement.name, statement.value)
         self._plans.clear()
-
-    def _show(self, statement: st.Show, cursor: Cursor) -> None:
-        if statement.what == "settings":
-            rows = [(n, setting_text(self.settings, n)) for n in SETTINGS]
-            cursor._list(("name", "value"), list(rows))
-        elif statement.what == "tensors":
-            tensors = [o for o in self.store.objects.values() if isinstance(o, Tensor)]
-            cursor._list(
-                ("name", "keys", "values", "bytes"),
-                [
-                    (t.name, key_text(t.relation.schema), value_text(t.relation.schema),
-                     t.relation.nbytes)
-                    for t in sorted(tensors, key=lambda t: t.name)
-                ],
-            )  # fmt: skip
-        else:
-            self._describe(statement, cursor)
-
-    def _describe(self, statement: st.Show, cursor: Cursor) -> None:
-        binder = self.query_binder()
-        if statement.query is not None:
-            relation = binder.bind(statement.query)
-        else:
-            relation = binder.named(statement.name, exp.to_identifier(statement.name))
-        bounds = {k.name: k for k in relation.node.schema.keys}
-        rows = [
-            (c.name, c.dtype.value, "" if c.key is None else _range_text(bounds[c.key]))
-            for c in relation.columns
-        ]
-        cursor._list(("column_name", "column_type", "key"), list(rows))
 
 
 @contextmanager
@@ -453,17 +377,3 @@ def located(offset: int, sql: str) -> Iterator[None]:
             error.position = offset + (error.position or 0)
         error.sql = sql
         raise
-
-
-def key_text(schema: Schema) -> str:
-    """Keys as `i:64, j:0..8`."""
-    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
-
-
-def value_text(schema: Schema) -> str:
-    """Values as `val FLOAT`."""
-    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
-
-
-def _range_text(key: Any) -> str:
-    return str(key.hi) if key.lo == 0 else f"{key.lo}..{key.hi}"

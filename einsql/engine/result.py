@@ -69,8 +69,9 @@ class Result:
             column name if there are several value columns. Read-only if it shares storage.
 
         Raises:
-            InterfaceError: A key is absent or NULL and no fill is given, a key is hidden,
-                or there is no value column.
+            InterfaceError: A key is absent or NULL and no fill is given, or one that the
+                column cannot hold; a key is hidden; there is no value column, or two have
+                the same name.
         """
         values = [c for c in self.columns if c.field is not None]
         if self.hidden:
@@ -82,6 +83,11 @@ class Result:
                  if k.name == c.key]  # fmt: skip
         if not values:
             raise InterfaceError("The result has keys only", hint="Select a value, or use rows.")
+        names = [c.name for c in values]
+        if len(set(names)) != len(names):
+            raise InterfaceError(
+                "Two value columns have the same name", hint="Rename one with AS, or fetch rows."
+            )
         arrays = {c.name: self._array(c, fill).transpose(order) for c in values}
         if len(values) == 1:
             return arrays[values[0].name]
@@ -102,7 +108,7 @@ class Result:
                 f"{count} of {holes.size} keys of {column.name} are absent or NULL",
                 hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
             )
-        return np.where(holes, array, np.asarray(fill, dtype=array.dtype))
+        return np.where(holes, array, _filler(fill, column))
 
     # ---- rows
 
@@ -175,6 +181,18 @@ class Result:
             for c, p in zip(self.columns, parts, strict=True)
         ]
         return pa.Table.from_arrays(chunked, names=[c.name for c in self.columns])
+
+
+def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
+    """A fill value in a column's type; floats are rounded, nothing else is."""
+    wanted = column.dtype.numpy
+    given = np.asarray(fill)
+    if given.ndim == 0 and given.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            made = given.astype(wanted)
+        if column.dtype.is_float or made == given:
+            return made
+    raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
 
 
 def arrow_type(dtype: DType) -> pa.DataType:

@@ -15,6 +15,7 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
+from einsql.sql.parameters import mark, place
 from einsql.sql.syntax import (
     Change,
     ColumnDef,
@@ -38,10 +39,15 @@ def tokenize(sql: str) -> list[Token]:
     Raises:
         ProgrammingError: The text is no SQL at all.
     """
+    marked = mark(sql)
     try:
-        return list(EinSQL().tokenize(sql))
+        tokens = list(EinSQL().tokenize(marked.text))
     except TokenError as error:
         raise ProgrammingError("The statement cannot be read") from error
+    for token in tokens if marked.numbers else []:
+        if token.start in marked.numbers:
+            token.token_type, token.text = TokenType.PLACEHOLDER, sql[token.start : token.end + 1]
+    return tokens
 
 
 def parse(sql: str) -> Statement:
@@ -103,7 +109,7 @@ class Reader:
         """Consumes an identifier."""
         if self.at >= len(self.tokens) or self.tokens[self.at].token_type in (
             TokenType.STRING, TokenType.NUMBER, TokenType.L_PAREN, TokenType.R_PAREN,
-            TokenType.COMMA,
+            TokenType.COMMA, TokenType.PLACEHOLDER,
         ):  # fmt: skip
             raise self.error(f"Expected {what}")
         self.at += 1
@@ -395,47 +401,22 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expr:
     Raises:
         ProgrammingError: A syntax error.
     """
+    marked = mark(sql)
     # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
-    text = " " * (start - len(prefix)) + prefix + sql[start:]
+    text = " " * (start - len(prefix)) + prefix + marked.text[start:]
     ahead = max(0, len(prefix) - start)
-    holes = _holes(text)
     try:
-        tree = sqlglot.parse_one(_numbered(text, holes), dialect=EinSQL)
+        tree = sqlglot.parse_one(text, dialect=EinSQL)
     except ParseError as error:
         raise _syntax_error(text, error) from error
     except RecursionError as error:
         raise ProgrammingError("The statement nests too deeply") from error
-    if ahead or holes:
+    if ahead:
         for node in tree.walk():
             if "start" in node.meta:
-                node.meta["start"] = _original(node.meta["start"], holes) - ahead
-    return tree
-
-
-def _holes(text: str) -> list[int]:
-    """Offsets of every `?`; empty for most statements, which then are not tokenized twice."""
-    if "?" not in text:
-        return []
-    return [t.start for t in tokenize(text) if t.token_type is TokenType.PLACEHOLDER]
-
-
-def _numbered(text: str, holes: list[int]) -> str:
-    """The text with every `?` written as `$n`, in the order in which they stand."""
-    parts, last = [], 0
-    for n, hole in enumerate(holes, start=1):
-        parts += [text[last:hole], f"${n}"]
-        last = hole + 1
-    return "".join(parts) + text[last:]
-
-
-def _original(position: int, holes: list[int]) -> int:
-    """The position in the text before `?` became `$n`."""
-    added = 0
-    for n, hole in enumerate(holes, start=1):
-        if hole + added >= position:
-            break
-        added += len(str(n))
-    return position - added
+                node.meta["start"] -= ahead
+    here = {at: number for at, number in marked.numbers.items() if at >= start}
+    return place(tree, here) if here else tree
 
 
 def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:

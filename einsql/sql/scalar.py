@@ -205,16 +205,10 @@ class ScalarBinder:
         return self.env.column(node)
 
     def parameter(self, node: exp.Expr) -> Typed:
-        """`?` or `$n`; the binder numbers every `?` beforehand."""
-        number_ = node.this
-        index = int(number_.name if isinstance(number_, exp.Expr) else number_) - 1
-        if not 0 <= index < len(self.env.parameters):
-            raise ProgrammingError(
-                f"Parameter {index + 1} has no value",
-                hint=f"{len(self.env.parameters)} were given.",
-                position=position(node),
-            )
-        return bind_parameter(self.env.parameters[index])
+        """`?` or `$n`; the parser numbers them, and the session has a value for each."""
+        if isinstance(node, exp.Placeholder):
+            raise unsupported(f"The parameter {node.sql()}", node, "Write ? or $1.")
+        return bind_parameter(self.env.parameters[int(node.name) - 1])
 
     def greater(self, node: exp.Expr) -> Typed:
         """A > b is b < a."""

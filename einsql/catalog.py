@@ -1,0 +1,113 @@
+"""Statements about names: CREATE VIEW and MACRO, DROP, SHOW and DESCRIBE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from einsql.engine.store import Definition, Tensor
+from einsql.errors import ProgrammingError, suggest
+from einsql.schema import Key, Schema
+from einsql.settings import SETTINGS, setting_text
+from einsql.sql.macros import Macro
+from einsql.sql.syntax import CreateMacro, CreateView, Drop, Show
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""Column names and rows of a result that is text."""
+
+
+def create_view(con: Connection, statement: CreateView) -> None:
+    """CREATE [OR REPLACE] VIEW; a wrong query is refused now.
+
+    Raises:
+        ProgrammingError: The name is taken, or the query is wrong.
+    """
+    taken = con.store.get(statement.name)
+    if taken is not None and not (
+        statement.replace and isinstance(taken, Definition) and taken.kind == "view"
+    ):
+        raise ProgrammingError(
+            f'There is something named "{statement.name}" already',
+            hint="CREATE OR REPLACE VIEW replaces a view.",
+        )
+    con.query_binder().bind(statement.query)
+    con.store.put(Definition(statement.name, "view", statement.query, statement.text))
+
+
+def create_macro(con: Connection, statement: CreateMacro) -> None:
+    """CREATE [OR REPLACE] MACRO.
+
+    Raises:
+        ProgrammingError: The name is taken.
+    """
+    name = f"{statement.name}()"
+    if con.store.get(name) is not None and not statement.replace:
+        raise ProgrammingError(
+            f'There is a macro "{statement.name}" already',
+            hint="CREATE OR REPLACE MACRO replaces it.",
+        )
+    macro = Macro(
+        statement.name, statement.parameters, statement.body, statement.is_table, statement.text
+    )
+    con.store.put(Definition(name, "macro", macro, statement.text))
+
+
+def drop(con: Connection, statement: Drop) -> None:
+    """DROP TENSOR, VIEW or MACRO.
+
+    Raises:
+        ProgrammingError: There is none of that name and kind.
+    """
+    name = f"{statement.name}()" if statement.kind == "macro" else statement.name
+    found = con.store.get(name)
+    kind = None if found is None else "tensor" if isinstance(found, Tensor) else found.kind
+    if kind == statement.kind:
+        con.store.remove(name)
+    elif kind is not None:
+        raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
+    elif not statement.if_exists:
+        known = [o.name for o in con.store.objects.values()]
+        raise ProgrammingError(
+            f'There is no {statement.kind} "{statement.name}"',
+            hint=suggest(statement.name, known, "names"),
+        )
+
+
+def show(con: Connection, statement: Show) -> Table:
+    """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
+    if statement.what == "settings":
+        return ("name", "value"), [(n, setting_text(con.settings, n)) for n in SETTINGS]
+    if statement.what == "tensors":
+        tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
+        return ("name", "keys", "values", "bytes"), [
+            (t.name, key_text(t.relation.schema), value_text(t.relation.schema), t.relation.nbytes)
+            for t in sorted(tensors, key=lambda t: t.name)
+        ]
+    binder = con.query_binder()
+    if statement.query is not None:
+        relation = binder.bind(statement.query)
+    else:
+        relation = binder.named(statement.name, exp.to_identifier(statement.name))
+    bounds = {k.name: k for k in relation.node.schema.keys}
+    return ("column_name", "column_type", "key"), [
+        (c.name, c.dtype.value, "" if c.key is None else _range_text(bounds[c.key]))
+        for c in relation.columns
+    ]
+
+
+def key_text(schema: Schema) -> str:
+    """Keys as `i:64, j:0..8`."""
+    return ", ".join(f"{k.name}:{_range_text(k)}" for k in schema.keys)
+
+
+def value_text(schema: Schema) -> str:
+    """Values as `val FLOAT`."""
+    return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
+
+
+def _range_text(key: Key) -> str:
+    return str(key.hi) if key.lo == 0 else f"{key.lo}..{key.hi}"
