@@ -53,9 +53,14 @@ def connect(
         config: Settings as SET takes them.
 
     Raises:
+        InterfaceError: An argument is of a wrong type.
         NotSupportedError: A file is named.
         ProgrammingError: A setting is unknown.
     """
+    if not isinstance(database, str):
+        raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
+    if not isinstance(config, Mapping | None):
+        raise InterfaceError(f"config is a mapping of settings, not a {type(config).__name__}")
     if database != ":memory:":
         raise NotSupportedError(
             f"einsql cannot open '{database}': databases are in memory in this version",
@@ -65,7 +70,7 @@ def connect(
         raise NotSupportedError("A database in memory cannot be read-only")
     con = Connection()
     for name, value in (config or {}).items():
-        con.settings = changed_settings(con.settings, name, str(value))
+        con.settings = changed_settings(con.settings, str(name), str(value))
     return con
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.engine.memory import enough_memory
 from einsql.engine.result import Result
 from einsql.errors import DataError, InterfaceError, NotSupportedError, ProgrammingError
 
@@ -163,7 +164,8 @@ class Cursor:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, in SELECT's column order, ordered by key."""
-        return list(self._iterator())
+        with enough_memory():
+            return list(self._iterator())
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self._iterator()
@@ -214,7 +216,8 @@ class Cursor:
         Raises:
             InterfaceError: Keys are absent or hidden, or there is no result.
         """
-        return self._tensor().numpy(fill)
+        with enough_memory():
+            return self._tensor().numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
@@ -224,7 +227,8 @@ class Cursor:
             names = [d[0] for d in self.description or ()]
             columns = list(zip(*self._text, strict=True)) or [()] * len(names)
             return pa.table(dict(zip(names, map(list, columns), strict=True)))
-        return self._tensor().arrow()
+        with enough_memory():
+            return self._tensor().arrow()
 
     def fetch_df(self) -> Any:
         """The rows as a pandas DataFrame.

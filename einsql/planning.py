@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from einsql import kernels
-from einsql.einsum import EinSum, Input
+from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Program, Tick
-from einsql.engine.relation import Fields, from_array, frozen
+from einsql.engine.relation import MAX_AXES, Fields, copied, from_array, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
-from einsql.errors import InterfaceError, OperationalError
+from einsql.errors import DataError, InterfaceError, NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, optimize
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
@@ -28,6 +28,13 @@ from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation
 
 T = TypeVar("T")
+
+WIDEST = 2**31
+"""A range of values wider than this is no tensor key."""
+SPARSE = 2**27
+"""From this range on a key needs enough points, for an array holds all of its values."""
+MOST_POINTS = 2**62
+"""A domain larger than this is a mistake; no machine visits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class Plan:
     notices: tuple[str, ...]
     version: int
     volatile: bool
+    files: tuple[str, ...] = ()
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
 
@@ -65,9 +73,17 @@ class Plan:
         return self.wrap(self.program.run(inputs, tick), inputs)
 
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
-        """Dresses the root's fields as a result; shared storage becomes read-only."""
+        """Dresses the root's fields as a result.
+
+        Storage shared with a tensor becomes read-only. What a file holds is copied, for a
+        memory-mapped file that is cut short kills who reads it.
+        """
         shared = {id(owner(a)) for given in inputs.values() for a in given.values()}
-        safe = {name: frozen(a) if id(owner(a)) in shared else a for name, a in fields.items()}
+        mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
+        safe = {}
+        for name, a in fields.items():
+            held = id(owner(a))
+            safe[name] = copied(a) if held in mapped else frozen(a) if held in shared else a
         return Result(self.relation.node.schema, safe, self.columns, self.relation.hidden)
 
 
@@ -149,7 +165,7 @@ class BinderCatalog:
         if not bool(found["some"]):
             return 0, 0
         lo, hi = int(found["lo"]), int(found["hi"])
-        if hi - lo >= 2**31:
+        if hi - lo >= WIDEST or (hi - lo >= SPARSE and hi - lo > 64 * node.points):
             raise OperationalError(
                 f"A grouping key ranges from {lo} to {hi}, too far for a tensor key",
                 hint="Group by an expression with a small range, such as v % 1024.",
@@ -194,8 +210,13 @@ def as_numpy(value: object) -> np.ndarray:
     Raises:
         InterfaceError: It is none.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InterfaceError(
+            f"The array has {np.ma.getmaskarray(value).sum()} masked elements",
+            hint="Fill them, as with array.filled(0).",
+        )
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value)  # a matrix or memory map would behave in its own way
     try:
         if hasattr(value, "toarray"):  # SciPy sparse: element rows are dense zeros in SQL
             return np.asarray(value.toarray())
@@ -217,8 +238,31 @@ def as_numpy(value: object) -> np.ndarray:
     )
 
 
-def compiled(root: Any, settings: Settings) -> Program:
-    """The program of a graph under the current settings."""
+def compiled(root: Node, settings: Settings) -> Program:
+    """The program of a graph under the current settings.
+
+    Raises:
+        NotSupportedError: A node has more labels than an array can have axes.
+        DataError: A key leaves BIGINT.
+        OperationalError: A node has more points than can be counted.
+    """
+    least, most = DType.BIGINT.range
+    for node in walk(root):
+        if not isinstance(node, EinSum):
+            continue
+        if len(node.axes) > MAX_AXES:
+            raise NotSupportedError(
+                f"The statement ranges over {len(node.axes)} keys at once; {MAX_AXES} are the most",
+                hint="Aggregate keys away in a subquery first.",
+            )
+        for a in node.axes:
+            if a.lo < least or a.hi > most:  # an exclusive bound is a BIGINT itself
+                raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
+        if node.points > MOST_POINTS:
+            raise OperationalError(
+                f"The statement ranges over {node.points:,} combinations of keys",
+                hint="Narrow the keys with WHERE, or join them.",
+            )
     return Program(root, lambda node: kernels.compile_node(node, settings.jit))
 
 
@@ -234,6 +278,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
+        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
     )

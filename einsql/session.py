@@ -16,6 +16,7 @@ from sqlglot import exp
 from einsql import catalog, changes, errors
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
+from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.engine.store import Store, Tensor, owner
@@ -24,7 +25,6 @@ from einsql.errors import (
     InterfaceError,
     InterruptedError,
     NotSupportedError,
-    OperationalError,
     ProgrammingError,
     suggest,
 )
@@ -107,26 +107,36 @@ class Connection:
     def register(self, name: str, array: object, dims: Sequence[str] | None = None) -> None:
         """Gives an array a name in SQL, without a copy when it is dense.
 
+        The array stays its owner's, so it is no part of a transaction: ROLLBACK neither
+        forgets it nor brings one back.
+
         Args:
-            name: The tensor's name.
+            name: The tensor's name; another registered array of this name is replaced.
             array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
             dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
 
         Raises:
             InterfaceError: It is no array of a tensor type, or names do not fit its axes.
+            ProgrammingError: A stored tensor or a view has the name.
         """
         self._open()
+        if not isinstance(name, str) or not name or name.endswith("()"):
+            raise InterfaceError(f"A tensor cannot be named {name!r}")
+        if isinstance(dims, str) or not isinstance(dims, Sequence | None):
+            raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
         held = array_relation(array, None if dims is None else tuple(dims))
         schema = held.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
-        self.store.put(Tensor(name, held, columns, borrowed=True))
+        self.store.register(Tensor(name, held, columns, borrowed=True))
 
     def unregister(self, name: str) -> None:
-        """Forgets a registered array."""
-        found = self.store.get(name)
-        if not isinstance(found, Tensor) or not found.borrowed:
-            raise ProgrammingError(f'No array is registered as "{name}"')
-        self.store.remove(name)
+        """Forgets a registered array, in a transaction as outside of it.
+
+        Raises:
+            ProgrammingError: No array is registered under the name.
+        """
+        self._open()
+        self.store.unregister(str(name))
 
     def explain(self, sql: str, *, analyze: bool = False, verbose: bool = False) -> str:
         """The plan of a SELECT as text."""
@@ -182,7 +192,7 @@ class Connection:
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
-        with self._busy, self._called_from(sys._getframe(1)):
+        with self._busy, enough_memory(), self._called_from(sys._getframe(1)):
             self._interrupted.clear()
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
@@ -227,8 +237,6 @@ class Connection:
                     run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
                 raise ProgrammingError("The statement nests too deeply") from None
-            except MemoryError:
-                raise OperationalError("There is not enough memory for this statement") from None
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
         statement = parse(text)

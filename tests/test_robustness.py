@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -118,6 +117,21 @@ CALLS: list[tuple[Callable[[einsql.Connection], object], str]] = [
     (lambda c: c.execute("SELECT NULLIF(1, 1)").fetch_numpy(fill="a"), "cannot hold 'a'"),
     (lambda c: c.execute("SELECT NULLIF(1, 1)").fetch_numpy(fill=0.5), "cannot hold 0.5"),
     (lambda c: c.execute("SELECT NULLIF(1, 1)").fetch_numpy(fill=2**40), "cannot hold"),
+    (lambda c: c.register("", np.ones(2)), "cannot be named ''"),
+    (lambda c: c.register(5, np.ones(2)), "cannot be named 5"),  # type: ignore[arg-type]
+    (lambda c: c.register("f()", np.ones(2)), "cannot be named"),
+    (lambda c: c.register("a", np.ones((2, 2)), "ij"), "dims are key names, not 'ij'"),
+    (lambda c: c.register("a", np.ones(2), 5), "dims are key names"),  # type: ignore[arg-type]
+    (lambda c: c.register("a", np.ones(2), [5]), "named 5"),  # type: ignore[list-item]
+    (lambda c: c.register("a", np.ones(2), [""]), "cannot be named ''"),
+    (lambda c: c.register("a", np.ones(2), [".present"]), "cannot be named"),
+    (lambda c: c.register("a", np.ones((2, 2)), ["i", "I"]), "repeat"),
+    (lambda c: c.register("a", np.ma.array([1.0, 2.0], mask=[False, True])), "has 1 masked"),
+    (lambda c: c.register("a", np.ones((1,) * 64)), "more than 63 axes"),
+    (lambda c: c.register("a", "text"), "is no tensor"),
+    (lambda c: c.register("a", [[1], [1, 2]]), "no dense tensor"),
+    (lambda c: einsql.connect(5), "is a str, not a int"),  # type: ignore[arg-type]
+    (lambda c: einsql.connect(config=5), "is a mapping"),  # type: ignore[arg-type]
 ]  # fmt: skip
 
 
@@ -134,3 +148,91 @@ def test_executemany_counts_changes_and_keeps_the_last_rows(con: einsql.Connecti
     cursor.executemany("SELECT ?", [])
     assert (cursor.rowcount, cursor.description) == (0, None)
     assert cursor.executemany("SELECT ?", [[1], [2]]).fetchall() == [(2,)]
+
+
+# ---- registered arrays
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_subclasses_are_read_as_plain_arrays(con: einsql.Connection) -> None:
+    con.register("m", np.ma.array([1.0, 2.0]))
+    con.register("n", np.asmatrix([[3.0, 4.0]]))
+    assert con.execute("SELECT * FROM m").fetchall() == [(0, 1.0), (1, 2.0)]
+    assert con.execute("SELECT * FROM n").fetchall() == [(0, 0, 3.0), (0, 1, 4.0)]
+    assert type(con.execute("SELECT * FROM n").fetch_numpy()) is np.ndarray
+
+
+def test_masked_arrays_in_scope_are_refused(con: einsql.Connection) -> None:
+    hidden = np.ma.array([1.0, 2.0], mask=[False, True])
+    assert hidden.mask.any()
+    with pytest.raises(einsql.InterfaceError, match="1 masked"):
+        con.execute("SELECT * FROM hidden")
+
+
+def test_arrays_of_many_axes_work_or_are_refused(con: einsql.Connection) -> None:
+    con.register("a", np.arange(2.0).reshape((1,) * 62 + (2,)))
+    assert con.execute("SELECT d0, d62, val FROM a WHERE d62 = 1").fetchall() == [(0, 1, 1.0)]
+    assert len(con.execute("SELECT * FROM a").fetchall()) == 2
+    same = "SELECT SUM(a.val * b.val) FROM a NATURAL JOIN (SELECT * EXCLUDE (val), val AS w FROM a)"
+    assert con.execute(same.replace("b.val", "w")).fetchall() == [(1.0,)]
+    with pytest.raises(einsql.NotSupportedError, match="125 keys at once"):
+        con.execute("SELECT SUM(a.val + b.val * b.val) FROM a JOIN a b USING (d0)")
+
+
+def test_register_never_replaces_what_is_stored(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(1), v FLOAT) DEFAULT 7; CREATE VIEW u AS SELECT 5 AS v")
+    for name in ("w", "U"):
+        with pytest.raises(einsql.ProgrammingError, match="already"):
+            con.register(name, np.ones(2))
+    con.execute("BEGIN; DROP TENSOR w")
+    with pytest.raises(einsql.ProgrammingError, match="already"):
+        con.register("w", np.ones(2))
+    con.execute("ROLLBACK")
+    assert con.execute("SELECT v FROM w").fetchall() == [(7.0,)]
+
+
+def test_registered_arrays_are_no_part_of_a_transaction(con: einsql.Connection) -> None:
+    con.execute("BEGIN")
+    con.register("new", np.ones(2))
+    con.unregister("x")
+    con.execute("ROLLBACK")
+    assert con.execute("SELECT SUM(val) FROM new").fetchall() == [(2.0,)]
+    with pytest.raises(einsql.ProgrammingError, match='no tensor "x"'):
+        con.execute("SELECT * FROM x")
+
+
+# ---- domains beyond any memory
+
+HUGE: list[tuple[str, object]] = [
+    ("SELECT COUNT(*) FROM range(4000000000) a(i), range(4000000000) b(j)", "combinations of keys"),
+    ("SELECT SUM(i + j) FROM range(4000000000) a(i), range(4000000000) b(j)", "combinations"),
+    ("SELECT COUNT(*) FROM range(2000000000) a(i), range(2000000000) b(j)", (4 * 10**18,)),
+    ("SELECT i FROM range(10000000000000) a(i)", (0,)),
+    ("SELECT i FROM range(9223372036854775807) a(i)", "combinations of keys"),
+    ("SELECT COUNT(*) FROM range(9223372036854775807) a(i)", (2**63 - 1,)),
+    ("SELECT i FROM range(9223372036854775806, 9223372036854775807) a(i)", (2**63 - 2,)),
+    ("SELECT MAX(i) FROM generate_series(9223372036854775806, 9223372036854775807) a(i)", "Overf"),
+    ("SELECT i + 1 AS k FROM range(9223372036854775800, 9223372036854775807) a(i)", "Overflow"),
+    ("SELECT i - 9 AS k FROM range(-9223372036854775807, 0) a(i)", "Overflow"),
+    ("SELECT i, i * 2 AS v FROM range(1000000000000000) a(i)", "memory"),
+    ("SELECT a.d0 * 0.5::DOUBLE AS v FROM wide a, wide b, wide c", "memory"),
+    ("SELECT val, COUNT(*) AS n FROM sparse GROUP BY val", "too far for a tensor key"),
+    ("SELECT * FROM large", (0, 0, 1.0)),
+    ("SELECT COUNT(*) FROM large", (10**12,)),
+]
+
+
+@pytest.mark.parametrize(("sql", "expected"), HUGE)
+@pytest.mark.parametrize("jit", ["never", "auto"])
+def test_huge_domains_answer_or_fail_at_once(sql: str, expected: object, jit: str) -> None:
+    con = einsql.connect(config={"jit": jit})
+    sparse = np.array([0, 2**30, 5])
+    wide = np.broadcast_to(np.float64(1), 2**20)
+    con.execute("CREATE TENSOR large (i DIM(1000000), j DIM(1000000), v FLOAT) DEFAULT 1")
+    con.register("sparse", sparse, ("i",))
+    con.register("wide", wide)
+    if isinstance(expected, str):
+        with pytest.raises(einsql.DatabaseError, match=expected):
+            con.execute(sql).fetchone()
+    else:
+        assert con.execute(sql).fetchone() == expected

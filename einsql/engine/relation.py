@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, np.ndarray]
 
+MAX_AXES = 63
+"""NumPy has 64, and reads by one index array fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -59,7 +62,8 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         value: Name of the value column.
 
     Raises:
-        InterfaceError: The dtype is no tensor type, or names and axes differ in number.
+        InterfaceError: The dtype is no tensor type, there are too many axes, a name is no
+            text, or names and axes differ in number.
     """
     dtype = DType.of(array.dtype)
     if dtype is None:
@@ -67,8 +71,13 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         raise InterfaceError(
             f"An array of dtype {array.dtype} is no tensor", hint=f"dtypes are {known}."
         )
+    if array.ndim > MAX_AXES:
+        raise InterfaceError(f"An array of rank {array.ndim} has more than {MAX_AXES} axes")
     if not array.dtype.isnative:
         array = array.astype(dtype.numpy)
+    for d in dims:
+        if not isinstance(d, str) or not d or d.startswith("."):
+            raise InterfaceError(f"A key cannot be named {d!r}", hint="Give dims=('i', 'j').")
     if len(dims) != array.ndim:
         raise InterfaceError(f"{len(dims)} names for an array of rank {array.ndim}")
     names = [d.lower() for d in (*dims, value)]
@@ -84,6 +93,27 @@ def frozen(array: np.ndarray) -> np.ndarray:
         array = array.view()
         array.flags.writeable = False
     return array
+
+
+def distinct(array: np.ndarray) -> np.ndarray:
+    """The elements of an array that are stored: axes it is repeated along have length 1.
+
+    A flag that is the same everywhere may stand for 2⁶² keys; this one is quick to read.
+    """
+    return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """The array in memory of its own, repeated along the same axes."""
+    stored = np.array(distinct(array))
+    return stored if stored.shape == array.shape else np.broadcast_to(stored, array.shape)
+
+
+def count_true(flag: np.ndarray) -> int:
+    """How many elements of a flag are true, repeated ones included."""
+    stored = distinct(flag)
+    found = int(np.count_nonzero(stored))
+    return found * (flag.size // stored.size) if found else 0
 
 
 def cuts(extent: int, parts: int) -> list[tuple[int, int]]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.engine.relation import Fields
+from einsql.engine.memory import enough_memory
+from einsql.engine.relation import Fields, count_true, distinct
 from einsql.errors import InterfaceError
 from einsql.schema import PRESENT, DType, Schema, valid
 
@@ -50,11 +51,11 @@ class Result:
 
     def _present(self) -> np.ndarray | None:
         flag = self.fields.get(PRESENT)
-        return None if flag is None or bool(flag.all()) else flag
+        return None if flag is None or bool(distinct(flag).all()) else flag
 
     def __len__(self) -> int:
         flag = self.fields.get(PRESENT)
-        return self.schema.size if flag is None else int(np.count_nonzero(flag))
+        return self.schema.size if flag is None else count_true(flag)
 
     # ---- arrays
 
@@ -98,12 +99,12 @@ class Result:
         array = self.fields[column.field]
         holes = self._present()
         known = self.fields.get(valid(column.field))
-        if known is not None and not known.all():
+        if known is not None and not distinct(known).all():
             holes = known if holes is None else holes & known
         if holes is None:
             return array
         if fill is None:
-            count = int(np.count_nonzero(~holes))
+            count = holes.size - count_true(holes)
             raise InterfaceError(
                 f"{count} of {holes.size} keys of {column.name} are absent or NULL",
                 hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
@@ -114,8 +115,9 @@ class Result:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Rows in SELECT's column order, ordered by key, as Python values."""
-        for columns in self._chunks():
-            yield from zip(*columns, strict=True)
+        with enough_memory():
+            for columns in self._chunks():
+                yield from zip(*columns, strict=True)
 
     def _chunks(self) -> Iterator[list[list[Any]]]:
         for index in self._positions():
@@ -134,6 +136,8 @@ class Result:
         """Index arrays of the present keys, in chunks, in key order."""
         shape = self.schema.shape
         flag = self._present()
+        if flag is not None and not distinct(flag).any():
+            return
         flat = None if flag is None else np.flatnonzero(flag)
         total = self.schema.size if flat is None else len(flat)
         for start in range(0, total, ROWS_AT_ONCE):

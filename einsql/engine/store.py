@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsql.engine.relation import Relation
-from einsql.errors import OperationalError
+from einsql.errors import OperationalError, ProgrammingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,43 @@ class Store:
         """Forgets a name."""
         del self.objects[name.lower()]
         self.version += 1
+
+    def register(self, item: Tensor) -> None:
+        """Gives a registered array its name, whatever becomes of a running transaction.
+
+        Raises:
+            ProgrammingError: A tensor or view has the name, or would have it again after
+                a ROLLBACK.
+        """
+        low = item.name.lower()
+        for objects in self._states():
+            found = objects.get(low)
+            if found is not None and not (isinstance(found, Tensor) and found.borrowed):
+                kind = "tensor" if isinstance(found, Tensor) else found.kind
+                raise ProgrammingError(
+                    f'There is a {kind} "{found.name}" already',
+                    hint="DROP it and COMMIT, or register the array under another name.",
+                )
+        self.put(item)
+        if self._saved is not None:
+            self._saved[low] = item
+
+    def unregister(self, name: str) -> None:
+        """Forgets a registered array, whatever becomes of a running transaction.
+
+        Raises:
+            ProgrammingError: No array is registered under the name.
+        """
+        found = self.get(name)
+        if not isinstance(found, Tensor) or not found.borrowed:
+            raise ProgrammingError(f'No array is registered as "{name}"')
+        self.remove(name)
+        if self._saved is not None:
+            self._saved.pop(name.lower(), None)
+
+    def _states(self) -> list[dict[str, Object]]:
+        """What names mean now, and what they would mean after a ROLLBACK."""
+        return [self.objects] if self._saved is None else [self.objects, self._saved]
 
     @property
     def in_transaction(self) -> bool:
