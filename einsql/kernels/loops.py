@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import chain, islice
 from math import ceil, prod
 
 import numpy as np
@@ -159,17 +159,22 @@ class _Loops:
             return values.astype(o.dtype.numpy, copy=False)
 
 
-def _run_boxes(
-    groups: Sequence[Sequence[Box]], call: Callable[[Box], int], work: int, tick: Tick
-) -> int:
-    """Calls a kernel on every box; the boxes of one group meet at the same keys.
+def _run_boxes(cut: Cut, call: Callable[[Box], int], work: int, tick: Tick) -> int:
+    """Calls a kernel on every box; groups run on several threads.
 
     Returns:
         The bits of the failures met, 0 for none.
     """
+    if work < PARALLEL or cut.grouped == 1:
+        for done, box in enumerate(chain.from_iterable(cut.groups()), start=1):
+            failed = call(box)
+            if failed:
+                return failed
+            tick(done / cut.size)
+        return 0
     stopped = threading.Event()
 
-    def calls(group: Sequence[Box]) -> int:
+    def calls(group: Iterator[Box]) -> int:
         failed = 0
         for box in group:
             if stopped.is_set():
@@ -177,27 +182,20 @@ def _run_boxes(
             failed |= call(box)
         return failed
 
-    if work < PARALLEL or len(groups) == 1:
-        total = sum(map(len, groups))
-        done = 0
-        for group in groups:
-            for box in group:
-                failed = call(box)
-                if failed:
-                    return failed
-                done += 1
-                tick(done / total)
-        return 0
-    with ThreadPoolExecutor(min(threads(), len(groups))) as pool:
-        futures = [pool.submit(calls, group) for group in groups]
+    workers = min(threads(), cut.grouped)
+    groups = cut.groups()
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            waiting = set(futures)
+            waiting = {pool.submit(calls, group) for group in islice(groups, 2 * workers)}
+            done = 0
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED)
                 for f in finished:
                     if f.result():
                         return f.result()
-                tick(1 - len(waiting) / len(futures))
+                waiting |= {pool.submit(calls, group) for group in islice(groups, len(finished))}
+                done += len(finished)
+                tick(done / cut.grouped)
         finally:
             stopped.set()
     return 0
@@ -211,7 +209,7 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cut(node: EinSum, nest: Nest) -> list[list[Box]]:
+def _cut(node: EinSum, nest: Nest) -> Cut:
     """The domain in boxes, grouped by the keys of the result they meet at."""
     extent = [node.axis(x).extent for x in nest.loops]
     keys = [n for n, x in enumerate(nest.loops) if x in node.keys]
@@ -232,17 +230,50 @@ def _cut(node: EinSum, nest: Nest) -> list[list[Box]]:
             if x not in node.keys:
                 parts[n] = min(extent[n], wanted)
                 wanted = ceil(wanted / parts[n])
-    ranges = [_ranges(e, p) for e, p in zip(extent, parts, strict=True)]
-    found: dict[tuple[tuple[int, int], ...], list[Box]] = {}
-    kept = [n for n, x in enumerate(nest.loops) if x in node.keys]
-    for box in product(*ranges):
-        found.setdefault(tuple(box[n] for n in kept), []).append(box)
-    return list(found.values())
+    return Cut(tuple(extent), tuple(parts), tuple(x in node.keys for x in nest.loops))
 
 
-def _ranges(extent: int, parts: int) -> list[tuple[int, int]]:
-    edges = [extent * n // parts for n in range(parts + 1)]
-    return list(pairwise(edges))
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A domain in boxes, made one at a time: 2⁶⁰ points have too many to hold them all.
+
+    Attributes:
+        extent: Values each loop takes.
+        parts: In how many parts each loop is cut.
+        kept: Which loops run over keys of the result.
+    """
+
+    extent: tuple[int, ...]
+    parts: tuple[int, ...]
+    kept: tuple[bool, ...]
+
+    @property
+    def size(self) -> int:
+        """How many boxes there are."""
+        return prod(self.parts)
+
+    @property
+    def grouped(self) -> int:
+        """How many groups there are; boxes of one group meet at the same keys."""
+        return prod(p for p, k in zip(self.parts, self.kept, strict=True) if k)
+
+    def groups(self) -> Iterator[Iterator[Box]]:
+        """The boxes of each group."""
+        for number in range(self.grouped):
+            yield self._boxes(number)
+
+    def _boxes(self, group: int) -> Iterator[Box]:
+        for number in range(self.size // self.grouped):
+            yield tuple(reversed(list(self._ranges(group, number))))
+
+    def _ranges(self, group: int, number: int) -> Iterator[tuple[int, int]]:
+        """The range of each loop of one box, the innermost first."""
+        for n in reversed(range(len(self.parts))):
+            if self.kept[n]:
+                group, at = divmod(group, self.parts[n])
+            else:
+                number, at = divmod(number, self.parts[n])
+            yield self.extent[n] * at // self.parts[n], self.extent[n] * (at + 1) // self.parts[n]
 
 
 def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:

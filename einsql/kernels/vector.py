@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -298,12 +297,23 @@ class _Points(Block):
 
 def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
     """Cuts a domain into blocks of `room` points, keeping trailing axes whole if they fit."""
-    parts: list[list[slice]] = []
+    steps: list[int] = []
     for extent in reversed(shape):
         step = max(1, min(extent, room))
-        parts.append([slice(s, min(extent, s + step)) for s in range(0, extent, step)])
+        steps.append(step)
         room //= extent if step == extent else room
-    return product(*reversed(parts))
+    return _tiles(tuple(shape), tuple(reversed(steps)))
+
+
+def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
+    """The tiles of a grid, one at a time: 2⁶⁰ points have too many to list them."""
+    if not shape:
+        yield ()
+        return
+    for start in range(0, shape[0], steps[0]):
+        first = slice(start, min(shape[0], start + steps[0]))
+        for rest in _tiles(shape[1:], steps[1:]):
+            yield (first, *rest)
 
 
 def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
