@@ -32,13 +32,18 @@ def read(path: str, member: str | None = None) -> np.ndarray:
         raise OperationalError(f"There is no file '{path}'")
     try:
         _check_magic(path, suffix)
-        array = (
-            _member(path, member)
-            if suffix == ".npz"
-            else np.load(path, mmap_mode="r", allow_pickle=False)
-        )
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, SyntaxError) as error:
+        with np.errstate(all="ignore"):  # a shape of 2⁶⁴ elements overflows before it is refused
+            array: object = (
+                _member(path, member)
+                if suffix == ".npz"
+                else np.load(path, mmap_mode="r", allow_pickle=False)
+            )
+    except OperationalError:
+        raise
+    except Exception as error:  # NumPy evaluates the header, so a wrong one raises anything
         raise OperationalError(_why(path, error)) from error
+    if not isinstance(array, np.ndarray):
+        raise OperationalError(f"'{path}' holds a file that is no array")
     if DType.of(array.dtype) is None:
         raise OperationalError(
             f"'{path}' holds {array.dtype}, which is no tensor type",
@@ -55,7 +60,7 @@ def _check_magic(path: str, suffix: str) -> None:
             raise OperationalError(f"'{path}' is no {suffix} file: its first bytes are wrong")
 
 
-def _member(path: str, member: str | None) -> np.ndarray:
+def _member(path: str, member: str | None) -> object:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         if member is None and len(archive.files) == 1:
             member = archive.files[0]
@@ -65,13 +70,16 @@ def _member(path: str, member: str | None) -> np.ndarray:
             raise OperationalError(
                 f"'{path}' has {asked}", hint=f"Name one with (TENSOR 'name'): {names}."
             )
-        array: np.ndarray = archive[member]
+        array: object = archive[member]
         return array
 
 
 def _why(path: str, error: Exception) -> str:
     text = str(error)
-    if any(word in text for word in ("pickle", "Object arrays", "Python objects")):
+    if isinstance(error, MemoryError):
+        return f"'{path}' does not fit in memory"
+    pickled = any(word in text for word in ("pickle", "Object arrays", "Python objects"))
+    if pickled and not text.startswith("Header info length"):  # it recommends pickles
         return f"'{path}' is pickled, which could run code; einsql refuses it"
     if isinstance(error, zipfile.BadZipFile):
         return f"'{path}' is no .npz archive, or a damaged one"
@@ -106,7 +114,9 @@ def write(path: str, array: np.ndarray, name: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise OperationalError(f"'{path}' cannot be written: {why}") from error
+    finally:
         if os.path.exists(part):
             os.unlink(part)
-        raise OperationalError(f"'{path}' cannot be written: {error.strerror}") from error
