@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from einsql.console.render import MODES
 from einsql.console.settings import CommandError, Leave
+from einsql.console.values import format_value
+from einsql.engine.store import Tensor
 from einsql.errors import suggest
 
 if TYPE_CHECKING:
@@ -78,7 +80,15 @@ def _definition(shell: Shell, name: str) -> str:
         _quoted(column) + (f" DIM({bounds.rpartition('..')[2]})" if bounds else f" {dtype}")
         for column, dtype, bounds in shell.describe(name)
     ]
-    return f"CREATE TENSOR {_quoted(name)} ({', '.join(columns)});"
+    stored = shell.connection.store.get(name)
+    options = ""
+    if isinstance(stored, Tensor):
+        if stored.partition:
+            parts = ", ".join(f"{_quoted(key)} {count}" for key, count in stored.partition)
+            options += f" PARTITION BY ({parts})"
+        if stored.default is not None:
+            options += f" DEFAULT {format_value(stored.default, '', '')}"
+    return f"CREATE TENSOR {_quoted(name)} ({', '.join(columns)}){options};"
 
 
 def _quoted(name: str) -> str:

@@ -69,12 +69,12 @@ def format_cell(value: Any, type_name: str, null: str) -> str:
 
 
 def format_json(value: Any, type_name: str) -> str:
-    """The value as JSON; NaN and Infinity stand bare, as in DuckDB and Python."""
+    """The value as JSON, which has no NaN and infinity: null and ±1e999, as in DuckDB's shell."""
     if value is None:
         return "null"
     if isinstance(value, float):
         text = _format_float(value, type_name)
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text, text)
+        return {"nan": "null", "inf": "1e999", "-inf": "-1e999"}.get(text, text)
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return format_value(value, type_name, "null")
     if isinstance(value, list | tuple):

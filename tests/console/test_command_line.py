@@ -109,6 +109,8 @@ def test_help_names_every_command_and_schema_every_column(run: Run) -> None:
     for word in (".tables", ".maxrows COUNT", *MODES):
         assert word in out
     assert out.endswith("\nCREATE TENSOR t (i DIM(3), val FLOAT);\n")
+    whole = 'CREATE TENSOR t (i DIM(3), "a b" DOUBLE) PARTITION BY (i 2) DEFAULT -0.5;\n'
+    assert run("-c", whole, "-c", ".schema")[1] == whole
     assert run("-c", ".help mode")[1].count("\n") == 1
 
 
