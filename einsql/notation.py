@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.einsum import Input
+from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
-from einsql.errors import ProgrammingError
+from einsql.errors import InterfaceError, ProgrammingError
 from einsql.planning import BinderCatalog, Plan, array_relation, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sql.einsum_call import Spec, einsum_relation, parse_spec
@@ -31,8 +32,16 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
         A new array; sums over nothing are 0.
 
     Raises:
+        InterfaceError: The expression is no text, or an operand is no array.
         ProgrammingError: The expression does not fit the arrays.
     """
+    if not isinstance(text, str):
+        raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
+    with enough_memory():
+        return _evaluate(con, text, operands)
+
+
+def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
     held = [array_relation(a) for a in operands]
     forms = tuple((h.schema.shape, h.schema.values[0].dtype) for h in held)
     key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
@@ -51,7 +60,7 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
     shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values())
-    return result.copy() if shared else result
+    return result if result.flags.writeable and not shared else result.copy()
 
 
 def _index(kept: str) -> tuple[int | slice, ...]:

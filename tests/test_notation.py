@@ -112,3 +112,15 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(einsql.ProgrammingError, match=reason):
         einsql.einsum(expression, *(np.zeros(s) for s in shapes))
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [("i->", (0,)), ("i->i", (3,)), ("ij->", (0, 2)), ("ij->i", (2, 0)), ("ij->ji", (2, 3))],
+)
+def test_results_are_new_and_writable(spec: str, shape: tuple[int, ...]) -> None:
+    array = np.ones(shape)
+    result = einsql.einsum(spec, array)
+    assert result.flags.writeable
+    assert not np.may_share_memory(result, array)
+    assert np.array_equal(result, np.einsum(spec, array))

@@ -130,6 +130,7 @@ CALLS: list[tuple[Callable[[einsql.Connection], object], str]] = [
     (lambda c: c.register("a", np.ones((1,) * 64)), "more than 63 axes"),
     (lambda c: c.register("a", "text"), "is no tensor"),
     (lambda c: c.register("a", [[1], [1, 2]]), "no dense tensor"),
+    (lambda c: einsql.einsum(5, np.ones(2)), "is a str, not a int"),  # type: ignore[arg-type]
     (lambda c: einsql.connect(5), "is a str, not a int"),  # type: ignore[arg-type]
     (lambda c: einsql.connect(config=5), "is a mapping"),  # type: ignore[arg-type]
 ]  # fmt: skip
