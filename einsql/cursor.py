@@ -164,7 +164,7 @@ class Cursor:
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, in SELECT's column order, ordered by key."""
-        with enough_memory():
+        with enough_memory:
             return list(self._iterator())
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -216,7 +216,7 @@ class Cursor:
         Raises:
             InterfaceError: Keys are absent or hidden, or there is no result.
         """
-        with enough_memory():
+        with enough_memory:
             return self._tensor().numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
@@ -227,7 +227,7 @@ class Cursor:
             names = [d[0] for d in self.description or ()]
             columns = list(zip(*self._text, strict=True)) or [()] * len(names)
             return pa.table(dict(zip(names, map(list, columns), strict=True)))
-        with enough_memory():
+        with enough_memory:
             return self._tensor().arrow()
 
     def fetch_df(self) -> Any:

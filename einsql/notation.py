@@ -37,7 +37,7 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
-    with enough_memory():
+    with enough_memory:
         return _evaluate(con, text, operands)
 
 

@@ -192,7 +192,7 @@ class Connection:
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
-        with self._busy, enough_memory(), self._called_from(sys._getframe(1)):
+        with self._busy, enough_memory, self._called_from(sys._getframe(1)):
             self._interrupted.clear()
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
@@ -200,7 +200,11 @@ class Connection:
             if plan is not None:
                 inputs = current_inputs(plan, self.store, self.in_scope)
                 if inputs is not None:
-                    cursor._show(plan.result(inputs, self._tick), plan.description)
+                    try:
+                        cursor._show(plan.result(inputs, self._tick), plan.description)
+                    except Error as error:
+                        place(error, 0, sql)
+                        raise
                     return
             self._run_text(sql, given, cursor, key)
 
@@ -381,7 +385,12 @@ def located(offset: int, sql: str) -> Iterator[None]:
     try:
         yield
     except Error as error:
-        if not isinstance(error, InterruptedError):
-            error.position = offset + (error.position or 0)
-        error.sql = sql
+        place(error, offset, sql)
         raise
+
+
+def place(error: Error, offset: int, sql: str) -> None:
+    """Makes an error's position, in a statement that starts at `offset`, count in the script."""
+    if not isinstance(error, InterruptedError):
+        error.position = offset + (error.position or 0)
+    error.sql = sql

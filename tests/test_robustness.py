@@ -103,6 +103,13 @@ def test_plans_are_told_apart_by_exact_parameters(con: einsql.Connection) -> Non
     assert len(con._plans) == before + 1
 
 
+def test_a_reused_plan_places_its_error_too(con: einsql.Connection) -> None:
+    for _ in range(2):
+        with pytest.raises(einsql.DataError, match="Division by zero") as caught:
+            con.execute("SELECT 1 // (i - ?) AS v FROM x", [1])
+        assert "LINE 1" in str(caught.value)
+
+
 # ---- arguments of the Python interface
 
 CALLS: list[tuple[Callable[[einsql.Connection], object], str]] = [

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from einsql.errors import OperationalError
 
 _TOO_LARGE = re.compile(r"too big|too large|[Mm]aximum (allowed|supported) dimension")
 
 
-@contextmanager
-def enough_memory() -> Iterator[None]:
-    """Turns a lack of memory, and a shape beyond NumPy's index type, into an Error.
+class _EnoughMemory:
+    """A context without state, for it is entered by every statement."""
 
-    Raises:
-        OperationalError: Instead of MemoryError, and of ValueError for its shape.
-    """
-    try:
-        yield
-    except MemoryError as error:
-        raise OperationalError("There is not enough memory for this statement") from error
-    except ValueError as error:
-        if not _TOO_LARGE.search(str(error)):
-            raise
-        raise OperationalError(
-            "The statement needs an array larger than any memory",
-            hint="Narrow its keys with WHERE, or aggregate.",
-        ) from error
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if isinstance(error, MemoryError):
+            raise OperationalError("There is not enough memory for this statement") from error
+        if isinstance(error, ValueError) and _TOO_LARGE.search(str(error)):
+            raise OperationalError(
+                "The statement needs an array larger than any memory",
+                hint="Narrow its keys with WHERE, or aggregate.",
+            ) from error
+
+
+enough_memory = _EnoughMemory()
+"""Turns a lack of memory, or a shape beyond NumPy's index type, into an OperationalError."""

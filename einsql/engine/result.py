@@ -115,7 +115,7 @@ class Result:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Rows in SELECT's column order, ordered by key, as Python values."""
-        with enough_memory():
+        with enough_memory:
             for columns in self._chunks():
                 yield from zip(*columns, strict=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from einsql.einsum import (
 from einsql.errors import DataError
 from einsql.kernels import cache, loops, nest
 from einsql.kernels.codegen import source
-from einsql.kernels.loops import compile_loops
+from einsql.kernels.loops import Cut, compile_loops
 from einsql.kernels.nest import Mode, plan_nest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.nodes import Case, cases, check, no_tick
@@ -370,3 +370,14 @@ def compare(got: np.ndarray, wanted: np.ndarray, call: Call) -> None:
 def test_every_function_is_reached() -> None:
     reached = {c.fn for dtype in EDGES for c in calls_on(dtype)}
     assert reached >= set(SCALARS)
+
+
+def test_boxes_cover_a_domain_once_and_are_made_one_at_a_time() -> None:
+    cut = Cut((5, 1, 4), (3, 1, 2), (True, True, False))
+    boxes = list(chain.from_iterable(cut.groups()))
+    points = [p for box in boxes for p in product(*(range(lo, hi) for lo, hi in box))]
+    assert len(boxes) == cut.size
+    assert sorted(points) == list(product(range(5), range(1), range(4)))
+    assert [len({box[0] for box in group}) for group in cut.groups()] == [1] * cut.grouped
+    vast = Cut((2**30, 2**30), (2**20, 2**20), (True, False))
+    assert next(next(vast.groups())) == ((0, 1024), (0, 1024))
