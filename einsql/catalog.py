@@ -34,7 +34,8 @@ def create_view(con: Connection, statement: CreateView) -> None:
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
         )
-    con.query_binder().bind(statement.query)
+    binder = con.query_binder()
+    binder.nested(f"view {statement.name.lower()}", lambda: binder.bind(statement.query))
     con.store.put(Definition(statement.name, "view", statement.query, statement.text))
 
 

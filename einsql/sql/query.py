@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sqlglot import exp
 
 from einsql.einsum import EinSum
 from einsql.errors import Error, ProgrammingError
+from einsql.sql.expansion import expand_calls, expanded
 from einsql.sql.macros import Macro, expand
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, deduplicated
 from einsql.sql.select import SelectBinder
 from einsql.sql.sources import alias_columns, bind_from, check_syntax, named_relation
 from einsql.sql.typed import Typed
+
+T = TypeVar("T")
 
 
 class Catalog(Protocol):
@@ -55,8 +58,10 @@ class QueryBinder:
     views: dict[str, Relation] = field(default_factory=dict)
     joining: list[SelectBinder] = field(default_factory=list)
     """The SELECTs whose FROM is being bound, outermost first."""
-    depth: int = 0
+    active: list[str] = field(default_factory=list)
+    """Views and table macros that are being bound, outermost first."""
     expansions: int = 0
+    """How many calls of scalar macros were expanded."""
 
     def bind(self, query: exp.Expr, parent: SelectBinder | None = None) -> Relation:
         """Binds a query to a relation.
@@ -75,7 +80,7 @@ class QueryBinder:
             raise unsupported(query.key.upper(), query)
         raise unsupported(query.key.upper(), query)
 
-    def with_ctes(self, query: exp.Query, run: Callable[[], Relation]) -> Relation:
+    def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
         """Binds the WITH clause, then runs with its names in reach."""
         clause = query.args.get("with_")
         if clause is None:
@@ -124,16 +129,19 @@ class QueryBinder:
 
     def view(self, name: str) -> Relation | None:
         """Binds a view once per statement."""
+        low = name.lower()
+        if f"view {low}" in self.active:
+            raise ProgrammingError(f"The view {name} refers to itself")
         query = self.catalog.view(name)
         if query is None:
             return None
-        low = name.lower()
         if low not in self.views:
             with_names, self.ctes = self.ctes, []
             try:
-                self.views[low] = self.nested(lambda: self.bind(query))
+                self.views[low] = self.nested(f"view {low}", lambda: self.bind(query))
             except Error as error:
                 error.position = None  # the position is in the view's text, not in this one
+                error.hint = f"{error.hint} This is in the view {name}.".strip()
                 raise
             finally:
                 self.ctes = with_names
@@ -144,41 +152,43 @@ class QueryBinder:
         macro = self.catalog.macro(name)
         if macro is None:
             return None
-        if not macro.is_table:
-            raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
         try:
-            body = expand(macro, args)
-            return self.nested(lambda: self.bind(body))
+            if not macro.is_table:
+                raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
+            assert isinstance(at, exp.Anonymous)
+            body = expand(macro, at, lambda value: value)
+            return self.nested(f"macro {macro.name}", lambda: self.bind(body))
         except Error as error:
-            error.position = position(at)
-            raise
+            raise locate(error, at) from None
 
-    def scalar_macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+    def scalar_macro(
+        self, name: str, args: list[exp.Expr], binder: SelectBinder
+    ) -> exp.Expr | None:
         """Expands a scalar macro, or gives None if there is none of that name."""
-        macro = self.catalog.macro(name)
-        if macro is None:
+        if self.catalog.macro(name) is None:
             return None
-        if macro.is_table:
-            raise ProgrammingError(f"{name} is a table macro; it stands in FROM")
-        self.expansions += 1
-        if self.expansions > 10_000:
-            raise ProgrammingError(f"The macro {name} refers to itself")
-        return expand(macro, args)
+        written = args[0].parent if args else None  # it knows where it stands
+        call = exp.Anonymous(this=name) if written is None else written.copy()
+        return expand_calls(binder, call)
+
+    def expanded(self, binder: SelectBinder, select: exp.Select) -> exp.Select:
+        """A SELECT without calls of scalar macros, once its FROM is bound."""
+        return expanded(binder, select)
 
     def scalar(self, node: exp.Expr) -> Typed:
         """Binds an expression without columns, such as a DEFAULT."""
         return ScalarBinder(SelectBinder(self)).bind(node)
 
-    def nested(self, run: Callable[[], Relation]) -> Relation:
-        """Runs one level deeper; views and macros must not call themselves."""
-        self.depth += 1
+    def nested(self, name: str, run: Callable[[], Relation]) -> Relation:
+        """Binds the view or table macro of a name, which must not be inside itself."""
+        if name in self.active:
+            raise ProgrammingError(f"The {name} refers to itself")
+        self.active.append(name)
         joining, self.joining = self.joining, []
         try:
-            if self.depth > 32:
-                raise ProgrammingError("Views or macros refer to themselves")
             return run()
         finally:
-            self.depth -= 1
+            self.active.pop()
             self.joining = joining
 
     def bind_from(self, select: SelectBinder, node: exp.Select) -> None:

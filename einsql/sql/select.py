@@ -72,8 +72,9 @@ class SelectBinder:
             Error: Something is wrong or outside the fragment.
         """
         _check(select)
-        where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.query.bind_from(self, select)
+        select = self.query.expanded(self, select)
+        where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
         if where is not None:
             self._require("WHERE", where.this)
@@ -348,7 +349,7 @@ class SelectBinder:
 
     def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
         """The expansion of a scalar macro."""
-        return self.query.scalar_macro(name, args)
+        return self.query.scalar_macro(name, args, self)
 
 
 def _check(select: exp.Select) -> None:

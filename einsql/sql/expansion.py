@@ -1,0 +1,176 @@
+"""Scalar macros in a SELECT: expanded before it is bound, for they may hold aggregates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.errors import Error, ProgrammingError
+from einsql.sql.calls import column_name
+from einsql.sql.macros import OF_MACRO, Macro, expand
+from einsql.sql.scalar import locate, unsupported
+
+if TYPE_CHECKING:
+    from einsql.sql.query import QueryBinder
+    from einsql.sql.select import SelectBinder
+
+MAX_EXPANSIONS = 10_000
+"""Calls of macros in one statement; macros that double each other reach any number."""
+
+_CLAUSES = ("expressions", "where", "group", "having", "qualify")
+
+
+def expanded(binder: SelectBinder, select: exp.Select) -> exp.Select:
+    """The SELECT without calls of scalar macros; items keep the names they were written with.
+
+    Raises:
+        Error: A call is wrong, or a macro refers to itself.
+    """
+    if binder.query.expansions:
+        _check_columns(binder, select)
+    if not any(_calls(binder.query, root) for root in _roots(select)):
+        return select
+    select = select.copy()
+    for item in select.expressions:
+        if not isinstance(item, exp.Alias | exp.Star) and _calls(binder.query, item):
+            name = exp.to_identifier(column_name(item), quoted=True)
+            item.replace(exp.Alias(this=item.copy(), alias=name))
+    literals = [n for n in _group_items(select) if isinstance(n, exp.Literal)]
+    for root in _roots(select):
+        expand_calls(binder, root)
+    for node in _group_items(select):
+        # A number in GROUP BY would count SELECT items; a macro's number is a mere constant.
+        if isinstance(node, exp.Literal) and not any(node is n for n in literals):
+            node.pop()
+    return select
+
+
+def _roots(select: exp.Select) -> list[exp.Expr]:
+    roots: list[exp.Expr] = []
+    for clause in _CLAUSES:
+        found = select.args.get(clause)
+        roots += found if isinstance(found, list) else [] if found is None else [found]
+    return roots
+
+
+def _group_items(select: exp.Select) -> list[exp.Expr]:
+    group = select.args.get("group")
+    return [] if group is None else list(group.expressions)
+
+
+def _check_columns(binder: SelectBinder, select: exp.Select) -> None:
+    """Refuses columns of a macro's subquery that only its caller has."""
+    for root in _roots(select):
+        for node in root.walk(prune=lambda n: isinstance(n, exp.Query)):
+            if isinstance(node, exp.Column) and OF_MACRO in node.meta:
+                _check_column(binder, node)
+
+
+def _check_column(binder: SelectBinder, column: exp.Column) -> None:
+    here: SelectBinder | None = binder
+    while here is not None and here.select.meta.get(OF_MACRO) == column.meta[OF_MACRO]:
+        if _has(here, column):
+            return
+        here = here.parent
+    raise locate(binder.scope.unknown(column.name, column.table or None), column)
+
+
+def _has(binder: SelectBinder, column: exp.Column) -> bool:
+    """True if a SELECT has the column itself, or an item of that name."""
+    name, table = column.name.lower(), column.table.lower()
+    if table or isinstance(column.this, exp.Star):
+        return not table or any(s.alias.lower() == table for s in binder.scope.sources)
+    aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
+    return name in aliases or any(s.get(name) is not None for s in binder.scope.sources)
+
+
+def _calls(query: QueryBinder, root: exp.Expr) -> bool:
+    nodes = root.walk(prune=lambda n: isinstance(n, exp.Query))
+    return any(_macro(query, n) is not None for n in nodes)
+
+
+def _macro(query: QueryBinder, node: exp.Expr) -> Macro | None:
+    return query.catalog.macro(str(node.this)) if isinstance(node, exp.Anonymous) else None
+
+
+def expand_calls(binder: SelectBinder, root: exp.Expr) -> exp.Expr:
+    """Expands every call of a scalar macro below a node, in place; subqueries are left out.
+
+    Returns:
+        The node, or what it became.
+
+    Raises:
+        Error: A call is wrong, or a macro refers to itself.
+    """
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, exp.Query):
+            continue
+        macro = _macro(binder.query, node)
+        if macro is None:
+            stack.extend(node.iter_expressions())
+            continue
+        assert isinstance(node, exp.Anonymous)
+        try:
+            _check_call(binder.query, macro, node)
+            body = expand(macro, node, lambda value: qualified(binder, value))
+        except Error as error:
+            raise locate(error, node) from None
+        node.replace(body)
+        root = body if node is root else root
+        stack.append(body)
+    return root
+
+
+def _check_call(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> None:
+    if macro.is_table:
+        raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
+    if macro.name.lower() in call.meta.get("chain", ()):
+        raise ProgrammingError(f"The macro {macro.name} refers to itself")
+    query.expansions += 1
+    if query.expansions > MAX_EXPANSIONS:
+        raise ProgrammingError(f"The statement calls macros more than {MAX_EXPANSIONS:,} times")
+    if call.arg_key == "this" and isinstance(call.parent, exp.Filter | exp.Window):
+        word = "FILTER" if isinstance(call.parent, exp.Filter) else "OVER"
+        raise unsupported(f"{word} behind a macro", call, f"Write {word} inside the macro.")
+
+
+def qualified(binder: SelectBinder, value: exp.Expr) -> exp.Expr:
+    """An argument with the caller's table before each column, so that no other can take it.
+
+    Raises:
+        Error: There is no such column in the caller's FROM.
+    """
+    for column in list(value.find_all(exp.Column)):
+        if column.table:
+            continue
+        owner = _owner(binder, column)
+        new = exp.Column(this=column.this, table=exp.to_identifier(owner, quoted=True))
+        new.meta.update(column.meta)
+        column.replace(new)
+        value = new if column is value else value
+    return value
+
+
+def _owner(binder: SelectBinder, column: exp.Column) -> str:
+    name = column.name.lower()
+    aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
+    here: SelectBinder | None = binder
+    while here is not None:
+        try:
+            known = here.scope.find(name, None) is not None
+        except Error as error:
+            raise locate(error, column) from None
+        if known:
+            owners = (s for s in here.scope.sources if s.get(name) and name not in s.merged)
+            return next(owners).alias
+        if here is binder and name in aliases:
+            raise unsupported(
+                "An alias as an argument of a macro with a subquery",
+                column,
+                "Write the expression itself.",
+            )
+        here = here.parent
+    raise locate(binder.scope.unknown(column.name, None), column)
