@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported
+from sqlglot.errors import ParseError
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
+from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.parameters import mark, place
 from einsql.sql.syntax import (
     Change,
@@ -31,23 +32,7 @@ from einsql.sql.syntax import (
     Statement,
     Transaction,
 )
-
-
-def tokenize(sql: str) -> list[Token]:
-    """Tokens of a statement.
-
-    Raises:
-        ProgrammingError: The text is no SQL at all.
-    """
-    marked = mark(sql)
-    try:
-        tokens = list(EinSQL().tokenize(marked.text))
-    except TokenError as error:
-        raise ProgrammingError("The statement cannot be read") from error
-    for token in tokens if marked.numbers else []:
-        if token.start in marked.numbers:
-            token.token_type, token.text = TokenType.PLACEHOLDER, sql[token.start : token.end + 1]
-    return tokens
+from einsql.sql.tokens import TokenReader, tokenize
 
 
 def parse(sql: str) -> Statement:
@@ -65,67 +50,8 @@ def parse(sql: str) -> Statement:
         raise error.locate(sql) from None
 
 
-class Reader:
-    """Reads a statement's tokens from left to right."""
-
-    def __init__(self, sql: str, tokens: list[Token]) -> None:
-        self.sql = sql
-        self.tokens = tokens
-        self.at = 0
-
-    # ---- tokens
-
-    def word(self) -> str:
-        """The next token in upper case, or an empty string at the end."""
-        return self.tokens[self.at].text.upper() if self.at < len(self.tokens) else ""
-
-    def position(self) -> int:
-        """Offset of the next token."""
-        return self.tokens[self.at].start if self.at < len(self.tokens) else len(self.sql)
-
-    def take(self, *words: str) -> bool:
-        """Consumes the given words if they come next."""
-        have = [t.text.upper() for t in self.tokens[self.at : self.at + len(words)]]
-        if " ".join(have) != " ".join(words):
-            return False
-        self.at += len(words)
-        return True
-
-    def expect(self, word: str, where: str) -> None:
-        """Consumes a word.
-
-        Raises:
-            ProgrammingError: Something else comes next.
-        """
-        if not self.take(word):
-            raise self.error(f"Expected {word} {where}")
-
-    def error(self, reason: str) -> ProgrammingError:
-        """An error at the next token."""
-        found = f', found "{self.tokens[self.at].text}"' if self.at < len(self.tokens) else ""
-        return ProgrammingError(reason + found, position=self.position())
-
-    def name(self, what: str) -> str:
-        """Consumes an identifier."""
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type in (
-            TokenType.STRING, TokenType.NUMBER, TokenType.L_PAREN, TokenType.R_PAREN,
-            TokenType.COMMA, TokenType.PLACEHOLDER,
-        ):  # fmt: skip
-            raise self.error(f"Expected {what}")
-        self.at += 1
-        return self.tokens[self.at - 1].text
-
-    def integer(self, what: str) -> int:
-        """Consumes a whole number."""
-        if self.at < len(self.tokens) and self.tokens[self.at].text.isdigit():
-            self.at += 1
-            return int(self.tokens[self.at - 1].text)
-        raise self.error(f"Expected {what}")
-
-    def end(self) -> None:
-        """Requires the end of the statement."""
-        if self.at < len(self.tokens):
-            raise self.error("The statement should end here")
+class Reader(TokenReader):
+    """Reads one statement."""
 
     def rest(self) -> exp.Expr:
         """Parses everything that is left with sqlglot, keeping positions."""
@@ -136,10 +62,19 @@ class Reader:
     def query(self) -> exp.Query:
         """Parses the rest as a query."""
         position = self.position()
-        tree = self.rest()
-        if not isinstance(tree, exp.Query):
-            raise ProgrammingError("Expected a SELECT", position=position)
-        return tree
+        if self.ended:
+            raise self.error("Expected a SELECT")
+        return _as_query(self.rest(), position)
+
+    def refuse_parameters(self, tree: exp.Expr, start: int) -> None:
+        """Refuses `?` and `$n` in a definition, for it outlives the call that gives them."""
+        if tree.find(exp.Placeholder, exp.Parameter) is not None:
+            marks = (t.start for t in self.tokens if t.start >= start and t.text in ("?", "$"))
+            raise ProgrammingError(
+                "A parameter cannot stand in a definition",
+                hint="The argument of a macro takes its place.",
+                position=next(marks, start),
+            )
 
     # ---- statements
 
@@ -147,7 +82,11 @@ class Reader:
         """Reads the statement its first word announces."""
         word = self.word()
         if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
-            return Query(self.query())
+            position = self.position()
+            tree = self.rest()
+            if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+                return Change(tree)
+            return Query(_as_query(tree, position))
         readers = {
             "EXPLAIN": self.explain, "CREATE": self.create, "DROP": self.drop, "SET": self.set,
             "SHOW": self.show, "DESCRIBE": self.describe, "DESC": self.describe,
@@ -182,7 +121,7 @@ class Reader:
                 else:
                     raise self.error("EXPLAIN knows ANALYZE, VERBOSE and FORMAT text here")
                 self.take(",")
-        if not self.word():
+        if self.ended:
             raise self.error("EXPLAIN needs a statement")
         return Explain(self.statement(), "ANALYZE" in flags, "VERBOSE" in flags)
 
@@ -194,10 +133,7 @@ class Reader:
         if self.take("TENSOR"):
             return self.create_tensor(replace)
         if self.take("VIEW"):
-            name = self.name("a view name")
-            self.expect("AS", "after the view's name")
-            text = self.sql[self.position() :]
-            return CreateView(name, replace, self.query(), text)
+            return self.create_view(replace)
         if self.take("MACRO") or self.take("FUNCTION"):
             return self.create_macro(replace)
         raise NotSupportedError(
@@ -218,8 +154,10 @@ class Reader:
             self.expect(")", "after the columns")
         partition: tuple[tuple[str, int], ...] = ()
         default: exp.Expr | None = None
-        while self.word() in ("PARTITION BY", "PARTITION", "DEFAULT"):
-            if self.take("PARTITION BY") or self.take("PARTITION", "BY"):
+        while self.word() in ("PARTITION BY", "DEFAULT"):
+            if (partition and self.word() != "DEFAULT") or (default and self.word() == "DEFAULT"):
+                raise self.error("A clause is given twice")
+            if self.take("PARTITION BY"):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
@@ -255,38 +193,81 @@ class Reader:
     def partition(self) -> tuple[tuple[str, int], ...]:
         """(key n, key n, …)."""
         self.expect("(", "after PARTITION BY")
-        parts = []
+        parts: dict[str, int] = {}
         while True:
-            parts.append((self.name("a key"), self.integer("the number of parts")))
+            position = self.position()
+            key = self.name("a key")
+            if key.lower() in {k.lower() for k in parts}:
+                raise ProgrammingError(f"{key} is partitioned twice", position=position)
+            parts[key] = self.integer("a number of parts", least=1)
             if not self.take(","):
                 break
         self.expect(")", "after the parts")
-        return tuple(parts)
+        return tuple(parts.items())
 
     def default(self) -> exp.Expr:
         """A number, perhaps signed, TRUE or FALSE."""
         start = self.position()
-        self.take("-")
+        signed = self.take("-")
+        is_number = not self.ended and self.tokens[self.at].token_type is TokenType.NUMBER
+        if not is_number and (signed or self.word() not in ("TRUE", "FALSE", "NULL")):
+            raise self.error("Expected the default value, a number or a boolean")
         self.at += 1
-        end = self.position()
+        end = self.tokens[self.at - 1].end + 1
         value: exp.Expr = parse_tree(self.sql[:end], start, "SELECT ").expressions[0]
         return value
 
+    def create_view(self, replace: bool) -> CreateView:
+        """Name [(columns)] AS query."""
+        name = self.name("a view name")
+        columns = self.names("a column name") if self.take("(") else []
+        self.expect("AS", "after the view's name")
+        start = self.position()
+        query = self.query()
+        self.refuse_parameters(query, start)
+        if columns:
+            names = [exp.to_identifier(c, quoted=True) for c in columns]
+            alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True), columns=names)
+            query = exp.select("*").from_(exp.Subquery(this=query, alias=alias), copy=False)
+        return CreateView(name, replace, query, self.sql)
+
     def create_macro(self, replace: bool) -> CreateMacro:
         """name(parameters) AS [TABLE] body."""
+        position = self.position()
         name = self.name("a macro name")
         self.expect("(", "after the macro's name")
-        parameters = []
-        while not self.take(")"):
-            parameters.append(self.name("a parameter"))
-            self.take(",")
+        parameters = tuple(self.names("a parameter"))
         self.expect("AS", "after the parameters")
-        if self.take("TABLE"):
-            return CreateMacro(name, replace, tuple(parameters), self.query(), True, self.sql)
+        is_table = self.take("TABLE")
+        if is_function(name, len(parameters), is_table):
+            raise ProgrammingError(
+                f"{name} is a function of einsql or of SQL, so a macro would never be called",
+                hint="Choose another name.",
+                position=position,
+            )
         start = self.position()
+        body = self.query() if is_table else self.macro_body(parameters)
+        self.refuse_parameters(body, start)
+        return CreateMacro(name, replace, parameters, body, is_table, self.sql)
+
+    def macro_body(self, parameters: tuple[str, ...]) -> exp.Expr:
+        """The one expression of a scalar macro, which sees its parameters and nothing else."""
+        start = self.position()
+        if self.ended:
+            raise self.error("Expected the macro's body")
         self.at = len(self.tokens)
-        body = parse_tree(self.sql, start, "SELECT ").expressions[0]
-        return CreateMacro(name, replace, tuple(parameters), body, False, self.sql)
+        tree = parse_tree(self.sql, start, "SELECT ")
+        only_items = all(arg == "expressions" for arg, value in tree.args.items() if value)
+        items = tree.expressions
+        if not only_items or len(items) != 1 or isinstance(items[0], exp.Alias | exp.Star):
+            raise ProgrammingError(
+                "A scalar macro's body is one expression",
+                hint="AS TABLE SELECT … makes a table macro.",
+                position=start,
+            )
+        body: exp.Expr = items[0]
+        check_parameters(body, parameters)
+        return body
 
     def drop(self) -> Drop:
         """DROP TENSOR | VIEW | MACRO [IF EXISTS] name."""
@@ -297,6 +278,14 @@ class Reader:
         self.at += 1
         if_exists = self.take("IF", "EXISTS")
         name = self.name(f"a {kind.lower()} name")
+        if self.word() == ",":
+            raise self.error("DROP takes one name at a time")
+        if self.word() in ("CASCADE", "RESTRICT"):
+            raise NotSupportedError(
+                f"DROP … {self.word()} is outside the tensor fragment",
+                hint="What depends on the name stays, and says so when it is used.",
+                position=self.position(),
+            )
         self.end()
         return Drop(kind.lower(), name, if_exists)
 
@@ -307,7 +296,7 @@ class Reader:
         if not self.take("=") and not self.take("TO"):
             raise self.error("Expected = after the setting")
         start = self.position()
-        if not self.word():
+        if self.ended:
             raise self.error("Expected a value")
         self.at = len(self.tokens)
         return Set(name, self.sql[start:].strip().strip("'\""))
@@ -338,37 +327,33 @@ class Reader:
         query: exp.Query | None = None
         name = ""
         if self.take("("):
-            start, depth = self.position(), 1
-            while depth and self.at < len(self.tokens):
-                depth += {"(": 1, ")": -1}.get(self.word(), 0)
-                self.at += 1
-            tree = parse_tree(self.sql[: self.tokens[self.at - 1].start], start)
-            if not isinstance(tree, exp.Query):
-                raise ProgrammingError("Expected a SELECT", position=start)
-            query = tree
+            start, end = self.parenthesised()
+            query = _as_query(parse_tree(self.sql[:end], start), start)
         else:
             name = self.name("a tensor name")
-        reads = self.word() == "FROM"
-        if not self.take("FROM") and not self.take("TO"):
-            raise self.error("Expected FROM or TO")
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type is not TokenType.STRING:
-            raise self.error("Expected a file name in quotes")
-        path = self.tokens[self.at].text
-        self.at += 1
-        options = []
-        if self.take("("):
-            while not self.take(")"):
-                options.append((self.name("an option").upper(), self.option()))
-                self.take(",")
+        reads = query is None and self.take("FROM")
+        if not reads and not self.take("TO"):
+            raise self.error("Expected FROM or TO" if query is None else "Expected TO")
+        path = self.text("a file name in quotes")
+        options = self.options() if self.take("(") else {}
         self.end()
-        return Copy(name, query, path, reads, tuple(options), position)
+        return Copy(name, query, path, reads, tuple(options.items()), position)
 
-    def option(self) -> str:
-        """An option's value, a name, number or text."""
-        if not self.word():
-            raise self.error("Expected the option's value")
-        self.at += 1
-        return self.tokens[self.at - 1].text
+    def options(self) -> dict[str, str]:
+        """Pairs `name value, name value, …)`."""
+        found: dict[str, str] = {}
+        while not found or not self.take(")"):
+            if found:
+                self.expect(",", "or )")
+            position = self.position()
+            name = self.name("an option").upper()
+            if name in found:
+                raise ProgrammingError(f"The option {name} is given twice", position=position)
+            if self.ended or self.word() in (",", ")"):
+                raise self.error("Expected the option's value")
+            found[name] = self.tokens[self.at].text
+            self.at += 1
+        return found
 
     def transaction(self) -> Transaction:
         """BEGIN, COMMIT or ROLLBACK [TRANSACTION]."""
@@ -417,6 +402,12 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expr:
                 node.meta["start"] -= ahead
     here = {at: number for at, number in marked.numbers.items() if at >= start}
     return place(tree, here) if here else tree
+
+
+def _as_query(tree: exp.Expr, position: int) -> exp.Query:
+    if not isinstance(tree, exp.Query):
+        raise ProgrammingError("Expected a SELECT", position=position)
+    return tree
 
 
 def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:
