@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Output
-from einsql.errors import Error, ProgrammingError, suggest
+from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
+from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
@@ -25,53 +25,117 @@ class Touch:
     """The rows a statement changes.
 
     Attributes:
-        name: The target's name.
         node: Keyed by some labels; its PRESENT output, if any, tells the touched rows.
         labels: The label of each of the target's keys; a diagonal repeats one.
         columns: The changed value columns; the node has an output for each.
     """
 
-    name: str
     node: EinSum
     labels: tuple[str, ...]
     columns: tuple[str, ...] = ()
 
 
-def target(query: QueryBinder, tree: exp.Expr) -> tuple[str, str, Relation]:
-    """Name, alias and relation of the tensor a statement changes.
+# ---- which syntax a statement may have
+
+_ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Insert: frozenset({"this", "expression", "alternative", "by_name", "with_"}),
+    exp.Update: frozenset({"this", "expressions", "from_", "where", "with_"}),
+    exp.Delete: frozenset({"this", "where", "with_"}),
+    exp.Schema: frozenset({"this", "expressions"}),
+    exp.Table: frozenset({"this", "alias"}),
+    exp.TableAlias: frozenset({"this"}),
+    exp.Values: frozenset({"expressions"}),
+}
+"""Everything of these nodes that is bound; whatever else a statement says is refused."""
+
+_CLAUSES = {
+    "order": "ORDER BY", "conflict": "ON CONFLICT", "default": "DEFAULT VALUES",
+    "exists": "IF EXISTS", "joins": "Changing several tables at once",
+    "tables": "DELETE with names before FROM", "columns": "A column list after the alias",
+    "alias": "VALUES with an alias",
+}  # fmt: skip
+
+
+def _check_clauses(node: exp.Expr) -> None:
+    """Refuses what a node says beyond `_ALLOWED`."""
+    if isinstance(node, exp.Table) and node.args.get("db") is not None:
+        raise ProgrammingError(
+            f"einsql has no schemas: {node.sql(dialect='duckdb')}", position=position(node)
+        )
+    for arg, value in node.args.items():
+        if value and arg not in _ALLOWED[type(node)]:
+            first = value[0] if isinstance(value, list) else value
+            at = first if isinstance(first, exp.Expr) and position(first) is not None else node
+            name = _CLAUSES.get(arg, arg.strip("_").upper())
+            raise unsupported(f"{name} in {_statement_name(node)}", at)
+
+
+def _statement_name(node: exp.Expr) -> str:
+    statement = node.find_ancestor(exp.Insert, exp.Update, exp.Delete) or node
+    return statement.key.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The tensor a statement names.
+
+    Attributes:
+        alias: What the statement's expressions call it.
+        node: Where it stands.
+    """
+
+    name: str
+    alias: str
+    node: exp.Table
+
+
+def target_of(tree: exp.Insert | exp.Update | exp.Delete) -> Target:
+    """The target of a statement, whose own clauses are checked too.
 
     Raises:
-        ProgrammingError: There is none of that name.
+        NotSupportedError: The statement has a clause einsql has not.
+        ProgrammingError: The target is no plain name.
     """
-    table = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-    if not isinstance(table, exp.Table):
+    _check_clauses(tree)
+    table = tree.this
+    if isinstance(table, exp.Schema):
+        _check_clauses(table)
+        table = table.this
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise ProgrammingError("Expected the name of a tensor", position=position(tree))
-    found = query.catalog.relation(table.name)
-    if found is None:
-        raise ProgrammingError(
-            f'There is no tensor "{table.name}"',
-            hint=suggest(table.name, query.catalog.names(), "tensors"),
-            position=position(table),
-        )
-    return table.name, table.alias or table.name, found
+    _check_clauses(table)
+    if table.args.get("alias") is not None:
+        _check_clauses(table.args["alias"])
+    return Target(table.name, table.alias or table.name, table)
 
 
-def _scan(query: QueryBinder, tree: exp.Update | exp.Delete) -> tuple[str, SelectBinder, list[str]]:
-    name, alias, relation = target(query, tree)
+# ---- UPDATE and DELETE
+
+
+def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
+    """A binder over the target's rows, the target, and the labels of its keys."""
+    relation = query.catalog.relation(target.name)
+    if relation is None:
+        raise InternalError(f"{target.name} was found, but not by the binder")
     select = SelectBinder(query)
     number, labels = select.domain.scan(relation.node)
-    select.scope.add(Source(alias, read(relation, number, labels)), tree)
-    return name, select, [labels[k.name] for k in relation.node.schema.keys]
+    select.scope.add(Source(target.alias, read(relation, number, labels)), target.node)
+    return select, relation, [labels[k.name] for k in relation.node.schema.keys]
 
 
-def bind_update(query: QueryBinder, tree: exp.Update) -> Touch:
+def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
     """Binds UPDATE … SET … [FROM …] [WHERE …].
 
     Raises:
         Error: Unknown columns, a key in SET, or types that do not fit.
     """
-    name, select, keys = _scan(query, tree)
-    _, _, relation = target(query, tree)
+    return query.with_ctes(tree, lambda: _bind_update(query, target, tree))
+
+
+def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+    if not tree.expressions:
+        raise ProgrammingError("UPDATE needs SET", position=position(target.node))
+    select, relation, keys = _scan(query, target)
     clause = tree.args.get("from_")
     if clause is not None:
         bind_joined(query, select, clause)
@@ -82,7 +146,9 @@ def bind_update(query: QueryBinder, tree: exp.Update) -> Touch:
     outputs: list[Output] = []
     columns: list[str] = []
     for item in tree.expressions:
-        column, typed = _assignment(select, relation, item)
+        column, typed = _assignment(select, relation, target, item)
+        if column in columns:
+            raise ProgrammingError(f"{item.this.name} is SET twice", position=position(item))
         columns.append(column)
         reduction = None if settled else "max"
         outputs.append(Output(column, (typed.value,), typed.value.dtype, reduction))
@@ -92,12 +158,22 @@ def bind_update(query: QueryBinder, tree: exp.Update) -> Touch:
     if not settled:
         one: Expr = Const(1, DType.BIGINT)
         outputs.append(Output(COUNT, (one,), DType.BIGINT, "sum"))
-    return Touch(name, _node(select, labels, outputs), tuple(labels), tuple(columns))
+    return Touch(_node(select, labels, outputs), tuple(labels), tuple(columns))
 
 
-def _assignment(select: SelectBinder, relation: Relation, item: exp.Expr) -> tuple[str, Typed]:
+def _assignment(
+    select: SelectBinder, relation: Relation, target: Target, item: exp.Expr
+) -> tuple[str, Typed]:
     if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
         raise ProgrammingError("SET needs column = expression", position=position(item))
+    if item.this.table and item.this.table.lower() != target.alias.lower():
+        raise ProgrammingError(
+            f"UPDATE {target.alias} cannot SET {item.this.sql(dialect='duckdb')}",
+            hint=f"SET changes columns of {target.alias} only.",
+            position=position(item),
+        )
+    if item.expression == exp.column("DEFAULT"):
+        raise unsupported("DEFAULT as a value", item, "Write the value itself.")
     wanted = item.this.name
     found = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
     if found is None or found.field is None:
@@ -113,14 +189,16 @@ def _assignment(select: SelectBinder, relation: Relation, item: exp.Expr) -> tup
     return found.field, typed
 
 
-def bind_delete(query: QueryBinder, tree: exp.Delete) -> Touch:
+def bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
     """Binds DELETE FROM … [WHERE …]."""
-    if tree.args.get("using"):
-        raise unsupported("DELETE … USING", tree)
-    name, select, keys = _scan(query, tree)
+    return query.with_ctes(tree, lambda: _bind_delete(query, target, tree))
+
+
+def _bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+    select, _, keys = _scan(query, target)
     _where(select, tree)
     labels = [select.domain.find(k) for k in keys]
-    return Touch(name, _node(select, labels, []), tuple(labels))
+    return Touch(_node(select, labels, []), tuple(labels))
 
 
 def _where(select: SelectBinder, tree: exp.Expr) -> None:
@@ -136,15 +214,56 @@ def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> Ein
     return select.domain.node(unique, [*outputs, present])
 
 
-def bind_insert(query: QueryBinder, tree: exp.Insert) -> tuple[Relation | None, list[str]]:
-    """Binds the source of INSERT … SELECT, None for VALUES, and the listed columns."""
-    columns = [c.name for c in tree.this.expressions] if isinstance(tree.this, exp.Schema) else []
-    source = tree.expression
-    if isinstance(source, exp.Values):
-        return None, columns
+# ---- INSERT
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """An INSERT whose clauses are known to be einsql's.
+
+    Attributes:
+        columns: The listed columns, each with its node; empty without a list.
+        source: VALUES or a query.
+    """
+
+    tree: exp.Insert
+    target: Target
+    columns: list[tuple[str, exp.Expr]]
+    source: exp.Expr
+    by_name: bool
+    replaces: bool
+
+
+def insertion(tree: exp.Insert) -> Insertion:
+    """Reads an INSERT.
+
+    Raises:
+        Error: It has a clause einsql has not.
+    """
+    target = target_of(tree)
+    alternative = str(tree.args.get("alternative") or "").upper()
+    if alternative not in ("", "REPLACE"):
+        raise unsupported(f"INSERT OR {alternative}", target.node)
+    listed = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
+    for column in listed:
+        if not isinstance(column, exp.Identifier):
+            raise ProgrammingError("Expected column names", position=position(column))
+    source, by_name = tree.expression, bool(tree.args.get("by_name"))
     if source is None:
         raise ProgrammingError("INSERT needs VALUES or a SELECT", position=position(tree))
-    return query.bind(source), columns
+    if isinstance(source, exp.Values):
+        _check_clauses(source)
+    if by_name and (listed or isinstance(source, exp.Values)):
+        raise ProgrammingError(
+            "INSERT BY NAME takes a SELECT and no column list", position=position(target.node)
+        )
+    columns = [(c.name, c) for c in listed]
+    return Insertion(tree, target, columns, source, by_name, alternative == "REPLACE")
+
+
+def bind_insert(query: QueryBinder, statement: Insertion) -> Relation:
+    """Binds the SELECT of an INSERT."""
+    return query.with_ctes(statement.tree, lambda: query.bind(statement.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +278,21 @@ def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
     """Binds the rows of VALUES; each cell is a constant expression.
 
     Raises:
-        Error: A cell refers to columns.
+        Error: A cell refers to columns or data.
     """
-    binder = ScalarBinder(SelectBinder(query))
+    select = SelectBinder(query)
+    select.clause = "VALUES"
+    binder = ScalarBinder(select)
     rows: list[LiteralRow] = []
     for row in values.expressions:
         cells = row.expressions if isinstance(row, exp.Tuple) else [row]
-        bound = tuple(binder.bind(c) for c in cells)
+        bound = tuple(_literal(binder, c) for c in cells)
         rows.append(LiteralRow(bound, tuple(position(c) for c in cells)))
     return rows
+
+
+def _literal(binder: ScalarBinder, cell: exp.Expr) -> Typed:
+    typed = binder.bind(cell)
+    if operands_of(typed.value) | operands_of(typed.valid):
+        raise unsupported("A subquery in VALUES", cell, "INSERT INTO … SELECT computes values.")
+    return typed

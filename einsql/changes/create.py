@@ -1,0 +1,119 @@
+"""CREATE TENSOR, declared or AS SELECT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.changes.target import constant, refuse_null
+from einsql.engine.relation import Relation
+from einsql.engine.result import Result
+from einsql.engine.store import Tensor, owned
+from einsql.errors import IntegrityError, ProgrammingError, suggest
+from einsql.schema import PRESENT, DType, Field, Key, Schema, valid
+from einsql.sql.syntax import CreateTensor
+from einsql.sql.typed import convert
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+MAX_ELEMENTS = 2**40
+"""A declared tensor larger than this is a typing mistake; no machine holds it."""
+
+
+def create_tensor(con: Connection, statement: CreateTensor) -> int:
+    """CREATE TENSOR, declared or AS SELECT; returns the number of rows stored.
+
+    Raises:
+        ProgrammingError: The name is taken, or columns are wrong.
+    """
+    taken = con.store.get(statement.name)
+    if taken is not None and not statement.replace:
+        if statement.if_not_exists:
+            return 0
+        kind = "tensor" if isinstance(taken, Tensor) else taken.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{statement.name}" already',
+            hint="CREATE OR REPLACE TENSOR replaces it.",
+        )
+    if statement.query is not None:
+        result = con.select(statement.query)
+        made = _stored(con, statement.name, result)
+    else:
+        made = _declared(con, statement)
+    keys = [k.name for k in made.relation.schema.keys]
+    for key, _ in statement.partition:
+        if key.lower() not in {k.lower() for k in keys}:
+            raise ProgrammingError(
+                f'PARTITION BY finds no key "{key}"', hint=suggest(key, keys, "keys")
+            )
+    con.store.put(replace(made, partition=statement.partition))
+    return made.relation.schema.size
+
+
+def _declared(con: Connection, statement: CreateTensor) -> Tensor:
+    names = [c.name.lower() for c in statement.columns]
+    if len(set(names)) != len(names):
+        raise ProgrammingError("Two columns have the same name")
+    keys = tuple(Key(c.name, 0, c.extent) for c in statement.columns if c.extent is not None)
+    values = [(c.name, c.dtype) for c in statement.columns if c.dtype is not None]
+    if not values:
+        raise ProgrammingError("A tensor needs a value column, such as val FLOAT")
+    schema = Schema(keys, tuple(Field(n, t) for n, t in values))
+    if schema.size > MAX_ELEMENTS:
+        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    default: Any = None
+    fields: dict[str, np.ndarray] = {}
+    for name, dtype in values:
+        value = np.zeros((), dtype.numpy)
+        if statement.default is not None:
+            cell = con.query_binder().scalar(statement.default)
+            value = constant(con, convert(cell, dtype), name)
+            default = value.item()
+        # A stride-0 view holds the default everywhere without storing it anywhere.
+        fields[name] = np.broadcast_to(value, schema.shape)
+    if statement.default is None:
+        schema = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+        fields[PRESENT] = np.broadcast_to(np.zeros((), np.bool_), schema.shape)
+    columns = tuple(c.name for c in statement.columns)
+    return Tensor(statement.name, Relation(schema, fields), columns, default=default)
+
+
+def _stored(con: Connection, name: str, result: Result) -> Tensor:
+    """A result as a tensor of its own: no NULLs, no hidden keys, memory nobody shares."""
+    if result.hidden:
+        raise ProgrammingError(
+            f"The keys {', '.join(result.hidden)} are not selected, so rows are a bag",
+            hint="A tensor needs every key: select them, or aggregate them away.",
+        )
+    names = [c.name for c in result.columns]
+    if len({n.lower() for n in names}) != len(names):
+        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    values = [c for c in result.columns if c.field is not None]
+    if not values:
+        raise ProgrammingError("A tensor needs a value column", hint="Select one beside the keys.")
+    by_key = {c.key: c.name for c in result.columns if c.key is not None}
+    keys = []
+    for k in result.schema.keys:
+        if k.lo < 0:
+            raise IntegrityError(
+                f"The key {by_key[k.name]} starts at {k.lo}",
+                hint="A stored tensor's keys start at 0 or above; shift them.",
+            )
+        keys.append(Key(by_key[k.name], k.lo, k.hi))
+    present = result.fields.get(PRESENT)
+    if present is not None and present.all():
+        present = None
+    fields: dict[str, np.ndarray] = {}
+    for c in values:
+        assert c.field is not None
+        refuse_null(result.fields.get(valid(c.field)), present, c.name)
+        fields[c.name] = owned(result.fields[c.field], con.borrowed())
+    schema_fields = [Field(c.name, c.dtype) for c in values]
+    if present is not None:
+        fields[PRESENT] = owned(present, con.borrowed())
+        schema_fields.append(Field(PRESENT, DType.BOOLEAN))
+    schema = Schema(tuple(keys), tuple(schema_fields))
+    return Tensor(name, Relation(schema, fields), tuple(names))

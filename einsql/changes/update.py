@@ -1,0 +1,110 @@
+"""UPDATE and DELETE: what one bound node says about the tensor's rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlglot import exp
+
+from einsql.changes.target import changed, refuse_null, writable
+from einsql.engine.relation import Relation
+from einsql.engine.store import owned
+from einsql.errors import IntegrityError
+from einsql.schema import PRESENT, Schema, valid
+from einsql.sql.changes import COUNT, Touch, bind_delete, bind_update, target_of
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+Cells = Any
+"""An index into an array: one array of positions for each key, a mask without keys."""
+
+
+def update(con: Connection, tree: exp.Update) -> int:
+    """UPDATE … SET … [FROM …] [WHERE …]; returns the number of changed rows.
+
+    Raises:
+        IntegrityError: Several rows of FROM meet one row of the tensor.
+        DataError: A new value is NULL.
+    """
+    target = target_of(tree)
+    tensor = writable(con, target)
+    binder = con.query_binder()
+    touch = bind_update(binder, target, tree)
+    fields = con.run_node(touch.node, binder)
+    mask = fields.get(PRESENT)
+    matches = fields.get(COUNT)
+    if matches is not None and (matches > 1).any():
+        raise IntegrityError(
+            f"{int((matches > 1).sum())} rows of {tensor.name} meet several rows of FROM",
+            hint="Aggregate FROM to one row for each key.",
+        )
+    for column in touch.columns:
+        refuse_null(fields.get(valid(column)), mask, column)
+    relation = tensor.relation
+    new = {f.name: relation.fields[f.name] for f in relation.schema.values}
+    for column in touch.columns:
+        new[column] = _written(relation, touch, fields[column], mask, column, con.borrowed())
+    con.store.put(changed(tensor, new, relation.present))
+    return touch.node.schema.size if mask is None else int(np.count_nonzero(mask))
+
+
+def _written(
+    relation: Relation,
+    touch: Touch,
+    values: np.ndarray,
+    mask: np.ndarray | None,
+    column: str,
+    foreign: set[int],
+) -> np.ndarray:
+    """The column with the touched rows' values written."""
+    made = touch.node.schema
+    in_place = touch.labels == tuple(k.name for k in made.keys)
+    if in_place and made.shape == relation.schema.shape and (mask is None or mask.all()):
+        return owned(values, foreign)
+    here, there = _touched(touch, mask, relation.schema)
+    result = relation.fields[column].copy()
+    result[there] = values[here]
+    return result
+
+
+def _touched(touch: Touch, mask: np.ndarray | None, schema: Schema) -> tuple[Cells, Cells]:
+    """The touched rows as an index into the node's arrays and one into the tensor's."""
+    made = touch.node.schema
+    chosen = np.ones(made.shape, np.bool_) if mask is None else mask
+    if not made.keys:
+        return chosen, chosen
+    here = np.nonzero(chosen)
+    axes = {k.name: n for n, k in enumerate(made.keys)}
+    there = tuple(
+        here[axes[label]] + made.keys[axes[label]].lo - k.lo
+        for label, k in zip(touch.labels, schema.keys, strict=True)
+    )
+    return here, there
+
+
+def delete(con: Connection, tree: exp.Delete) -> int:
+    """DELETE FROM … [WHERE …]; returns the number of deleted rows.
+
+    Raises:
+        IntegrityError: The tensor has a DEFAULT, so every key exists always.
+    """
+    target = target_of(tree)
+    tensor = writable(con, target)
+    binder = con.query_binder()
+    touch = bind_delete(binder, target, tree)
+    if tensor.default is not None:
+        raise IntegrityError(
+            f"{tensor.name} has a DEFAULT, so no key can be deleted",
+            hint=f"UPDATE {tensor.name} SET … = {tensor.default} sets values back.",
+        )
+    fields = con.run_node(touch.node, binder)
+    relation = tensor.relation
+    old = relation.present
+    kept = np.ones(relation.schema.shape, np.bool_) if old is None else old.copy()
+    before = int(np.count_nonzero(kept))
+    kept[_touched(touch, fields.get(PRESENT), relation.schema)[1]] = False
+    new = {f.name: relation.fields[f.name] for f in relation.schema.values}
+    con.store.put(changed(tensor, new, kept))
+    return before - int(np.count_nonzero(kept))
