@@ -8,15 +8,15 @@ from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
 from einsql.sql.calls import column_name
-from einsql.sql.macros import OF_MACRO, Macro, expand
+from einsql.sql.macros import OF_MACRO, Macro, expand, expanded_size
 from einsql.sql.scalar import locate, unsupported
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
     from einsql.sql.select import SelectBinder
 
-MAX_EXPANSIONS = 10_000
-"""Calls of macros in one statement; macros that double each other reach any number."""
+MAX_EXPANDED = 50_000
+"""Syntax nodes that macros may add to a statement; two that double each other reach any number."""
 
 _CLAUSES = ("expressions", "where", "group", "having", "qualify")
 
@@ -27,7 +27,7 @@ def expanded(binder: SelectBinder, select: exp.Select) -> exp.Select:
     Raises:
         Error: A call is wrong, or a macro refers to itself.
     """
-    if binder.query.expansions:
+    if binder.query.expanded_nodes:
         _check_columns(binder, select)
     if not any(_calls(binder.query, root) for root in _roots(select)):
         return select
@@ -129,12 +129,24 @@ def _check_call(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> None:
         raise ProgrammingError(f"{macro.name} is a table macro; it stands in FROM")
     if macro.name.lower() in call.meta.get("chain", ()):
         raise ProgrammingError(f"The macro {macro.name} refers to itself")
-    query.expansions += 1
-    if query.expansions > MAX_EXPANSIONS:
-        raise ProgrammingError(f"The statement calls macros more than {MAX_EXPANSIONS:,} times")
+    count_expansion(query, macro, call)
     if call.arg_key == "this" and isinstance(call.parent, exp.Filter | exp.Window):
         word = "FILTER" if isinstance(call.parent, exp.Filter) else "OVER"
         raise unsupported(f"{word} behind a macro", call, f"Write {word} inside the macro.")
+
+
+def count_expansion(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> None:
+    """Counts what a call will add to the statement.
+
+    Raises:
+        ProgrammingError: It is too much.
+    """
+    query.expanded_nodes += expanded_size(macro, call)
+    if query.expanded_nodes > MAX_EXPANDED:
+        raise ProgrammingError(
+            f"Macros make this statement more than {MAX_EXPANDED:,} nodes long",
+            hint="Name repeated parts in WITH.",
+        )
 
 
 def qualified(binder: SelectBinder, value: exp.Expr) -> exp.Expr:

@@ -106,6 +106,17 @@ def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.
     return _Expansion(macro, call, body, qualify).run()
 
 
+def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
+    """How many syntax nodes the expansion of a call has, at least."""
+    sizes = {
+        p.lower(): sum(1 for _ in arg.walk())
+        for p, arg in zip(macro.parameters, call.expressions, strict=False)
+    }
+    return sum(
+        sizes.get(n.name.lower(), 1) if isinstance(n, exp.Column) else 1 for n in macro.body.walk()
+    )
+
+
 class _Expansion:
     """One substitution of arguments for parameters, in place."""
 
@@ -127,6 +138,8 @@ class _Expansion:
         self.aliases = {
             s.alias_or_name.lower() for s in body.find_all(exp.Table, exp.Subquery, exp.CTE)
         } - self.tables
+        queries = body.find_all(exp.Query)
+        self.in_query = {id(n) for q in queries for n in q.walk()}
 
     def run(self) -> exp.Expr:
         """The body, changed."""
@@ -177,7 +190,7 @@ class _Expansion:
         value = self.values[node.name.lower()].copy()
         if self.macro.is_table:
             return self._uncaptured(value)
-        if node.find_ancestor(exp.Query) is None:
+        if id(node) not in self.in_query:
             return value
         if value.find(exp.Query) is not None:
             raise unsupported(
@@ -201,7 +214,7 @@ class _Expansion:
         if node.arg_key != "table" or (name in self.aliases and not renames):
             return node
         new = self._name(node)
-        if not self.macro.is_table and node.find_ancestor(exp.Query) is not None:
+        if not self.macro.is_table and id(node) in self.in_query:
             self._refuse_hidden(new.name, f"{new.name}.{parent.name}")
         parent.meta.pop(OF_MACRO, None)
         return new

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from einsql.einsum import EinSum
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.expansion import expand_calls, expanded
+from einsql.sql.expansion import count_expansion, expand_calls, expanded
 from einsql.sql.macros import Macro, expand
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, deduplicated
@@ -60,8 +60,8 @@ class QueryBinder:
     """The SELECTs whose FROM is being bound, outermost first."""
     active: list[str] = field(default_factory=list)
     """Views and table macros that are being bound, outermost first."""
-    expansions: int = 0
-    """How many calls of scalar macros were expanded."""
+    expanded_nodes: int = 0
+    """How many syntax nodes macros have added."""
 
     def bind(self, query: exp.Expr, parent: SelectBinder | None = None) -> Relation:
         """Binds a query to a relation.
@@ -156,6 +156,7 @@ class QueryBinder:
             if not macro.is_table:
                 raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
+            count_expansion(self, macro, at)
             body = expand(macro, at, lambda value: value)
             return self.nested(f"macro {macro.name}", lambda: self.bind(body))
         except Error as error:
