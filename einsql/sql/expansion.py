@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.calls import column_name
 from einsql.sql.macros import OF_MACRO, Macro, expand, expanded_size
+from einsql.sql.names import column_name
 from einsql.sql.scalar import locate, unsupported
+from einsql.sql.scope import Scope
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
@@ -42,7 +43,7 @@ def expanded(binder: SelectBinder, select: exp.Select) -> exp.Select:
     for node in _group_items(select):
         # A number in GROUP BY would count SELECT items; a macro's number is a mere constant.
         if isinstance(node, exp.Literal) and not any(node is n for n in literals):
-            node.pop()
+            node.replace(exp.Add(this=node.copy(), expression=exp.Literal.number(0)))
     return select
 
 
@@ -171,13 +172,15 @@ def _owner(binder: SelectBinder, column: exp.Column) -> str:
     aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
     here: SelectBinder | None = binder
     while here is not None:
-        try:
-            known = here.scope.find(name, None) is not None
-        except Error as error:
-            raise locate(error, column) from None
-        if known:
-            owners = (s for s in here.scope.sources if s.get(name) and name not in s.merged)
-            return next(owners).alias
+        scope: Scope | None = here.scope
+        while scope is not None:
+            try:
+                owner = scope.owner(name)
+            except Error as error:
+                raise locate(error, column) from None
+            if owner is not None:
+                return owner.alias
+            scope = scope.left
         if here is binder and name in aliases:
             raise unsupported(
                 "An alias as an argument of a macro with a subquery",

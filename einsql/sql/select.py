@@ -55,6 +55,7 @@ class SelectBinder:
         self.parameters: Sequence[object] = query.parameters
         self.correlated: dict[str, str] = {}
         """Label here → label of the enclosing SELECT that it stands for."""
+        self.select = exp.Select()
         self.items: list[Item] = []
         self.grouping: Grouping | None = None
         """The rows and GROUP BY items, once the domain is that of the groups."""
@@ -72,8 +73,9 @@ class SelectBinder:
             Error: Something is wrong or outside the fragment.
         """
         _check(select)
+        self.select = select
         self.query.bind_from(self, select)
-        select = self.query.expanded(self, select)
+        self.select = select = self.query.expanded(self, select)
         where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
         self.items = expand(select, self.scope)
         if where is not None:

@@ -435,7 +435,7 @@ COMPLETE = [
     "SELECT MAX(val) OVER (PARTITION BY i) FROM x NATURAL JOIN b QUALIFY val IS NOT NULL",
     "SELECT a.i FROM a JOIN b ON a.i = b.i, (SELECT 1 AS one) AS o, range(0, 3) AS r(k)",
     "SELECT * FROM EINSUM('ij,ij->i', x, x) AS e(i)",
-    "WITH c AS (FROM x) SELECT x'1', inc(1), $1, ?, 1::INT, [1, 2], {'a': 1} FROM c ORDER BY 1",
+    "WITH c AS (FROM x) SELECT x'1', inc(1), $1, $2, 1::INT, [1, 2], {'a': 1} FROM c ORDER BY 1",
     "FROM row_sums((SELECT i, val FROM b))",
     "MERGE INTO b USING a ON a.i = b.i WHEN MATCHED THEN UPDATE SET val = 1",
 ]
