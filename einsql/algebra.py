@@ -126,11 +126,6 @@ def _overflow(what: str, op: str, exact: Callable[..., Array], name: str) -> dic
     }
 
 
-def _zero(reason: str) -> dict[DType, Failure]:
-    f = Failure(reason, lambda a, b: np.asarray(b == 0), "{1} == 0")
-    return dict.fromkeys((DType.TINYINT, I32, I64), f)
-
-
 _LEAST = {
     DType.TINYINT: "-128",
     I32: "-2147483648",
@@ -173,13 +168,19 @@ def _idiv_interval(a: Interval, b: Interval) -> Interval:
 
 
 def _mod_interval(a: Interval, b: Interval) -> Interval:
-    if b is None or (b[0] <= 0 <= b[1]):
+    if b is None or (b[0] <= 0 and b[1] >= -1):  # by -1 the least integer overflows
         return None
     top = max(abs(b[0]), abs(b[1])) - 1
     lo, hi = (-top, top) if a is None else (max(-top, min(a[0], 0)), min(top, max(a[1], 0)))
     if a is not None and b[0] == b[1] and a[0] >= 0 and a[0] // b[0] == a[1] // b[0]:
         return a[0] % b[0], a[1] % b[0]
     return lo, hi
+
+
+def _within_interval(a: Interval, limit: Interval) -> Interval:
+    if a is None or limit is None or not (-limit[0] < a[0] and a[1] < limit[0]):
+        return None
+    return a
 
 
 def _abs_interval(a: Interval) -> Interval:
@@ -242,6 +243,10 @@ def _remainder(a: Array, b: Array) -> Array:
     return np.fmod(a, safe)
 
 
+def _floored_remainder(a: Array, b: Array) -> Array:
+    return a - np.floor(a / b) * b
+
+
 def _round_away(a: Array) -> Array:
     if not is_float_array(a):
         return a
@@ -274,6 +279,13 @@ _INT_DIV_FAILS = {
     )
     for t in (DType.TINYINT, I32, I64)
 }
+_DIGITS_FAIL = {
+    I64: Failure(
+        "A DECIMAL has more digits than its type",
+        lambda a, limit: np.asarray((a >= limit) | (a <= -limit)),
+        "{0} >= {1} or {0} <= -{1}",
+    )
+}
 _FLOAT_IDIV = Failure("Division by zero", lambda a, b: np.asarray(b == 0), "{1} == 0")
 
 _ENTRIES: tuple[Function, ...] = (
@@ -290,7 +302,11 @@ _ENTRIES: tuple[Function, ...] = (
     Function("idiv", arithmetic, _trunc_divide, "idiv({0}, {1})", 2,
              {**_INT_DIV_FAILS, F: _FLOAT_IDIV, D: _FLOAT_IDIV}, _idiv_interval, cheap=True),
     Function("mod", arithmetic, _remainder, "remainder({0}, {1})", 2,
-             _zero("Division by zero"), _mod_interval, cheap=True),
+             _INT_DIV_FAILS, _mod_interval, cheap=True),
+    Function("fmod", division, _floored_remainder, "{0} - np.floor({0} / {1}) * {1}", 2,
+             cheap=True),
+    Function("within", bits, lambda a, limit: a, "{0}", 2, _DIGITS_FAIL, _within_interval,
+             cheap=True),
     Function("neg", arithmetic, lambda a: -a, "-{0}", 1, _least("negation"),
              lambda a: None if a is None else (-a[1], -a[0]), cheap=True),
     Function("abs", arithmetic, np.abs, "abs({0})", 1, _least("abs"), _abs_interval, cheap=True),
@@ -393,6 +409,12 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
             what,
             lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= 65520.0)),
             "math.isfinite({0}) and abs({0}) >= 65520.0",
+        )
+    if target is H and source in (I32, I64):
+        return Failure(
+            what,
+            lambda a: np.asarray((a >= 65520) | (a <= -65520)),
+            "{0} >= 65520 or {0} <= -65520",
         )
     return None
 

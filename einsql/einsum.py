@@ -177,26 +177,23 @@ def call(fn: str, dtype: DType, *args: Expr) -> Expr:
 
 def conj(*terms: Expr) -> Expr:
     """AND over conditions, dropping TRUE and stopping at FALSE."""
-    kept: list[Expr] = []
-    for term in terms:
-        for t in conjuncts(term):
-            if t == FALSE:
-                return FALSE
-            if t not in kept:
-                kept.append(t)
-    result: Expr = TRUE
-    for t in kept:
-        result = t if result == TRUE else Call("and", (result, t), DType.BOOLEAN)
-    return result
+    kept = dict.fromkeys(t for term in terms for t in conjuncts(term))
+    return FALSE if FALSE in kept else _tree("and", list(kept), TRUE)
 
 
-def disj(a: Expr, b: Expr) -> Expr:
-    """OR of two conditions, with constants folded."""
-    if TRUE in (a, b):
-        return TRUE
-    if FALSE in (a, b):
-        return b if a == FALSE else a
-    return a if a == b else Call("or", (a, b), DType.BOOLEAN)
+def disj(*terms: Expr) -> Expr:
+    """OR over conditions, dropping FALSE and stopping at TRUE."""
+    kept = dict.fromkeys(t for t in terms if t != FALSE)
+    return TRUE if TRUE in kept else _tree("or", list(kept), FALSE)
+
+
+def _tree(fn: str, terms: list[Expr], nothing: Expr) -> Expr:
+    """A call over all terms in their order; halving them keeps it shallow."""
+    if len(terms) <= 1:
+        return terms[0] if terms else nothing
+    half = len(terms) // 2
+    parts = _tree(fn, terms[:half], nothing), _tree(fn, terms[half:], nothing)
+    return Call(fn, parts, DType.BOOLEAN)
 
 
 def negate(a: Expr) -> Expr:

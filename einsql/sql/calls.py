@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from einsql.errors import ProgrammingError
 from einsql.sql.aggregates import AGGREGATES
+from einsql.sql.arguments import surplus
 from einsql.sql.scalar import unsupported
 
 
@@ -31,11 +32,13 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
     Raises:
         Error: DISTINCT, ORDER BY or a wrong number of arguments.
     """
-    args = list(node.expressions) if isinstance(node, exp.Anonymous) else []
-    if not args and not isinstance(node, exp.Anonymous):
-        args = [a for a in (node.this, node.args.get("expression")) if a is not None]
-        args += node.args.get("expressions") or []
-    if name == "count" and (not args or isinstance(args[0], exp.Star)):
+    extra = surplus(node)
+    if extra is not None:
+        raise unsupported(extra, node)
+    args = list(node.expressions)
+    if not isinstance(node, exp.Anonymous):
+        args = [a for a in (node.this, node.args.get("expression"), *args) if a is not None]
+    if name == "count" and (not args or (len(args) == 1 and isinstance(args[0], exp.Star))):
         return []
     for a in args:
         if isinstance(a, exp.Distinct):

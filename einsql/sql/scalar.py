@@ -3,66 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlglot import exp
 
 from einsql.algebra import SCALARS
-from einsql.einsum import FALSE, TRUE, Call, Const, conj, disj, negate
+from einsql.einsum import FALSE, TRUE, Const, negate
 from einsql.errors import Error, NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType
+from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
+from einsql.sql.arguments import surplus, text
+from einsql.sql.functions import NAMED
+from einsql.sql.literals import negated, number, parse_type, read_text
 from einsql.sql.typed import (
     NULL,
-    Decimal,
-    SqlType,
     Typed,
     apply,
-    choose,
     convert,
     integer,
     logical_and,
     logical_not,
     logical_or,
-    meet,
-    number,
     truth,
 )
 
-BINARY: dict[type[exp.Expr], str] = {
+_FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
     exp.Mod: "mod", exp.Pow: "pow", exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le",
     exp.Atan2: "atan2", exp.BitwiseAnd: "bitand", exp.BitwiseOr: "bitor", exp.BitwiseXor: "xor",
-}  # fmt: skip
-UNARY: dict[type[exp.Expr], str] = {
-    exp.Neg: "neg", exp.Abs: "abs", exp.Sign: "sign", exp.Floor: "floor", exp.Ceil: "ceil",
-    exp.Trunc: "trunc", exp.Exp: "exp", exp.Ln: "ln", exp.Sqrt: "sqrt", exp.Cbrt: "cbrt",
-    exp.Sin: "sin", exp.Cos: "cos", exp.Tan: "tan", exp.Asin: "asin", exp.Acos: "acos",
-    exp.Atan: "atan", exp.Sinh: "sinh", exp.Cosh: "cosh", exp.Tanh: "tanh", exp.Asinh: "asinh",
+    exp.Abs: "abs", exp.Sign: "sign", exp.Floor: "floor", exp.Ceil: "ceil", exp.Trunc: "trunc",
+    exp.Exp: "exp", exp.Ln: "ln", exp.Sqrt: "sqrt", exp.Cbrt: "cbrt", exp.Sin: "sin",
+    exp.Cos: "cos", exp.Tan: "tan", exp.Asin: "asin", exp.Acos: "acos", exp.Atan: "atan",
+    exp.Sinh: "sinh", exp.Cosh: "cosh", exp.Tanh: "tanh", exp.Asinh: "asinh",
     exp.Acosh: "acosh", exp.Atanh: "atanh", exp.Degrees: "degrees", exp.Radians: "radians",
     exp.IsNan: "isnan", exp.IsInf: "isinf",
 }  # fmt: skip
-NAMED: dict[str, tuple[str, int]] = {
-    "erf": ("erf", 1), "lgamma": ("lgamma", 1), "isfinite": ("isfinite", 1), "add": ("add", 2),
-    "subtract": ("sub", 2), "multiply": ("mul", 2), "divide": ("idiv", 2), "fmod": ("mod", 2),
-    "mod": ("mod", 2), "log2": ("log2", 1), "ceiling": ("ceil", 1),
-}  # fmt: skip
-"""Functions sqlglot has no node for: their function in the algebra and their arity."""
+"""Syntax nodes that are one function of the algebra over their arguments."""
 
 FUNCTION_NAMES = sorted(
-    {c.key for c in (*BINARY, *UNARY)} & set(SCALARS)
+    {c.key for c in _FUNCTIONS} & set(SCALARS)
     | set(NAMED)
     | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
        "sigmoid", "square", "pi", "cast", "ln"}
 )  # fmt: skip
 """What a user can call in an expression; used for hints and completion."""
 
-_TYPES = {
-    "BOOLEAN": DType.BOOLEAN, "TINYINT": DType.TINYINT, "INT": DType.INTEGER,
-    "BIGINT": DType.BIGINT, "FLOAT": DType.FLOAT, "DOUBLE": DType.DOUBLE,
-}  # fmt: skip
+_HINTS = {
+    "IN with a subquery": "Join with the subquery instead.",
+    "ATAN with a second argument": "ATAN2(y, x) takes two.",
+}
 
 
 class Environment(Protocol):
@@ -112,25 +104,6 @@ def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
     )
 
 
-def parse_type(node: exp.Expr) -> SqlType:
-    """The value type a SQL type name means.
-
-    Raises:
-        NotSupportedError: Tensors have no such type.
-    """
-    text = node.sql(dialect="duckdb").upper() if isinstance(node, exp.Expr) else str(node)
-    kind = node.this.name if isinstance(node, exp.DataType) and hasattr(node.this, "name") else text
-    if kind in _TYPES:
-        return _TYPES[kind]
-    if text in ("HALF", "FLOAT16"):
-        return DType.HALF
-    if kind == "DECIMAL":
-        sizes = [int(p.name) for p in node.expressions]
-        return Decimal(sizes[1] if len(sizes) > 1 else 3 if not sizes else 0)
-    names = "BOOLEAN, TINYINT, INTEGER, BIGINT, HALF, FLOAT, DOUBLE"
-    raise NotSupportedError(f"Tensors have no type {text}", hint=f"Types are {names}.")
-
-
 @dataclass
 class ScalarBinder:
     """Binds expressions within one environment."""
@@ -157,35 +130,41 @@ class ScalarBinder:
         return bound
 
     def _bind(self, node: exp.Expr) -> Typed:
-        kind = type(node)
-        if kind in BINARY:
-            return self._call(BINARY[kind], node.this, node.expression)
-        if kind in UNARY:
-            return self._unary(node)
-        handler = _HANDLERS.get(kind)
+        handler, fn = _HANDLERS.get(type(node)), _FUNCTIONS.get(type(node))
+        if type(node) in AGGREGATES or _anonymous_aggregate(node):
+            return self.env.aggregate(node, None)
+        if handler is None and fn is None:
+            raise unsupported(text(node), node)
+        extra = surplus(node)
+        if extra is not None:
+            raise unsupported(extra, node, _HINTS.get(extra, ""))
         if handler is not None:
             return handler(self, node)
-        if kind in AGGREGATES or _anonymous_aggregate(node):
-            return self.env.aggregate(node, None)
-        raise unsupported(node.sql(dialect="duckdb")[:60], node)
+        assert fn is not None
+        return self._call(fn, *node.iter_expressions())
 
     def _call(self, fn: str, *args: exp.Expr) -> Typed:
-        return apply(fn, [self.bind(a) for a in args], self.env.float_stays)
+        return apply(fn, self._all(*args), self.env.float_stays)
 
-    def _unary(self, node: exp.Expr) -> Typed:
-        if isinstance(node, exp.Neg):
-            inner = node.this
-            if isinstance(inner, exp.Literal) and not inner.is_string:
-                return _negated_literal(inner)
-        if node.args.get("decimals") is not None:
-            raise unsupported(f"{node.key.upper()} with digits", node)
-        return self._call(UNARY[type(node)], node.this)
+    def _all(self, *args: exp.Expr) -> list[Typed]:
+        return [self.bind(a) for a in args]
 
     def literal(self, node: exp.Expr) -> Typed:
         """Numbers; text is no tensor value."""
         if node.args["is_string"]:
             raise unsupported("Text", node, "Tensors hold numbers and booleans.")
         return number(node.name)
+
+    def negation(self, node: exp.Expr) -> Typed:
+        """Minus; -5 is one literal."""
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdecimal():
+            return integer(-int(inner.name), literal=True)
+        bound = self.bind(inner)
+        is_float = isinstance(bound.type, DType) and bound.type.is_float
+        if bound.literal or (is_float and isinstance(bound.value, Const)):
+            return negated(bound)
+        return apply("neg", [bound], self.env.float_stays)
 
     def boolean(self, node: exp.Expr) -> Typed:
         """TRUE and FALSE."""
@@ -213,16 +192,27 @@ class ScalarBinder:
     def greater(self, node: exp.Expr) -> Typed:
         """A > b is b < a."""
         fn = "lt" if isinstance(node, exp.GT) else "le"
-        a, b = self.bind(node.this), self.bind(node.expression)
+        a, b = self._all(node.this, node.expression)
         return apply(fn, [b, a], self.env.float_stays)
 
     def and_(self, node: exp.Expr) -> Typed:
-        """Three-valued AND."""
-        return logical_and(self.condition(node.this), self.condition(node.expression))
+        """Three-valued AND of a whole chain."""
+        return logical_and([self.condition(t) for t in self._chain(node, exp.And)])
 
     def or_(self, node: exp.Expr) -> Typed:
-        """Three-valued OR."""
-        return logical_or(self.condition(node.this), self.condition(node.expression))
+        """Three-valued OR of a whole chain."""
+        return logical_or([self.condition(t) for t in self._chain(node, exp.Or)])
+
+    def _chain(self, node: exp.Expr, connective: type[exp.Expr]) -> Iterator[exp.Expr]:
+        """The terms of a chain of one connective, left to right, however deep it leans."""
+        waiting = [node.expression, node.this]
+        while waiting:
+            term = waiting.pop()
+            inner = term.this if isinstance(term, exp.Paren) else term
+            if isinstance(inner, connective) and self.env.match(inner) is None:
+                waiting += [inner.expression, inner.this]
+            else:
+                yield term
 
     def not_(self, node: exp.Expr) -> Typed:
         """NOT."""
@@ -232,22 +222,11 @@ class ScalarBinder:
         """X BETWEEN low AND high."""
         x, low, high = (self.bind(node.args[k]) for k in ("this", "low", "high"))
         stays = self.env.float_stays
-        return logical_and(apply("le", [low, x], stays), apply("le", [x, high], stays))
+        return logical_and([apply("le", [low, x], stays), apply("le", [x, high], stays)])
 
     def in_(self, node: exp.Expr) -> Typed:
         """X IN (a, b, …)."""
-        if node.args.get("query") is not None or node.args.get("unnest") is not None:
-            raise unsupported("IN with a subquery", node, "Join with the subquery instead.")
-        x = self.bind(node.this)
-        items = [self.bind(e) for e in node.expressions]
-        met = meet([x, *items], "IN")
-        if isinstance(met, DType):
-            x, items = convert(x, met), [convert(i, met) for i in items]
-        result = Typed(FALSE, DType.BOOLEAN)
-        for item in items:
-            same = apply("eq", [x, item], self.env.float_stays)
-            result = logical_or(result, convert(same, DType.BOOLEAN))
-        return result
+        return functions.member(self.bind(node.this), self._all(*node.expressions))
 
     def is_(self, node: exp.Expr) -> Typed:
         """IS NULL, IS TRUE, IS FALSE."""
@@ -258,18 +237,12 @@ class ScalarBinder:
             bound = self.condition(node.this)
             want = bound if other.this else logical_not(bound)
             return Typed(truth(want), DType.BOOLEAN)
-        raise unsupported(node.sql(dialect="duckdb"), node)
+        raise unsupported(text(node), node)
 
     def same(self, node: exp.Expr) -> Typed:
         """IS [NOT] DISTINCT FROM."""
-        a, b = self.bind(node.this), self.bind(node.expression)
-        both = conj(a.valid, b.valid)
-        neither = conj(negate(a.valid), negate(b.valid))
-        equal = apply("eq", [a, b], self.env.float_stays)
-        value = disj(conj(both, equal.value), neither) if equal.type is not None else neither
-        if isinstance(node, exp.NullSafeNEQ):
-            value = negate(value)
-        return Typed(value, DType.BOOLEAN)
+        result = functions.not_distinct(*self._all(node.this, node.expression))
+        return logical_not(result) if isinstance(node, exp.NullSafeNEQ) else result
 
     def if_(self, node: exp.Expr) -> Typed:
         """IF(condition, then, otherwise)."""
@@ -286,88 +259,45 @@ class ScalarBinder:
             branches.append((test, branch.args["true"]))
         return self._case(branches, node.args.get("default"))
 
-    def _case(
-        self,
-        branches: list[tuple[exp.Expr, exp.Expr]],
-        default: exp.Expr | None,
-    ) -> Typed:
-        tests = [truth(self.condition(test)) for test, _ in branches]
-        values = [self.bind(value) for _, value in branches]
-        otherwise = NULL if default is None else self.bind(default)
-        # A lone integer literal is INTEGER here, so the literals stop adapting.
-        met = meet([replace(t, literal=False) for t in (*values, otherwise)], "CASE")
-        result = convert(otherwise, met)
-        for test, value in reversed(list(zip(tests, values, strict=True))):
-            result = choose(test, value, result, met)
-        return result
+    def _case(self, branches: list[tuple[exp.Expr, exp.Expr]], default: exp.Expr | None) -> Typed:
+        tests = [self.condition(test) for test, _ in branches]
+        values = self._all(*(value for _, value in branches))
+        return functions.case(tests, values, NULL if default is None else self.bind(default))
 
     def coalesce(self, node: exp.Expr) -> Typed:
-        """The first argument that is not NULL."""
-        items = [self.bind(a) for a in (node.this, *node.expressions)]
-        met = meet(items, "COALESCE")
-        result = convert(items[-1], met)
-        for item in reversed(items[:-1]):
-            result = choose(item.valid, item, result, met)
-        return result
+        """COALESCE and IFNULL."""
+        return functions.coalesce(self._all(node.this, *node.expressions))
 
     def nullif(self, node: exp.Expr) -> Typed:
-        """NULL where both are equal."""
-        a, b = self.bind(node.this), self.bind(node.expression)
-        same = truth(convert(apply("eq", [a, b], self.env.float_stays), DType.BOOLEAN))
-        return replace(a, valid=conj(a.valid, negate(same)), literal=False)
+        """NULLIF."""
+        return functions.nullif(*self._all(node.this, node.expression))
 
     def extreme(self, node: exp.Expr) -> Typed:
-        """GREATEST and LEAST, which skip NULLs."""
+        """GREATEST and LEAST."""
         fn = "greatest" if isinstance(node, exp.Greatest) else "least"
-        items = [self.bind(a) for a in (node.this, *node.expressions)]
-        met = meet(items, fn.upper())
-        if met is None:
-            return NULL
-        items = [convert(i, met) for i in items]
-        result = items[0]
-        for item in items[1:]:
-            if (result.valid, item.valid) == (TRUE, TRUE):
-                dtype = DType.BIGINT if isinstance(met, Decimal) else met
-                result = Typed(Call(fn, (result.value, item.value), dtype), met)
-                continue
-            both = Typed(
-                apply(fn, [replace(result, valid=TRUE), replace(item, valid=TRUE)], True).value,
-                met,
-            )
-            alone = choose(result.valid, result, item, met)
-            result = replace(
-                choose(conj(result.valid, item.valid), both, replace(alone, valid=TRUE), met),
-                valid=disj(result.valid, item.valid),
-            )
-        return result
+        return functions.extreme(fn, self._all(node.this, *node.expressions))
 
     def log(self, node: exp.Expr) -> Typed:
-        """LOG(x) and LOG10 to base 10, LOG(b, x) to base b."""
-        if node.expression is None:
-            return self._call("log10", node.this)
-        base = node.this
-        if isinstance(base, exp.Literal) and base.name in ("2", "10"):
-            return self._call("log2" if base.name == "2" else "log10", node.expression)
-        stays = self.env.float_stays
-        top = apply("log10", [self.bind(node.expression)], stays)
-        return apply("div", [top, apply("log10", [self.bind(base)], stays)], stays)
+        """LOG(x) and LOG10 to base 10, LOG2, and LOG(b, x) to base b."""
+        base, x = node.this, node.expression
+        if x is None:
+            return self._call("log10", base)
+        if isinstance(base, exp.Literal) and "start" not in base.meta:
+            return self._call(f"log{base.name}", x)  # sqlglot reads LOG2(x) as LOG(2, x)
+        return functions.logarithm(self.bind(base), self.bind(x), self.env.float_stays)
 
     def round_(self, node: exp.Expr) -> Typed:
-        """ROUND half away from zero, to whole numbers."""
+        """ROUND half away from zero."""
         digits = node.args.get("decimals")
-        if digits is not None and digits.name != "0":
-            raise unsupported(
-                "ROUND with digits", node, "ROUND(x * 100) / 100 rounds to two digits."
-            )
-        return self._call("round", node.this)
+        bound = None if digits is None else self.bind(digits)
+        return functions.rounded(self.bind(node.this), bound, self.env.float_stays)
 
     def cast(self, node: exp.Expr) -> Typed:
         """CAST(x AS type) and x::type."""
-        if isinstance(node, exp.TryCast):
-            raise unsupported("TRY_CAST", node)
+        target = parse_type(node.args["to"])
         if isinstance(node.this, exp.Literal) and node.this.is_string:
-            return _parsed(node.this.name, parse_type(node.args["to"]), node)
-        return replace(convert(self.bind(node.this), parse_type(node.args["to"])), literal=False)
+            return read_text(node.this.name, target)
+        return replace(convert(self.bind(node.this), target), literal=False)
 
     def filtered(self, node: exp.Expr) -> Typed:
         """agg(…) FILTER (WHERE …)."""
@@ -390,13 +320,7 @@ class ScalarBinder:
         if name in NAMED and len(args) == NAMED[name][1]:
             return self._call(NAMED[name][0], *args)
         if name == "sigmoid" and len(args) == 1:
-            one = number("1")
-            stays = self.env.float_stays
-            x = self.bind(args[0])
-            if not (isinstance(x.type, DType) and x.type.is_float):
-                x = convert(x, DType.DOUBLE)
-            decay = apply("exp", [apply("neg", [x], stays)], stays)
-            return apply("div", [one, apply("add", [one, decay], stays)], stays)
+            return functions.sigmoid(self.bind(args[0]), self.env.float_stays)
         if name == "square" and len(args) == 1:
             return self._call("pow", args[0], exp.Literal.number(2))
         expansion = self.env.macro(name, args)
@@ -437,32 +361,6 @@ def bind_parameter(value: object) -> Typed:
     )
 
 
-def _parsed(text: str, target: SqlType, node: exp.Expr) -> Typed:
-    """A value written as text, as in 'inf'::FLOAT."""
-    word = text.strip().lower()
-    try:
-        if target is DType.BOOLEAN and word in ("true", "false", "t", "f", "1", "0"):
-            return Typed(TRUE if word in ("true", "t", "1") else FALSE, DType.BOOLEAN)
-        if isinstance(target, DType) and target.is_integer:
-            return convert(integer(int(word)), target)
-        if isinstance(target, DType) and target.is_float:
-            return convert(Typed(Const(float(word), DType.DOUBLE), DType.DOUBLE), target)
-    except ValueError:
-        pass
-    kind = "NULL" if target is None else target.value
-    raise ProgrammingError(f"'{text}' is no {kind}", position=position(node))
-
-
-def _negated_literal(node: exp.Literal) -> Typed:
-    """-5 is one literal, so that the least BIGINT can be written."""
-    text = node.name
-    if "." in text or "e" in text.lower():
-        bound = number(text)
-        assert isinstance(bound.value, Const)
-        return replace(bound, value=Const(-bound.value.value, bound.value.dtype))
-    return integer(-int(text.replace("_", "")), literal=True)
-
-
 def _anonymous_aggregate(node: exp.Expr) -> bool:
     return isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES
 
@@ -475,6 +373,7 @@ _HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {
     exp.Column: ScalarBinder.column,
     exp.Placeholder: ScalarBinder.parameter,
     exp.Parameter: ScalarBinder.parameter,
+    exp.Neg: ScalarBinder.negation,
     exp.GT: ScalarBinder.greater,
     exp.GTE: ScalarBinder.greater,
     exp.And: ScalarBinder.and_,
@@ -494,7 +393,6 @@ _HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {
     exp.Log: ScalarBinder.log,
     exp.Round: ScalarBinder.round_,
     exp.Cast: ScalarBinder.cast,
-    exp.TryCast: ScalarBinder.cast,
     exp.Filter: ScalarBinder.filtered,
     exp.Window: ScalarBinder.window,
     exp.Subquery: ScalarBinder.subquery,

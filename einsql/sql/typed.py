@@ -1,35 +1,28 @@
-"""Typed scalar values during binding: SQL types, NULL and decimals, lowered to Exprs.
-
-A bound scalar is a pair of expressions, its value and whether it is not NULL. DECIMAL
-exists only here: a DECIMAL of scale s is a BIGINT holding value · 10^s, exact as in
-DuckDB, with overflow checked by BIGINT arithmetic.
-"""
+"""Typed scalar values during binding: pairs of expressions, a value and its validity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, floor
 
 from einsql.algebra import SCALARS, cast_failure
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.schema import DType
+from einsql.sql.casts import (
+    WIDEST,
+    SqlType,
+    cast,
+    cast_expr,
+    common_decimal,
+    decimal_of,
+    fits,
+    held,
+    within,
+)
+from einsql.sql.casts import Decimal as Decimal
 from einsql.typing_rules import common
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """DECIMAL with `scale` digits after the point."""
-
-    scale: int
-
-    @property
-    def value(self) -> str:
-        """The type's name, as DType.value is."""
-        return "DECIMAL"
-
-
-SqlType = DType | Decimal | None
-"""A value's type; None is the type of a bare NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +44,6 @@ class Typed:
 NULL = Typed(FALSE, None, FALSE)
 
 
-def number(text: str) -> Typed:
-    """Binds a numeric literal as DuckDB types it: INTEGER, BIGINT, DECIMAL or DOUBLE.
-
-    Raises:
-        DataError: An integer literal exceeds BIGINT.
-    """
-    text = text.replace("_", "")
-    if "e" in text.lower():
-        return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)
-    if "." in text:
-        whole, _, part = text.partition(".")
-        digits = int((whole or "0") + part)
-        if digits.bit_length() > 62:
-            return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)
-        return Typed(Const(digits, DType.BIGINT), Decimal(len(part)), literal=True)
-    return integer(int(text), literal=True)
-
-
 def integer(n: int, *, literal: bool = False) -> Typed:
     """Binds an integer as the narrowest of INTEGER and BIGINT.
 
@@ -76,76 +51,69 @@ def integer(n: int, *, literal: bool = False) -> Typed:
         DataError: It exceeds BIGINT.
     """
     for dtype in (DType.INTEGER, DType.BIGINT):
-        if dtype.range[0] <= n <= dtype.range[1]:
+        if fits(n, dtype):
             return Typed(Const(n, dtype), dtype, literal=literal)
     raise DataError(f"The integer {n} does not fit BIGINT")
 
 
-def cast_expr(e: Expr, target: DType) -> Expr:
-    """A cast, with constants converted at once where that is exact or a plain rounding."""
-    if e.dtype is target:
-        return e
-    if isinstance(e, Const):
-        if target.is_float and (e.dtype.is_integer or e.dtype.is_float):
-            narrowed = target.numpy.type(e.value).item()
-            if abs(narrowed) != float("inf") or abs(e.value) == float("inf"):
-                return Const(narrowed, target)
-        if target.is_integer and e.dtype.is_integer and _within(int(e.value), target):
-            return Const(int(e.value), target)
-    return Call("cast", (e,), target)
+# The type at which values meet
 
 
-def _within(n: int, dtype: DType) -> bool:
-    return dtype.range[0] <= n <= dtype.range[1]
-
-
-def meet(items: list[Typed], what: str) -> SqlType:
+def meet(items: list[Typed], what: str, *, truths: bool = False) -> SqlType:
     """The type several values meet at in arithmetic, comparison or choice.
+
+    As in DuckDB the first two meet, then their type and the third, and so on; a literal
+    adapts to the value it meets first.
+
+    Args:
+        items: The values.
+        what: What brings them together, for the error.
+        truths: Whether BOOLEAN meets integers, as in comparisons and choices.
 
     Raises:
         ProgrammingError: They have no common type.
     """
-    types = [t for t in items if t.type is not None]
-    if not types:
-        return None
-    result: SqlType = types[0].type
-    adapts = types[0].literal
-    for t in types[1:]:
-        result, adapts = _meet2(result, adapts, t, what), adapts and t.literal
-    return result
+    met = items[0]
+    for t in items[1:]:
+        met = Typed(met.value, _meet2(met, t, what, truths))
+    return met.type
 
 
-def _meet2(a: SqlType, a_literal: bool, t: Typed, what: str) -> SqlType:
-    b = t.type
-    if isinstance(a, Decimal) or isinstance(b, Decimal):
-        if isinstance(a, Decimal) and isinstance(b, Decimal):
-            return Decimal(max(a.scale, b.scale))
-        dec, other = (a, b) if isinstance(a, Decimal) else (b, a)
-        assert isinstance(dec, Decimal)
-        assert isinstance(other, DType)
-        if other.is_integer:
-            return dec
-        if other.is_float:
-            return DType.FLOAT if other is DType.HALF else other
-    elif a is not None and b is not None:
-        if a is DType.TINYINT and t.literal and _fits_tiny(t):
-            return a
-        if b is DType.TINYINT and a_literal and a is DType.INTEGER:
-            return b
-        met = common(a, b)
+def _meet2(a: Typed, b: Typed, what: str, truths: bool) -> SqlType:
+    x, y = a.type, b.type
+    if x is None or y is None:
+        return y if x is None else x
+    for here, there in ((a, b), (b, a)):
+        if there.literal and here.type is DType.TINYINT and _is_tiny(there):
+            return here.type
+    if DType.BOOLEAN in (x, y) and x is not y:
+        other = y if x is DType.BOOLEAN else x
+        if truths and isinstance(other, DType) and other.is_integer:
+            return other
+    elif isinstance(x, Decimal) or isinstance(y, Decimal):
+        return _meet_decimal(x, y)
+    else:
+        met = common(x, y)
         if met is not None:
             return met
-    names = " and ".join(x.value if x is not None else "NULL" for x in (a, b))
-    raise ProgrammingError(f"{what} does not accept {names}", hint="Add an explicit CAST.")
+    raise ProgrammingError(
+        f"{what} does not accept {x.value} and {y.value}", hint="Add an explicit CAST."
+    )
 
 
-def _fits_tiny(t: Typed) -> bool:
-    return isinstance(t.value, Const) and _within(int(t.value.value), DType.TINYINT)
+def _meet_decimal(x: DType | Decimal, y: DType | Decimal) -> SqlType:
+    for t in (x, y):
+        if isinstance(t, DType) and t.is_float:
+            return DType.FLOAT if t is DType.HALF else t
+    return common_decimal(x, y)
 
 
-def scale_of(t: SqlType) -> int:
-    """Digits after the point of a decimal or integer type."""
-    return t.scale if isinstance(t, Decimal) else 0
+def _is_tiny(t: Typed) -> bool:
+    whole = isinstance(t.type, DType) and t.type.is_integer
+    return whole and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
+
+
+# Casts, protected where NULL
 
 
 def convert(t: Typed, target: SqlType) -> Typed:
@@ -154,17 +122,14 @@ def convert(t: Typed, target: SqlType) -> Typed:
     Raises:
         NotSupportedError: The cast is no tensor work.
     """
-    if target is None or t.type == target:
+    if target is None:
         return t
     if t.type is None:
-        dtype = DType.BIGINT if isinstance(target, Decimal) else target
+        dtype = held(target)
         return Typed(Const(False if dtype is DType.BOOLEAN else 0, dtype), target, FALSE)
-    if isinstance(target, Decimal):
-        value = _to_decimal(t, target.scale)
-    elif isinstance(t.type, Decimal):
-        value = _from_decimal(t, t.type.scale, target)
-    else:
-        value = cast_expr(t.value, target)
+    value = cast(t.value, t.type, target)
+    if t.type == target:
+        return t
     return replace(t, value=protected(value, t.valid), type=target)
 
 
@@ -191,48 +156,11 @@ def _may_raise(e: Expr) -> bool:
     return fails or any(_may_raise(a) for a in e.args)
 
 
-def _to_decimal(t: Typed, scale: int) -> Expr:
-    if isinstance(t.type, DType) and not t.type.is_integer:
-        raise NotSupportedError(
-            f"CAST of {t.type.value} to DECIMAL is outside the tensor fragment",
-            hint="Use DOUBLE instead of DECIMAL.",
-        )
-    raw = cast_expr(t.value, DType.BIGINT)
-    up = scale - scale_of(t.type)
-    if up < 0:
-        return _rounded_quotient(raw, 10**-up)
-    if up == 0:
-        return raw
-    if isinstance(raw, Const) and _within(int(raw.value) * 10**up, DType.BIGINT):
-        return Const(int(raw.value) * 10**up, DType.BIGINT)
-    return call("mul", DType.BIGINT, raw, Const(10**up, DType.BIGINT))
+# Functions
 
-
-def _from_decimal(t: Typed, scale: int, target: DType) -> Expr:
-    if target.is_integer:
-        return cast_expr(_rounded_quotient(t.value, 10**scale), target)
-    if target is DType.BOOLEAN:
-        return call("ne", DType.BOOLEAN, t.value, Const(0, DType.BIGINT))
-    if isinstance(t.value, Const):
-        return cast_expr(Const(int(t.value.value) / 10**scale, DType.DOUBLE), target)
-    wide = cast_expr(t.value, DType.DOUBLE)
-    return cast_expr(call("div", DType.DOUBLE, wide, Const(float(10**scale), DType.DOUBLE)), target)
-
-
-def _rounded_quotient(raw: Expr, unit: int) -> Expr:
-    """Raw / unit rounded half away from zero, in BIGINT."""
-    if unit == 1:
-        return raw
-    half = Const(unit // 2, DType.BIGINT)
-    below = call("lt", DType.BOOLEAN, raw, Const(0, DType.BIGINT))
-    nudged = call(
-        "if",
-        DType.BIGINT,
-        below,
-        call("sub", DType.BIGINT, raw, half),
-        call("add", DType.BIGINT, raw, half),
-    )
-    return call("idiv", DType.BIGINT, nudged, Const(unit, DType.BIGINT))
+COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
+_RESCALED = frozenset({"add", "sub", "mod"}) | COMPARISONS
+_ROUNDED = frozenset({"round", "floor", "ceil", "trunc"})
 
 
 def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
@@ -244,22 +172,19 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
     """
     valid = conj(*(t.valid for t in items))
     if all(t.type is None for t in items):
-        return NULL
+        items = [convert(t, DType.BIGINT) for t in items]
     if any(isinstance(t.type, Decimal) for t in items):
         exact = _decimal_call(fn, items, valid)
         if exact is not None:
             return exact
-    met = meet(items, f"{fn.upper()}()") if len(items) > 1 else items[0].type
+    met = meet(items, f"{fn.upper()}()", truths=fn in COMPARISONS)
     if isinstance(met, Decimal):
         met = DType.DOUBLE
     assert met is not None
-    if len(items) > 1 and DType.BOOLEAN not in {t.type for t in items}:
-        items = [convert(t, met) for t in items]
-    items = [convert(t, met) if not isinstance(t.type, DType) else t for t in items]
-    types = tuple(t.type for t in items if isinstance(t.type, DType))
-    typing = SCALARS[fn].types(types, float_stays)
+    items = [convert(t, met) for t in items]
+    typing = SCALARS[fn].types((met,) * len(items), float_stays)
     if typing is None:
-        shown = ", ".join(t.value for t in types)
+        shown = ", ".join(met.value for _ in items)
         raise ProgrammingError(
             f"{fn.upper()}() does not accept ({shown})", hint="Add an explicit CAST."
         )
@@ -267,30 +192,32 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
     return Typed(protected(Call(fn, args, typing.result), valid), typing.result, valid)
 
 
-_RESCALED = frozenset({"add", "sub", "mod", "eq", "ne", "lt", "le", "greatest", "least"})
-
-
 def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
     """Exact decimal arithmetic on scaled integers, or None where DOUBLE or FLOAT rules."""
-    if fn in ("neg", "abs", "sign"):
-        result = DType.TINYINT if fn == "sign" else DType.BIGINT
-        kept = result if fn == "sign" else items[0].type
-        return Typed(protected(Call(fn, (items[0].value,), result), valid), kept, valid)
-    if any(t.type is not None and isinstance(t.type, DType) and t.type.is_float for t in items):
+    types = [t.type for t in items if t.type is not None]
+    if any(isinstance(t, DType) and (t.is_float or t is DType.BOOLEAN) for t in types):
         return None
+    if fn in COMPARISONS and len(types) == 2:
+        bounded = _compare_with_literal(fn, items, valid)
+        if bounded is not None:
+            return bounded
+    if fn in ("neg", "abs", "sign"):
+        (t,) = (convert(t, t.type) for t in items)
+        result = DType.TINYINT if fn == "sign" else DType.BIGINT
+        kept = result if fn == "sign" else t.type
+        return Typed(protected(Call(fn, (t.value,), result), valid), kept, valid)
     if fn == "mul":
-        a, b = (convert(t, Decimal(scale_of(t.type))) for t in items)
-        scale = scale_of(a.type) + scale_of(b.type)
-        product = protected(call("mul", DType.BIGINT, a.value, b.value), valid)
-        return Typed(product, Decimal(scale), valid)
+        return _decimal_product(items, valid)
     if fn in _RESCALED:
         met = meet(items, f"{fn.upper()}()")
+        assert isinstance(met, Decimal)
         args = tuple(convert(t, met).value for t in items)
-        compares = fn in ("eq", "ne", "lt", "le")
-        dtype = DType.BOOLEAN if compares else DType.BIGINT
-        value = protected(Call(fn, args, dtype), valid)
-        return Typed(value, dtype if compares else met, valid)
-    if fn in ("round", "floor", "ceil", "trunc"):
+        if fn in COMPARISONS:
+            return Typed(protected(Call(fn, args, DType.BOOLEAN), valid), DType.BOOLEAN, valid)
+        width = min(WIDEST, met.width + (fn != "mod"))
+        value = protected(Call(fn, args, DType.BIGINT), valid)
+        return Typed(value, Decimal(width, met.scale), valid)
+    if fn in _ROUNDED:
         raise NotSupportedError(
             f"{fn.upper()} of a DECIMAL is outside the tensor fragment",
             hint="CAST the argument to DOUBLE first.",
@@ -298,38 +225,100 @@ def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
     return None
 
 
-def logical_and(a: Typed, b: Typed) -> Typed:
+def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
+    a, b = (convert(t, Decimal(1, 0) if t.type is None else decimal_of(t.type)) for t in items)
+    assert isinstance(a.type, Decimal)
+    assert isinstance(b.type, Decimal)
+    width, scale = a.type.width + b.type.width, a.type.scale + b.type.scale
+    if width > 18 and max(a.type.width, b.type.width) <= 18:
+        width = 18  # DuckDB keeps such a product in 64 bits
+    if scale > width:
+        raise NotSupportedError(
+            f"A DECIMAL product of scale {scale} is outside the tensor fragment",
+            hint="CAST an argument to DOUBLE first.",
+        )
+    result = Decimal(min(WIDEST, width), scale)
+    product = within(call("mul", DType.BIGINT, a.value, b.value), result)
+    return Typed(protected(product, valid), result, valid)
+
+
+def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
+    """An integer against a DECIMAL literal, by the nearest integers: nothing is scaled."""
+    a, b = items
+    flipped = isinstance(a.type, Decimal)
+    x, literal = (b, a) if flipped else (a, b)
+    if not isinstance(x.type, DType) or not isinstance(literal.type, Decimal):
+        return None
+    if not isinstance(literal.value, Const) or literal.valid != TRUE:
+        return None
+    exact = Fraction(int(literal.value.value), 10**literal.type.scale)
+    if fn in ("eq", "ne") and exact.denominator != 1:
+        return Typed(FALSE if fn == "eq" else TRUE, DType.BOOLEAN, valid)
+    # Above the literal means at its ceiling or above; below it, at its floor or below.
+    if exact.denominator != 1:
+        fn = "le"
+    bound = ceil(exact) if flipped else floor(exact)
+    dtype = x.type if fits(bound, x.type) else DType.BIGINT
+    if not fits(bound, dtype):
+        holds = fn == "ne" or (fn in ("lt", "le") and (bound < 0) == flipped)
+        return Typed(TRUE if holds else FALSE, DType.BOOLEAN, valid)
+    args: tuple[Expr, ...] = (cast_expr(x.value, dtype), Const(bound, dtype))
+    return Typed(call(fn, DType.BOOLEAN, *(args[::-1] if flipped else args)), DType.BOOLEAN, valid)
+
+
+# Three-valued logic
+
+
+def logical_and(items: list[Typed]) -> Typed:
     """Three-valued AND: a valid FALSE decides."""
-    a, b = convert(a, DType.BOOLEAN), convert(b, DType.BOOLEAN)
-    # Where a side is NULL its value is arbitrary, so it must not decide: TRUE stands in.
-    valid = disj(
-        conj(a.valid, b.valid),
-        disj(conj(a.valid, negate(a.value)), conj(b.valid, negate(b.value))),
-    )
-    if (a.valid, b.valid) == (TRUE, TRUE):
-        valid = TRUE
-    return Typed(conj(a.value, b.value), DType.BOOLEAN, valid)
+    items = [convert(t, DType.BOOLEAN) for t in items]
+    if all(t.valid == TRUE for t in items):
+        return Typed(conj(*(t.value for t in items)), DType.BOOLEAN)
+    truths, lies = zip(*map(_kleene, items), strict=True)
+    return _three_valued(conj(*truths), disj(*lies))
 
 
-def logical_or(a: Typed, b: Typed) -> Typed:
+def logical_or(items: list[Typed]) -> Typed:
     """Three-valued OR: a valid TRUE decides."""
-    a, b = convert(a, DType.BOOLEAN), convert(b, DType.BOOLEAN)
-    valid = disj(conj(a.valid, b.valid), disj(conj(a.valid, a.value), conj(b.valid, b.value)))
-    if (a.valid, b.valid) == (TRUE, TRUE):
-        valid = TRUE
-    return Typed(disj(a.value, b.value), DType.BOOLEAN, valid)
+    items = [convert(t, DType.BOOLEAN) for t in items]
+    if all(t.valid == TRUE for t in items):
+        return Typed(disj(*(t.value for t in items)), DType.BOOLEAN)
+    truths, lies = zip(*map(_kleene, items), strict=True)
+    return _three_valued(disj(*truths), conj(*lies))
 
 
 def logical_not(a: Typed) -> Typed:
     """NOT; NULL stays NULL."""
     a = convert(a, DType.BOOLEAN)
-    return replace(a, value=negate(a.value), literal=False)
+    if a.valid == TRUE:
+        return Typed(negate(a.value), DType.BOOLEAN)
+    true, false = _kleene(a)
+    return _three_valued(false, true)
 
 
 def truth(t: Typed) -> Expr:
     """The condition under which a predicate selects a row: TRUE and not NULL."""
-    t = convert(t, DType.BOOLEAN)
-    return conj(t.valid, t.value)
+    return _kleene(convert(t, DType.BOOLEAN))[0]
+
+
+def _kleene(t: Typed) -> tuple[Expr, Expr]:
+    """Where a BOOLEAN is TRUE, and where it is FALSE; where neither holds it is NULL.
+
+    Either part of AND, OR and NOT follows from the same parts of their arguments, so the
+    size of a condition stays linear; values and validities would double at every level.
+    """
+    if t.valid == TRUE:
+        return t.value, negate(t.value)
+    if t.valid is t.value:
+        return t.value, FALSE
+    if isinstance(t.valid, Call) and t.valid.fn == "or" and t.valid.args[0] is t.value:
+        return t.value, t.valid.args[1]
+    return conj(t.valid, t.value), conj(t.valid, negate(t.value))
+
+
+def _three_valued(true: Expr, false: Expr) -> Typed:
+    """The BOOLEAN with the given parts, which `_kleene` finds again."""
+    return Typed(true, DType.BOOLEAN, disj(true, false))
 
 
 def choose(condition: Expr, then: Typed, otherwise: Typed, met: SqlType) -> Typed:
@@ -339,8 +328,7 @@ def choose(condition: Expr, then: Typed, otherwise: Typed, met: SqlType) -> Type
     a, b = convert(then, met), convert(otherwise, met)
     if isinstance(condition, Const):
         return replace(a if condition.value else b, literal=False)
-    dtype = DType.BIGINT if isinstance(met, Decimal) else met
-    value = call("if", dtype, condition, a.value, b.value)
+    value = call("if", held(met), condition, a.value, b.value)
     valid = (
         a.valid if a.valid == b.valid else call("if", DType.BOOLEAN, condition, a.valid, b.valid)
     )

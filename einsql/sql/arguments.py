@@ -1,0 +1,56 @@
+"""Which arguments of each kind of syntax node the binder reads; any other is refused.
+
+sqlglot parses more than einsql binds and more than DuckDB has. What a node carries
+beyond the arguments listed here would silently change nothing.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+from sqlglot.errors import ErrorLevel
+
+_ONE = frozenset({"this"})
+_PAIR = frozenset({"this", "expression"})
+_LIST = frozenset({"this", "expressions"})
+_READ: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Literal: frozenset({"this", "is_string"}),
+    exp.Column: frozenset({"this", "table"}),
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.If: frozenset({"this", "true", "false"}),
+    exp.Case: frozenset({"this", "ifs", "default"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.Round: frozenset({"this", "decimals"}),
+    exp.Window: frozenset({"this", "partition_by", "order", "spec", "alias", "first"}),
+    **dict.fromkeys(
+        (exp.In, exp.Coalesce, exp.Greatest, exp.Least, exp.Count, exp.Anonymous), _LIST
+    ),
+    **dict.fromkeys((exp.Nullif, exp.Log, exp.Atan2, exp.Filter, exp.ArgMin, exp.ArgMax), _PAIR),
+}
+_HARMLESS = {
+    "typed": False, "safe": False, "big_int": True, "ignore_nulls": True, "over": "OVER",
+}  # fmt: skip
+"""What DuckDB's parser sets by itself, saying nothing."""
+_NAMES = {
+    "expression": "a second argument", "expressions": "several arguments",
+    "decimals": "digits", "count": "a count", "db": "a schema name", "field": "a bare value",
+    "query": "a subquery", "default": "a DEFAULT",
+}  # fmt: skip
+
+
+def surplus(node: exp.Expr) -> str | None:
+    """Names what a node carries besides what is read of its kind, or gives None."""
+    read = _READ.get(type(node), _PAIR if isinstance(node, exp.Binary) else _ONE)
+    for name, value in node.args.items():
+        if name not in read and value and _HARMLESS.get(name) != value:
+            return f"{kind(node)} with {_NAMES.get(name, name.upper())}"
+    return None
+
+
+def kind(node: exp.Expr) -> str:
+    """A node's name in messages."""
+    return node.sql_names()[0] if isinstance(node, exp.Func) else node.key.upper()
+
+
+def text(node: exp.Expr) -> str:
+    """The start of a node's SQL, for messages."""
+    return node.sql(dialect="duckdb", unsupported_level=ErrorLevel.IGNORE)[:60]

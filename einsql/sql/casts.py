@@ -1,0 +1,171 @@
+"""SQL types and the casts between them, as expressions.
+
+DECIMAL exists only in the binder: a DECIMAL of scale s is a BIGINT holding value · 10^s,
+exact as in DuckDB. What DuckDB holds in 128 bits raises where it exceeds 64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.algebra import cast_array, cast_failure
+from einsql.einsum import Call, Const, Expr, call
+from einsql.errors import NotSupportedError
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """DECIMAL of `width` digits, `scale` of them after the point."""
+
+    width: int
+    scale: int
+
+    @property
+    def value(self) -> str:
+        """The type's name, as DType.value is."""
+        return "DECIMAL"
+
+
+SqlType = DType | Decimal | None
+"""A value's type; None is the type of a bare NULL."""
+
+WIDEST = 38
+"""Digits of DuckDB's widest DECIMAL."""
+
+_EXACT = 2**53
+"""DOUBLE holds every integer up to this."""
+_PARTS = ("idiv", "mod")
+_DIGITS = {DType.BOOLEAN: 1, DType.TINYINT: 3, DType.INTEGER: 10, DType.BIGINT: 19}
+
+
+def decimal_of(t: DType | Decimal) -> Decimal:
+    """The DECIMAL that holds every value of an integer type."""
+    return t if isinstance(t, Decimal) else Decimal(_DIGITS[t], 0)
+
+
+def held(t: DType | Decimal) -> DType:
+    """The type that values are computed in."""
+    return DType.BIGINT if isinstance(t, Decimal) else t
+
+
+def common_decimal(a: DType | Decimal, b: DType | Decimal) -> Decimal:
+    """The DECIMAL that two exact types meet at."""
+    x, y = decimal_of(a), decimal_of(b)
+    scale = max(x.scale, y.scale)
+    return Decimal(min(WIDEST, max(x.width - x.scale, y.width - y.scale) + scale), scale)
+
+
+def whole(value: int) -> Const:
+    """A BIGINT constant."""
+    return Const(value, DType.BIGINT)
+
+
+def fits(n: int, dtype: DType) -> bool:
+    """True if an integer is a value of an integer type."""
+    return dtype.range[0] <= n <= dtype.range[1]
+
+
+def is_oversized(e: Expr) -> bool:
+    """True for a DECIMAL literal of more digits than BIGINT holds."""
+    return isinstance(e, Const) and e.dtype is DType.BIGINT and not fits(int(e.value), e.dtype)
+
+
+def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
+    """A value of one type in another.
+
+    Raises:
+        NotSupportedError: The cast is no tensor work.
+    """
+    if isinstance(source, Decimal) and isinstance(target, DType) and target.is_float:
+        return _as_float(e, source, target)
+    if is_oversized(e):
+        raise NotSupportedError(
+            "A DECIMAL of more than 18 digits is outside the tensor fragment",
+            hint="An exponent makes it a DOUBLE, as in 12345678901234567890.5e0.",
+        )
+    if source == target:
+        return e
+    if isinstance(target, Decimal):
+        return _as_decimal(e, source, target)
+    if isinstance(source, DType):
+        return cast_expr(e, target)
+    if target is DType.BOOLEAN:
+        return call("ne", DType.BOOLEAN, e, whole(0))
+    return cast_expr(_rounded_quotient(e, 10**source.scale), target)
+
+
+def cast_expr(e: Expr, target: DType) -> Expr:
+    """A cast between stored types; constants are converted at once unless that raises."""
+    source = e.dtype
+    if source is target:
+        return e
+    if isinstance(e, Const):
+        failure = cast_failure(source, target)
+        value = np.asarray(e.value, source.numpy)
+        with np.errstate(all="ignore"):
+            if failure is None or not np.any(failure.numpy(value)):
+                return Const(cast_array(value, target).item(), target)
+    return Call("cast", (e,), target)
+
+
+def _as_decimal(e: Expr, source: DType | Decimal, target: Decimal) -> Expr:
+    if isinstance(source, DType) and source.is_float:
+        raise NotSupportedError(
+            f"CAST of {source.value} to DECIMAL is outside the tensor fragment",
+            hint="Use DOUBLE instead of DECIMAL.",
+        )
+    before = decimal_of(source)
+    raw = cast_expr(e, DType.BIGINT)
+    up = target.scale - before.scale
+    if up < 0:
+        raw = _rounded_quotient(raw, 10**-up)
+    elif isinstance(raw, Const) and fits(int(raw.value) * 10**up, DType.BIGINT):
+        raw = whole(int(raw.value) * 10**up)
+    elif up > 0:
+        raw = call("mul", DType.BIGINT, raw, whole(10**up))
+    room = target.width - target.scale - (before.width - before.scale)
+    return within(raw, target) if room < (up < 0) else raw
+
+
+def within(raw: Expr, t: Decimal) -> Expr:
+    """The scaled integer, which raises where it has more digits than its type."""
+    limit = 10**t.width
+    if not fits(limit, DType.BIGINT) or (isinstance(raw, Const) and abs(int(raw.value)) < limit):
+        return raw
+    return call("within", DType.BIGINT, raw, whole(limit))
+
+
+def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
+    """Raw / 10^scale in DOUBLE, in two parts where `raw` is no DOUBLE; then in the target."""
+    unit, real = 10**source.scale, DType.DOUBLE
+    if isinstance(e, Const):
+        return cast_expr(Const(int(e.value) / unit, real), target)
+    divisor = Const(float(unit), real)
+    result = call("div", real, cast_expr(e, real), divisor)
+    if 10**source.width > _EXACT and source.scale:
+        quotient, rest = (cast_expr(call(f, DType.BIGINT, e, whole(unit)), real) for f in _PARTS)
+        parts = call("add", real, quotient, call("div", real, rest, divisor))
+        above = call("le", DType.BOOLEAN, whole(-_EXACT), e)
+        below = call("le", DType.BOOLEAN, e, whole(_EXACT))
+        result = call("if", real, call("and", DType.BOOLEAN, above, below), result, parts)
+    return cast_expr(result, target)
+
+
+def _rounded_quotient(raw: Expr, unit: int) -> Expr:
+    """Raw / unit rounded half away from zero, in BIGINT."""
+    if unit == 1:
+        return raw
+    if isinstance(raw, Const):
+        n = int(raw.value)
+        away = (2 * abs(n) + unit) // (2 * unit)
+        return whole(-away if n < 0 else away)
+    rest = call("mod", DType.BIGINT, raw, whole(unit))
+    return call(
+        "add",
+        DType.BIGINT,
+        call("idiv", DType.BIGINT, raw, whole(unit)),
+        call("idiv", DType.BIGINT, rest, whole(unit // 2)),
+    )
