@@ -8,13 +8,21 @@ from einsql.algebra import SCALARS, Interval, cast_failure, cast_interval
 from einsql.einsum import Call, Const, Expr, Label, subexpressions
 from einsql.schema import DType
 
+DEPTH = 40
+"""Calls below which an expression is only known by its type.
 
-def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Interval:
+Rules ask for the interval at every level of an expression, so without a limit a long
+chain of operations would cost the square of its length.
+"""
+
+
+def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int = DEPTH) -> Interval:
     """Inclusive bounds of an integer expression before it is checked against its type.
 
     Args:
         expr: An expression; anything but an integer or BOOLEAN gives None.
         bounds: `[lo, hi)` of each label the expression may read.
+        depth: How many calls below the expression are looked at.
     """
     if isinstance(expr, Const):
         return (int(expr.value), int(expr.value)) if expr.dtype.is_integer else None
@@ -25,18 +33,22 @@ def raw_interval(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Interval:
         return None
     if not isinstance(expr, Call):
         return expr.dtype.range
+    if depth == 0:
+        return None
     if expr.fn == "cast":
         source = expr.args[0].dtype
-        return cast_interval(interval(expr.args[0], bounds), source, expr.dtype)
+        return cast_interval(interval(expr.args[0], bounds, depth - 1), source, expr.dtype)
     through = SCALARS[expr.fn].interval
-    return None if through is None else through(*(interval(a, bounds) for a in expr.args))
+    if through is None:
+        return None
+    return through(*(interval(a, bounds, depth - 1) for a in expr.args))
 
 
-def interval(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Interval:
+def interval(expr: Expr, bounds: Mapping[str, tuple[int, int]], depth: int = DEPTH) -> Interval:
     """Inclusive bounds of an integer expression's value, given that it did not raise."""
-    raw = raw_interval(expr, bounds)
     if not expr.dtype.is_integer:
         return (0, 1) if expr.dtype is DType.BOOLEAN else None
+    raw = raw_interval(expr, bounds, depth)
     lo, hi = expr.dtype.range
     return (lo, hi) if raw is None else (max(lo, raw[0]), min(hi, raw[1]))
 

@@ -51,8 +51,7 @@ class DType(enum.Enum):
     @property
     def range(self) -> tuple[int, int]:
         """Least and greatest value of an integer type, inclusive."""
-        info = np.iinfo(self.numpy)
-        return int(info.min), int(info.max)
+        return _RANGES[self]
 
     @classmethod
     def of(cls, dtype: np.dtype) -> DType | None:
@@ -68,6 +67,9 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.HALF: np.dtype(np.float16),
     DType.FLOAT: np.dtype(np.float32),
     DType.DOUBLE: np.dtype(np.float64),
+}
+_RANGES = {
+    d: (int(np.iinfo(n).min), int(np.iinfo(n).max)) for d, n in _NUMPY.items() if n.kind == "i"
 }
 _FROM_NUMPY = {n: d for d, n in _NUMPY.items()}
 

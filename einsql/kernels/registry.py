@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.einsum import EinSum
+from einsql.einsum import Call, EinSum, exprs, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.contraction import CONTRACTION, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
+from einsql.kernels.nest import may_raise
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -19,10 +20,23 @@ SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
 
 
+LONGEST = 256
+"""Calls above which expressions are interpreted: Numba's time grows by their square, to 3 s here.
+
+A call that may raise counts five times, for the branches it brings.
+"""
+
+
 def _match_loops(node: EinSum) -> Runner | None:
     from einsql.kernels.loops import compile_loops  # Numba takes 0.25 s to import
 
-    return compile_loops(node)
+    return compile_loops(node) if _length(node) <= LONGEST else None
+
+
+def _length(node: EinSum) -> int:
+    """How much source the node's expressions make."""
+    calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
+    return len(calls) + 4 * sum(may_raise(e) for e in calls)
 
 
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import blake2b
 
 from einsql.algebra import SCALARS
 from einsql.einsum import (
@@ -127,10 +128,12 @@ class _Canonical:
             return "label", str(self._labels[e.name]), ""
         if isinstance(e, Value):
             return "value", f"{self._operands[e.operand]}.{e.field}", e.dtype.value
-        args = tuple(self.expr(a) for a in e.args)
+        args = [repr(self.expr(a)) for a in e.args]
         if e.fn in SCALARS and SCALARS[e.fn].commutative:
-            args = tuple(sorted(args, key=repr))
-        return "call", e.fn, e.dtype.value, args
+            args.sort()
+        # A digest keeps the names of a long chain short, which otherwise grow by its square.
+        digest = blake2b("\n".join(args).encode(), digest_size=16).hexdigest()
+        return "call", e.fn, e.dtype.value, digest
 
     def output(self, o: Output) -> _Key:
         """What an output computes, without its name."""
