@@ -100,8 +100,7 @@ def _sub_overflows(a: Array, b: Array) -> Array:
 
 
 def _mul_overflows(a: Array, b: Array) -> Array:
-    # The float product is within 2^11 of the true one near 2^63, so only there it decides
-    # wrongly; the exact wrapped product and the quotient settle those.
+    # A wrapped product is off by a multiple of 2^64, which no division by `a` hides.
     a, b = np.broadcast_arrays(a, b)
     wrapped = a * b
     safe = np.where(a == 0, 1, a)
@@ -170,11 +169,12 @@ def _idiv_interval(a: Interval, b: Interval) -> Interval:
 def _mod_interval(a: Interval, b: Interval) -> Interval:
     if b is None or (b[0] <= 0 and b[1] >= -1):  # by -1 the least integer overflows
         return None
-    top = max(abs(b[0]), abs(b[1])) - 1
-    lo, hi = (-top, top) if a is None else (max(-top, min(a[0], 0)), min(top, max(a[1], 0)))
-    if a is not None and b[0] == b[1] and a[0] >= 0 and a[0] // b[0] == a[1] // b[0]:
-        return a[0] % b[0], a[1] % b[0]
-    return lo, hi
+    most = max(abs(b[0]), abs(b[1]))
+    if b[0] == b[1] and a is not None and a[0] >= 0 and a[0] // most == a[1] // most:
+        return a[0] % most, a[1] % most
+    if a is None:
+        return 1 - most, most - 1
+    return max(1 - most, min(a[0], 0)), min(most - 1, max(a[1], 0))
 
 
 def _within_interval(a: Interval, limit: Interval) -> Interval:

@@ -162,7 +162,8 @@ class ScalarBinder:
             return integer(-int(inner.name), literal=True)
         bound = self.bind(inner)
         is_float = isinstance(bound.type, DType) and bound.type.is_float
-        if bound.literal or (is_float and isinstance(bound.value, Const)):
+        constant = isinstance(bound.value, Const) and bound.valid == TRUE
+        if constant and (bound.literal or is_float):
             return negated(bound)
         return apply("neg", [bound], self.env.float_stays)
 

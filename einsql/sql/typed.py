@@ -181,7 +181,6 @@ def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
     if isinstance(met, Decimal):
         met = DType.DOUBLE
     assert met is not None
-    items = [convert(t, met) for t in items]
     typing = SCALARS[fn].types((met,) * len(items), float_stays)
     if typing is None:
         shown = ", ".join(met.value for _ in items)
