@@ -397,8 +397,7 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
             f"{{0}} < {low} or {{0}} > {high}",
         )
     if target is F and source is D:
-        top = float(np.finfo(np.float32).max)
-        edge = top + top * 2.0**-25  # values below round to the greatest float
+        edge = 2.0**128 - 2.0**103  # values below round to the greatest FLOAT
         return Failure(
             what,
             lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),

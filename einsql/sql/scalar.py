@@ -43,6 +43,8 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 }  # fmt: skip
 """Syntax nodes that are one function of the algebra over their arguments."""
 
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+
 FUNCTION_NAMES = sorted(
     {c.key for c in _FUNCTIONS} & set(SCALARS)
     | set(NAMED)
@@ -138,6 +140,14 @@ class ScalarBinder:
         extra = surplus(node)
         if extra is not None:
             raise unsupported(extra, node, _HINTS.get(extra, ""))
+        if isinstance(node, _COMPARISONS) and any(
+            isinstance(a, _COMPARISONS) for a in node.iter_expressions()
+        ):
+            raise ProgrammingError(
+                "Comparisons cannot be chained",
+                hint="Combine them with AND.",
+                position=position(node),
+            )
         if handler is not None:
             return handler(self, node)
         assert fn is not None
@@ -256,7 +266,7 @@ class ScalarBinder:
         for branch in node.args["ifs"]:
             test = branch.this
             if node.this is not None:
-                test = exp.EQ(this=node.this.copy(), expression=test.copy())
+                test = exp.EQ(this=exp.paren(node.this), expression=exp.paren(test))
             branches.append((test, branch.args["true"]))
         return self._case(branches, node.args.get("default"))
 
