@@ -86,6 +86,7 @@ class Aggregation:
             return _of_null(name, args[0])
         if name == "count":
             return self._count(selected)
+        args = [convert(a, a.type) for a in args]  # refuses literals of more than 64 bits
         if name == "count_if":
             return self._count(conj(selected, convert(args[0], DType.BOOLEAN).value))
         if name == "avg" and _is_exact(args[0]):

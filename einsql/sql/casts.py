@@ -37,7 +37,6 @@ WIDEST = 38
 
 _EXACT = 2**53
 """DOUBLE holds every integer up to this."""
-_PARTS = ("idiv", "mod")
 _DIGITS = {DType.BOOLEAN: 1, DType.TINYINT: 3, DType.INTEGER: 10, DType.BIGINT: 19}
 
 
@@ -68,9 +67,14 @@ def fits(n: int, dtype: DType) -> bool:
     return dtype.range[0] <= n <= dtype.range[1]
 
 
-def is_oversized(e: Expr) -> bool:
-    """True for a DECIMAL literal of more digits than BIGINT holds."""
-    return isinstance(e, Const) and e.dtype is DType.BIGINT and not fits(int(e.value), e.dtype)
+def _refuse_oversized(e: Expr, *types: DType | Decimal) -> None:
+    """Refuses what 64 bits cannot hold: a literal, or the unit of a type's last digit."""
+    large = isinstance(e, Const) and e.dtype is DType.BIGINT and not fits(int(e.value), e.dtype)
+    if large or any(isinstance(t, Decimal) and t.scale > 18 for t in types):
+        raise NotSupportedError(
+            "A DECIMAL of more than 18 digits is outside the tensor fragment",
+            hint="An exponent makes it a DOUBLE, as in 12345678901234567890.5e0.",
+        )
 
 
 def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
@@ -79,13 +83,11 @@ def cast(e: Expr, source: DType | Decimal, target: DType | Decimal) -> Expr:
     Raises:
         NotSupportedError: The cast is no tensor work.
     """
+    to_float = isinstance(source, Decimal) and isinstance(target, DType) and target.is_float
+    if not (to_float and isinstance(e, Const)):
+        _refuse_oversized(e, source, target)
     if isinstance(source, Decimal) and isinstance(target, DType) and target.is_float:
         return _as_float(e, source, target)
-    if is_oversized(e):
-        raise NotSupportedError(
-            "A DECIMAL of more than 18 digits is outside the tensor fragment",
-            hint="An exponent makes it a DOUBLE, as in 12345678901234567890.5e0.",
-        )
     if source == target:
         return e
     if isinstance(target, Decimal):
@@ -139,19 +141,30 @@ def within(raw: Expr, t: Decimal) -> Expr:
 
 
 def _as_float(e: Expr, source: Decimal, target: DType) -> Expr:
-    """Raw / 10^scale in DOUBLE, in two parts where `raw` is no DOUBLE; then in the target."""
+    """Raw / 10^scale, rounded to the nearest DOUBLE and then to the target."""
     unit, real = 10**source.scale, DType.DOUBLE
     if isinstance(e, Const):
         return cast_expr(Const(int(e.value) / unit, real), target)
     divisor = Const(float(unit), real)
     result = call("div", real, cast_expr(e, real), divisor)
     if 10**source.width > _EXACT and source.scale:
-        quotient, rest = (cast_expr(call(f, DType.BIGINT, e, whole(unit)), real) for f in _PARTS)
-        parts = call("add", real, quotient, call("div", real, rest, divisor))
         above = call("le", DType.BOOLEAN, whole(-_EXACT), e)
         below = call("le", DType.BOOLEAN, e, whole(_EXACT))
-        result = call("if", real, call("and", DType.BOOLEAN, above, below), result, parts)
+        exact = call("and", DType.BOOLEAN, above, below)
+        result = call("if", real, exact, result, _in_parts(e, unit))
     return cast_expr(result, target)
+
+
+def _in_parts(raw: Expr, unit: int) -> Expr:
+    """Raw / unit in DOUBLE where `raw` is none: a multiple of a power of two, and the rest."""
+    step = 1 << max(0, min(11, (_EXACT // unit).bit_length() - 1))
+    many, rest = (
+        cast_expr(call(fn, DType.BIGINT, raw, whole(unit * step)), DType.DOUBLE)
+        for fn in ("idiv", "mod")
+    )
+    first = call("mul", DType.DOUBLE, many, Const(float(step), DType.DOUBLE))
+    second = call("div", DType.DOUBLE, rest, Const(float(unit), DType.DOUBLE))
+    return call("add", DType.DOUBLE, first, second)
 
 
 def _rounded_quotient(raw: Expr, unit: int) -> Expr:

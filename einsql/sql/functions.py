@@ -17,6 +17,7 @@ from einsql.sql.typed import (
     apply,
     choose,
     convert,
+    logical_and,
     logical_or,
     meet,
     truth,
@@ -67,6 +68,14 @@ def extreme(fn: str, items: Sequence[Typed]) -> Typed:
     for value in values[1:]:
         result = call(fn, dtype, result, value)
     return Typed(result, met, disj(*(t.valid for t in items)))
+
+
+def between(x: Typed, low: Typed, high: Typed) -> Typed:
+    """X BETWEEN low AND high, at the type all three meet at."""
+    met = meet([x, low, high], "BETWEEN", truths=True)
+    if isinstance(met, DType):
+        x, low, high = (convert(t, met) for t in (x, low, high))
+    return logical_and([apply("le", [low, x], True), apply("le", [x, high], True)])
 
 
 def member(x: Typed, items: Sequence[Typed]) -> Typed:

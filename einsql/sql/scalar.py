@@ -231,9 +231,7 @@ class ScalarBinder:
 
     def between(self, node: exp.Expr) -> Typed:
         """X BETWEEN low AND high."""
-        x, low, high = (self.bind(node.args[k]) for k in ("this", "low", "high"))
-        stays = self.env.float_stays
-        return logical_and([apply("le", [low, x], stays), apply("le", [x, high], stays)])
+        return functions.between(*(self.bind(node.args[k]) for k in ("this", "low", "high")))
 
     def in_(self, node: exp.Expr) -> Typed:
         """X IN (a, b, …)."""

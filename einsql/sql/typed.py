@@ -229,9 +229,9 @@ def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
     assert isinstance(a.type, Decimal)
     assert isinstance(b.type, Decimal)
     width, scale = a.type.width + b.type.width, a.type.scale + b.type.scale
-    if width > 18 and max(a.type.width, b.type.width) <= 18:
+    if width > 18 and max(a.type.width, b.type.width) <= 18 and scale < 18:
         width = 18  # DuckDB keeps such a product in 64 bits
-    if scale > width:
+    if scale > WIDEST:
         raise NotSupportedError(
             f"A DECIMAL product of scale {scale} is outside the tensor fragment",
             hint="CAST an argument to DOUBLE first.",

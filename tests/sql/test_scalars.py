@@ -26,12 +26,15 @@ ROWS = [
 AGREE = [
     # decimals against whole numbers of any size
     "m > 0.5", "m <= -0.5", "0.5 < m", "m = 0.5", "m <> 1.0", "m BETWEEN -0.5 AND 1.5",
+    "n BETWEEN 2147483648 AND f", "0.1 BETWEEN f AND 'inf'::DOUBLE",
     "m IN (0.5, 1.0, 2)", "m IS DISTINCT FROM 1.0", "m < 99999999999999999999.5",
     "n * 0.1 = 0.1", "n + 0.5 > 1.5", "y * 0.5 = 1", "n % 1.5 = 0.5", "NULLIF(m, 1.0)",
     "CAST(n * 0.5 AS DOUBLE)", "CAST(n * 0.5 AS INTEGER)", "CAST(y * 0.25 AS TINYINT)",
     "f = 0.1", "f > 16777217.5", "16777217.5 + f", "3.14159265358979323846 * f",
     "12345678901234567890.5 * d", "CAST(-2.5 AS INTEGER)", "2.5::DECIMAL(2,0) = 3",
     "'1.25'::DECIMAL(4,1) = 1.3", "1.5::DECIMAL(9,1)::DOUBLE", "b::DECIMAL(3,1)::DOUBLE",
+    "CAST((m // 100000) + 0.5 AS DOUBLE)", "CAST((m // 1000000000) + 0.12345678 AS FLOAT)",
+    "CAST((m // 10000 * 3) + 0.5 AS DOUBLE)",
     # divisions and remainders
     "d // 2", "-7.5e0 // 2", "7 // 2.0", "d % 2", "f % 2", "5e0 % 0", "n / 0", "d / 0", "-d % 2",
     "fmod(d, 2)", "fmod(d, -2)", "fmod(f, 2::FLOAT)", "fmod(n, 3)", "fmod(m, 0)", "fmod(-7.5, 2)",
@@ -93,7 +96,10 @@ REFUSED = [
     ("0 < n < 2", "cannot be chained"), ("n = (m) = 1", "cannot be chained"),
     ("n::DECIMAL(39,0)", "no type DECIMAL"), ("n::DECIMAL(3,4)", "no type DECIMAL"),
     ("ROUND(d, n)", "no whole literal"), ("ROUND(n, -1)", "left of the point"),
-    ("FLOOR(2.5)", "FLOOR of a DECIMAL"), ("12345678901234567890.5 + n", "more than 18 digits"),
+    ("FLOOR(2.5)", "FLOOR of a DECIMAL"), ("SUM(12345678901234567890.5)::INT", "than 18 digits"),
+    ("n + 0.00000000000000000001", "than 18 digits"), ("n::DECIMAL(38,20)", "than 18 digits"),
+    ("(n * 0.1234567890 * 0.1234567890)::INT", "than 18 digits"),
+    ("12345678901234567890.5 + n", "than 18 digits"),
     ("b + 1", "does not accept"), ("b < d", "does not accept"), ("b * d", "does not accept"),
     ("'abc'::INT", "is no INTEGER"), ("''::INT", "is no INTEGER"), ("'1_'::INT", "is no INTEGER"),
     ("'on'::BOOLEAN", "is no BOOLEAN"), ("'1d'::DOUBLE", "is no DOUBLE"), ("n = '1'", "Text"),
@@ -128,6 +134,7 @@ class Both:
         sql = f"SELECT i AS k, {items} FROM t"
         theirs, ours = self.duck.execute(sql), self.con.execute(sql)
         types = [str(d[1]) for d in theirs.description]
+        assert ours.description is not None
         for n, e in enumerate(expressions, start=1):
             assert ours.description[n][1] == types[n].replace('"NULL"', "INTEGER"), e
         for a, b in zip(sorted(ours.fetchall()), sorted(theirs.fetchall()), strict=True):
