@@ -26,17 +26,16 @@ from einsql.einsum import (
 from einsql.errors import ProgrammingError
 from einsql.intervals import fits
 from einsql.schema import PRESENT, DType
+from einsql.sql.casts import cast_expr, decimal_of
 from einsql.sql.domain import Domain
 from einsql.sql.typed import (
     NULL,
     Decimal,
     Typed,
     apply,
-    cast_expr,
     choose,
     convert,
     protected,
-    scale_of,
 )
 
 AGGREGATES: dict[type[exp.Expr] | str, str] = {
@@ -145,7 +144,9 @@ class Aggregation:
 
     def _exact_average(self, t: Typed, selected: Expr) -> Typed:
         """AVG of integers or decimals: the exact sum over the count, rounded at the end."""
-        raw = convert(t, Decimal(scale_of(t.type))).value
+        assert t.type is not None
+        exact = decimal_of(t.type)
+        raw = convert(t, exact).value
         count, found = self._count(selected), self._found(selected)
         divisor = cast_expr(count.value, DType.DOUBLE)
         if fits(self.domain.interval(t.value), *DType.INTEGER.range):
@@ -153,7 +154,7 @@ class Aggregation:
             mean = call("div", DType.DOUBLE, total, divisor)
         else:
             mean = self._wide_average(raw, count.value, selected)
-        unit = Const(float(10 ** scale_of(t.type)), DType.DOUBLE)
+        unit = Const(float(10**exact.scale), DType.DOUBLE)
         if unit.value != 1:
             mean = call("div", DType.DOUBLE, mean, unit)
         return Typed(protected(mean, found), DType.DOUBLE, found)

@@ -13,7 +13,8 @@ from sqlglot.errors import ParseError
 from einsql.errors import ProgrammingError, suggest
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.dialect import EinSQL
-from einsql.sql.scalar import NAMED, position, unsupported
+from einsql.sql.functions import NAMED
+from einsql.sql.scalar import position, unsupported
 from einsql.sql.sources import TABLE_FUNCTIONS
 
 OF_MACRO = "of_macro"
