@@ -26,7 +26,7 @@ from einsql.einsum import (
 from einsql.errors import ProgrammingError
 from einsql.intervals import fits
 from einsql.schema import PRESENT, DType
-from einsql.sql.casts import cast_expr, decimal_of
+from einsql.sql.casts import WIDEST, cast_expr, decimal_of
 from einsql.sql.domain import Domain
 from einsql.sql.typed import (
     NULL,
@@ -111,6 +111,8 @@ class Aggregation:
             values.append(args[1].value)
         field_ = self._output(name, tuple(values), result, selected)
         shown = first.type if isinstance(first.type, Decimal) else result
+        if isinstance(shown, Decimal) and name == "sum":
+            shown = Decimal(WIDEST, shown.scale)  # a sum outgrows what it sums
         return Typed(Value(0, field_, result), shown, self._found(selected))
 
     def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:

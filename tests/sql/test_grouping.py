@@ -26,6 +26,7 @@ TENSORS: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
 MASKED = "CREATE TENSOR m AS SELECT i, j, val FROM a WHERE val <> 0"
 
 AGREE = [
+    "SELECT (SUM(0.5) * SUM(0.25))::DOUBLE AS s FROM range(1000)",  # wider than its terms
     # a window inside a correlated subquery sees one outer row's rows
     "SELECT i, (SELECT SUM(SUM(b.val)) OVER () FROM b WHERE b.i = t.i) AS s FROM t",
     "SELECT i, (SELECT MAX(COUNT(*)) OVER (PARTITION BY t.i) FROM b WHERE b.i < t.i) AS s FROM t",
