@@ -166,7 +166,7 @@ class BinderCatalog:
             return 0, 0
         lo, hi = int(found["lo"]), int(found["hi"])
         if hi - lo >= WIDEST or (hi - lo >= SPARSE and hi - lo > 64 * node.points):
-            raise OperationalError(
+            raise NotSupportedError(
                 f"A grouping key ranges from {lo} to {hi}, too far for a tensor key",
                 hint="Group by an expression with a small range, such as v % 1024.",
             )
