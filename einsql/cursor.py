@@ -49,7 +49,7 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 def _given_value(value: object) -> object:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, int) and value.bit_length() >= 64:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if value is None or isinstance(value, int | float | np.generic):
         return value

@@ -243,7 +243,10 @@ class Connection:
                 raise ProgrammingError("The statement nests too deeply") from None
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
-        statement = parse(text)
+        statement, doubt = parse(text)
+        if doubt is not None:
+            self._try(statement, cursor)
+            raise doubt.locate(text)
         if isinstance(statement, st.Query):
             plan = self.plan(statement.tree)
             if alone and not plan.volatile:
@@ -251,6 +254,19 @@ class Connection:
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
             return
         self._other(statement, cursor)
+
+    def _try(self, statement: st.Statement, cursor: Cursor) -> None:
+        """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
+        if isinstance(statement, st.Query):
+            self.plan(statement.tree)
+        elif not isinstance(statement, st.Copy):
+            before = dict(self.store.objects)
+            try:
+                self._other(statement, cursor)
+            finally:
+                self.store.objects = before
+                self.store.version += 1
+                cursor._clear()
 
     def _other(self, statement: st.Statement, cursor: Cursor) -> None:
         match statement:

@@ -50,7 +50,10 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
                 f'PARTITION BY finds no key "{key}"', hint=suggest(key, keys, "keys")
             )
     con.store.put(replace(made, partition=statement.partition))
-    return made.relation.schema.size
+    present = made.relation.present
+    if present is None:
+        return made.relation.schema.size
+    return 0 if statement.query is None else int(np.count_nonzero(present))
 
 
 def _declared(con: Connection, statement: CreateTensor) -> Tensor:

@@ -200,8 +200,10 @@ class Domain:
 
     @property
     def guard(self) -> Expr:
-        """Every condition that could not be solved."""
-        return conj(*(self.canonical(g) for g in self.guards))
+        """Every condition that could not be solved, those that may raise behind the others."""
+        terms = [t for g in self.guards for t in conjuncts(self.canonical(g))]
+        bounds = self.bounds()
+        return conj(*sorted(terms, key=lambda t: can_raise(t, bounds)))
 
     @property
     def total(self) -> bool:

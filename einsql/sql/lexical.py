@@ -15,16 +15,22 @@ MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 999
 """DuckDB refuses expressions nested 1000 deep; so does einsql."""
 
+QUIET = r"""
+    --[^\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
+    | (?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$
+"""
+"""Comments and quoted text, as a verbose pattern with one group, `tag`."""
+
 _MARKS = re.compile(
-    r"""
-    (?P<skip> --[^\n]* | /\*.*?\*/ | [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*'
-            | "(?:[^"]|"")*" | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
+    rf"""
+    (?P<skip> {QUIET} )
     | (?P<open> /\* | ' | " )
     | (?P<deeper> \( | \b[cC][aA][sS][eE]\b )
     | (?P<back> \) | \b[eE][nN][dD]\b )
     | (?P<stop> ; )
-    | (?P<reset> , | \b(?:from|select|where|then|else|when|and|or)\b )
+    | (?P<reset> , | \b(?:from|select|where|then|else|and|or)\b )
     | (?P<chain> [-+*/%^|] | \b[nN][oO][tT]\b )
+    | (?P<branch> \bwhen\b )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
@@ -54,7 +60,7 @@ def scan(sql: str) -> list[Span]:
             hint="Load data with COPY or register() instead of writing it into SQL.",
         )
     spans: list[Span] = []
-    start = depth = run = deepest = 0
+    start = depth = run = deepest = branches = 0
     for mark in _MARKS.finditer(sql):
         kind = mark.lastgroup
         if kind in ("skip", "tag"):
@@ -62,14 +68,15 @@ def scan(sql: str) -> list[Span]:
         if kind == "open":
             raise ProgrammingError("A quote or comment is never closed", position=mark.start())
         if kind == "stop":
-            _add(spans, sql, start, mark.start(), deepest, complete=True)
-            start, depth, run, deepest = mark.end(), 0, 0, 0
+            _add(spans, sql, start, mark.start(), max(deepest, branches), complete=True)
+            start, depth, run, deepest, branches = mark.end(), 0, 0, 0, 0
             continue
         if kind == "deeper":
             depth += 1
         elif kind == "back":
             depth -= 1
-        run = run + 1 if kind == "chain" else 0 if kind == "reset" else run
+        branches += kind == "branch"  # each one is an IF within the last one's ELSE
+        run = run + 1 if kind == "chain" else 0 if kind in ("reset", "branch") else run
         deepest = max(deepest, depth + run)
         if deepest > MAX_DEPTH:
             raise ProgrammingError(
@@ -77,7 +84,7 @@ def scan(sql: str) -> list[Span]:
                 hint="Split it with WITH, or let a SUM add the terms.",
                 position=mark.start(),
             )
-    _add(spans, sql, start, len(sql), deepest, complete=False)
+    _add(spans, sql, start, len(sql), max(deepest, branches), complete=False)
     return spans
 
 

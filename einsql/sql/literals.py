@@ -31,7 +31,10 @@ def number(text: str) -> Typed:
 
     Raises:
         DataError: An integer literal exceeds BIGINT.
+        ProgrammingError: The text is no number.
     """
+    if not _NUMBER.fullmatch(text.lower()):
+        raise ProgrammingError(f"{text} is no number")
     text = text.replace("_", "")
     if "e" in text.lower():
         return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)

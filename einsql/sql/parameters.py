@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.sql.lexical import QUIET
 
 _MARK = "\ue000"
 _PARTS = re.compile(
-    r"""
-    (?P<quiet> --[^\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
-             | (?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$ )
+    rf"""
+    (?P<quiet> {QUIET} )
     | (?P<parameter> (?: \? | (?<![\w$])\$(?=\d) ) (?P<digits>[0-9]*) )
     | (?P<named> (?<![\w$])\$[^\W\d]\w* )
     | (?P<mark> \ue000 )

@@ -7,6 +7,8 @@ start of the statement's own text.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
@@ -15,6 +17,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
+from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.parameters import mark, place
 from einsql.sql.syntax import (
@@ -35,8 +38,12 @@ from einsql.sql.syntax import (
 from einsql.sql.tokens import TokenReader, tokenize
 
 
-def parse(sql: str) -> Statement:
+def parse(sql: str) -> tuple[Statement, Error | None]:
     """Parses one statement.
+
+    Returns:
+        The statement, and why DuckDB's grammar refuses it if it does. It must not be obeyed
+        then, but if the binder has something to say it knows more.
 
     Raises:
         Error: A syntax error, with its position, or a statement einsql does not have.
@@ -45,19 +52,32 @@ def parse(sql: str) -> Statement:
         tokens = tokenize(sql)
         if not tokens:
             raise ProgrammingError("The statement is empty")
-        return Reader(sql, tokens).statement()
+        reader = Reader(sql, tokens)
+        return reader.statement(), reader.doubt
     except Error as error:
         raise error.locate(sql) from None
 
 
 class Reader(TokenReader):
-    """Reads one statement."""
+    """Reads one statement.
+
+    Attributes:
+        doubt: Why DuckDB's grammar refuses what sqlglot could read, if it does.
+    """
+
+    doubt: Error | None = None
+
+    def tree(self, start: int, end: int | None = None, prefix: str = "") -> exp.Expr:
+        """Parses a part of the statement with sqlglot, and has DuckDB look at it."""
+        tree, doubt = parse_tree(self.sql[:end], start, prefix)
+        self.doubt = self.doubt or doubt
+        return tree
 
     def rest(self) -> exp.Expr:
         """Parses everything that is left with sqlglot, keeping positions."""
         start = self.position()
         self.at = len(self.tokens)
-        return parse_tree(self.sql, start)
+        return self.tree(start)
 
     def query(self) -> exp.Query:
         """Parses the rest as a query."""
@@ -145,6 +165,8 @@ class Reader(TokenReader):
     def create_tensor(self, replace: bool) -> CreateTensor:
         """Name (columns) [PARTITION BY …] [DEFAULT v], or name [PARTITION BY …] AS query."""
         if_not_exists = self.take("IF", "NOT", "EXISTS")
+        if replace and if_not_exists:
+            raise self.error("OR REPLACE and IF NOT EXISTS exclude each other")
         name = self.name("a tensor name")
         columns: list[ColumnDef] = []
         if self.take("("):
@@ -214,7 +236,7 @@ class Reader(TokenReader):
             raise self.error("Expected the default value, a number or a boolean")
         self.at += 1
         end = self.tokens[self.at - 1].end + 1
-        value: exp.Expr = parse_tree(self.sql[:end], start, "SELECT ").expressions[0]
+        value: exp.Expr = self.tree(start, end, "SELECT ").expressions[0]
         return value
 
     def create_view(self, replace: bool) -> CreateView:
@@ -256,7 +278,7 @@ class Reader(TokenReader):
         if self.ended:
             raise self.error("Expected the macro's body")
         self.at = len(self.tokens)
-        tree = parse_tree(self.sql, start, "SELECT ")
+        tree = self.tree(start, prefix="SELECT ")
         only_items = all(arg == "expressions" for arg, value in tree.args.items() if value)
         items = tree.expressions
         if not only_items or len(items) != 1 or isinstance(items[0], exp.Alias | exp.Star):
@@ -328,7 +350,7 @@ class Reader(TokenReader):
         name = ""
         if self.take("("):
             start, end = self.parenthesised()
-            query = _as_query(parse_tree(self.sql[:end], start), start)
+            query = _as_query(self.tree(start, end), start)
         else:
             name = self.name("a tensor name")
         reads = query is None and self.take("FROM")
@@ -380,8 +402,11 @@ TYPE_NAMES = {
 }  # fmt: skip
 
 
-def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expr:
+def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error | None]:
     """Parses `sql[start:]` with sqlglot; positions in the tree count from sql's start.
+
+    Returns:
+        The tree, and why DuckDB's grammar refuses the text if it does.
 
     Raises:
         ProgrammingError: A syntax error.
@@ -390,18 +415,24 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> exp.Expr:
     # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
     text = " " * (start - len(prefix)) + prefix + marked.text[start:]
     ahead = max(0, len(prefix) - start)
+    apart, blanks = spaced(text)
+    doubt: Error | None = None
     try:
-        tree = sqlglot.parse_one(text, dialect=EinSQL)
+        tree = sqlglot.parse_one(apart, dialect=EinSQL)
+        check_grammar(text)
     except ParseError as error:
         raise _syntax_error(text, error) from error
     except RecursionError as error:
         raise ProgrammingError("The statement nests too deeply") from error
-    if ahead:
+    except ProgrammingError as error:
+        error.position = max(0, (error.position or 0) - ahead)
+        doubt = error
+    if ahead or blanks:
         for node in tree.walk():
             if "start" in node.meta:
-                node.meta["start"] -= ahead
+                node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
     here = {at: number for at, number in marked.numbers.items() if at >= start}
-    return place(tree, here) if here else tree
+    return (place(tree, here) if here else tree), doubt
 
 
 def _as_query(tree: exp.Expr, position: int) -> exp.Query:

@@ -20,6 +20,9 @@ from einsql.sql.typed import Typed
 
 T = TypeVar("T")
 
+REENTRIES = 8
+"""How often a view or table macro may stand inside itself before it counts as recursive."""
+
 
 class Catalog(Protocol):
     """What the binder asks about the world outside the statement."""
@@ -182,7 +185,8 @@ class QueryBinder:
 
     def nested(self, name: str, run: Callable[[], Relation]) -> Relation:
         """Binds the view or table macro of a name, which must not be inside itself."""
-        if name in self.active:
+        # A macro may read its own result: al((SELECT * FROM al(x))) is no recursion.
+        if self.active.count(name) >= REENTRIES:
             raise ProgrammingError(f"The {name} refers to itself")
         self.active.append(name)
         joining, self.joining = self.joining, []

@@ -73,6 +73,8 @@ def meet(items: list[Typed], what: str, *, truths: bool = False) -> SqlType:
     Raises:
         ProgrammingError: They have no common type.
     """
+    if not items:
+        raise ProgrammingError(f"{what} needs an argument")
     met = items[0]
     for t in items[1:]:
         met = Typed(met.value, _meet2(met, t, what, truths))

@@ -163,6 +163,8 @@ class Pair:
             return Outcome("crash", f"{type(e).__name__}: {e}", outside=outside)
         if isinstance(theirs, str):
             theirs = self._undivided(query, theirs)
+            if isinstance(theirs, str) and not ours and query.may_raise:
+                return Outcome("refused", theirs)  # what raised belongs to no row of the answer
             if isinstance(theirs, str):
                 return Outcome("differ", f"DuckDB refuses: {theirs}; einsql: {ours[:3]!r}")
         inexact = [n for n, c in enumerate(query.columns) if c.error]
