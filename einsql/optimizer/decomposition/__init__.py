@@ -1,0 +1,6 @@
+"""EinDecomp: how every operation of a graph is cut over the sites, by cost (EinDecomp §6-8)."""
+
+from einsql.optimizer.decomposition.decompose import Cut, Decomposition, decompose
+from einsql.optimizer.decomposition.strategies import STRATEGIES, Strategy
+
+__all__ = ["STRATEGIES", "Cut", "Decomposition", "Strategy", "decompose"]

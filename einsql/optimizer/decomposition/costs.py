@@ -1,0 +1,67 @@
+"""EinDecomp's cost of a cut, in floats moved at worst (EinDecomp §7, corrected).
+
+The formulas count per kernel call; `ceil` makes them hold for uneven cuts. All of them
+take many vectors at once: the first axis of each argument runs over the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from einsql.optimizer.decomposition.problem import Vertex
+from einsql.optimizer.decomposition.vectors import restricted
+
+
+def tiles(shape: Sequence[int], cuts: np.ndarray) -> np.ndarray:
+    """Extents of the largest tile; `cuts` has one column per axis."""
+    return np.asarray(-(-np.asarray(shape, np.int64) // cuts))
+
+
+def join_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
+    """What the kernel calls read: p · Σ n_X over the operands."""
+    calls = vectors.prod(axis=1)
+    total: np.ndarray = np.zeros(len(vectors))
+    for use in v.uses:
+        total += calls * tiles(use.shape, restricted(vectors, use.axes)).prod(axis=1) * use.width
+    return total
+
+
+def aggregate_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
+    """What merging partial results moves: (p / n_agg) · (n_agg - 1) · n_Z."""
+    parts = vectors[:, list(v.reduced)].prod(axis=1)
+    result = tiles(v.shape, restricted(vectors, v.keys)).prod(axis=1) * v.width
+    return np.asarray(vectors.prod(axis=1) / parts * (parts - 1) * result)
+
+
+def vertex_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
+    """Join and aggregation together; nothing for a publishing vertex."""
+    if v.publishes:
+        return np.zeros(len(vectors))
+    return np.asarray(join_floats(v, vectors) + aggregate_floats(v, vectors))
+
+
+def repartition_floats(
+    shape: Sequence[int], width: int, produced: np.ndarray, consumed: np.ndarray
+) -> np.ndarray:
+    """What changing a cut moves, for every pair of a produced and a consumed cut.
+
+    Args:
+        shape: Extents of the result.
+        width: Fields of a tuple.
+        produced: Cuts on the producer's side, (a, axes).
+        consumed: Cuts on the consumer's side, (b, axes).
+
+    Returns:
+        float64 of shape (a, b).
+    """
+    made, used = tiles(shape, produced), tiles(shape, consumed)
+    n_p = made.prod(axis=1, dtype=np.float64)[:, None]
+    n_c = used.prod(axis=1, dtype=np.float64)[None, :]
+    n_int = np.ones((len(made), len(used)))
+    for axis in range(len(shape)):
+        n_int *= np.minimum(made[:, None, axis], used[None, :, axis])
+    calls = consumed.prod(axis=1)[None, :]
+    moved = (n_c / n_int - 1) * calls * (n_c + n_p) + (n_p != n_int) * n_p * calls
+    return np.asarray(moved * width)

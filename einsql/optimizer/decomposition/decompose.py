@@ -1,0 +1,131 @@
+"""From a graph to the cut of every operation, with what each cut costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.einsum import EinSum, Node
+from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
+from einsql.optimizer.decomposition.model import free_candidates
+from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
+from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
+from einsql.optimizer.decomposition.vectors import restricted
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How one operation is cut, and the floats EinDecomp counts for it.
+
+    Attributes:
+        node: The operation.
+        parts: For each free label the number of intervals.
+        viable: How many vectors it could have been cut by.
+        join: Floats the kernel calls read.
+        aggregate: Floats moved to merge partial results.
+        repartition: Floats moved to bring the operands into this cut.
+    """
+
+    node: EinSum | None
+    name: str
+    parts: dict[str, int]
+    viable: int
+    join: float
+    aggregate: float
+    repartition: float
+
+    @property
+    def calls(self) -> int:
+        """Kernel calls."""
+        return int(np.prod(list(self.parts.values()), dtype=np.int64))
+
+    @property
+    def floats(self) -> float:
+        """Floats moved in all."""
+        return self.join + self.aggregate + self.repartition
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """The cuts of a graph, producers first."""
+
+    strategy: str
+    sites: int
+    cuts: tuple[Cut, ...]
+
+    @property
+    def floats(self) -> float:
+        """Floats moved in all (EinDecomp §7)."""
+        return sum(c.floats for c in self.cuts)
+
+
+def decompose(root: Node, sites: int, strategy: str = "eindecomp") -> Decomposition:
+    """Cuts every operation of a graph.
+
+    Args:
+        root: The graph.
+        sites: p, the number of sites.
+        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`.
+
+    Raises:
+        InterfaceError: There is no such strategy.
+        OperationalError: Optimality was asked for and not proven in time.
+    """
+    return cut_problem(problem_of(root), sites, strategy)
+
+
+def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> Decomposition:
+    """As `decompose`, for a problem given as such."""
+    chosen, argument = strategy_of(strategy)
+    published = with_published(problem)
+    vectors = completed(published, chosen.choose(problem, sites, argument), sites)
+    return Decomposition(strategy, sites, _cuts(published, vectors, sites))
+
+
+def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
+    cuts: list[Cut] = []
+    free = free_candidates(sites)
+    nodes = problem.nodes or (None,) * len(problem.vertices)
+    for n, (v, node) in enumerate(zip(problem.vertices, nodes, strict=True)):
+        if v.publishes:
+            continue
+        one = vectors[n][None, :]
+        cuts.append(
+            Cut(
+                node,
+                v.name,
+                dict(zip(v.labels, map(int, vectors[n]), strict=True)),
+                len(free(v)),
+                float(join_floats(v, one)[0]),
+                float(aggregate_floats(v, one)[0]),
+                _repartition(problem, vectors, n) + _published_here(problem, vectors, n),
+            )
+        )
+    return tuple(cuts)
+
+
+def _repartition(problem: Problem, vectors: Vectors, reader: int) -> float:
+    """What bringing a vertex's operands from their producers' cuts into its own moves."""
+    total = 0.0
+    for use in problem.vertices[reader].uses:
+        if use.producer is not None:
+            source: Vertex = problem.vertices[use.producer]
+            made = restricted(vectors[use.producer][None, :], source.keys)
+            used = restricted(vectors[reader][None, :], use.axes)
+            total += float(repartition_floats(use.shape, use.width, made, used)[0, 0])
+    return total
+
+
+def _published_here(problem: Problem, vectors: Vectors, reader: int) -> float:
+    """What publishing results moves, told at the first vertex that reads them."""
+    total = 0.0
+    for producer in {u.producer for u in problem.vertices[reader].uses} - {None}:
+        assert producer is not None
+        if problem.vertices[producer].publishes:
+            first = min(
+                n for n, v in enumerate(problem.vertices) for u in v.uses if u.producer == producer
+            )
+            if first == reader:
+                total += _repartition(problem, vectors, producer)
+    return total

@@ -1,0 +1,177 @@
+"""Improves a choice by solving forests exactly: good plans for graphs of any shape.
+
+Vertices are picked at random as long as what connects them is a forest; over these the
+best states are found by dynamic programming while all others stay. The cost never
+grows, and every pick moves about half of the graph at once.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from einsql.optimizer.decomposition.model import Choice, Edge, Model
+
+ROUNDS = 8
+"""Picks without any gain after which a descent ends."""
+
+KICKS = 24
+"""Descents from a disturbed choice without any gain after which the search ends."""
+
+
+def search(model: Model, seed: int = 0) -> Choice:
+    """A good choice: descends from a greedy one, and again from disturbed copies of it."""
+    chance = random.Random(seed)
+    around = model.around
+    choice = _descend(model, around, greedy(model), chance)
+    best, idle = model.cost(choice), 0
+    while idle < KICKS:
+        trial = _descend(model, around, _kicked(model, around, choice, chance), chance)
+        cost = model.cost(trial)
+        idle = 0 if cost < best * (1 - 1e-12) else idle + 1
+        if cost <= best:
+            choice, best = trial, cost
+    return choice
+
+
+def _descend(
+    model: Model, around: list[list[Edge]], start: Choice, chance: random.Random
+) -> Choice:
+    """A choice at least as good as `start`, which no pick improved for some rounds."""
+    choice, best, idle = list(start), model.cost(start), 0
+    while idle < ROUNDS:
+        picked = _forest(model, around, chance)
+        trial = _solve_forest(model, around, choice, picked)
+        cost = model.cost(trial)
+        idle = 0 if cost < best * (1 - 1e-12) else idle + 1
+        if cost <= best:
+            choice, best = trial, cost
+    return choice
+
+
+def _kicked(
+    model: Model, around: list[list[Edge]], choice: Choice, chance: random.Random
+) -> Choice:
+    """The choice with a random region, from one edge to the whole graph, set anew."""
+    result = list(choice)
+    region = {chance.randrange(len(choice))}
+    for _ in range(chance.randrange(1, 5)):
+        region |= {_other(e, v) for v in region for e in around[v]}
+    for v in sorted(region):
+        result[v] = chance.randrange(len(model.states[v]))
+    return result
+
+
+def greedy(model: Model) -> Choice:
+    """The best states if every vertex had its producers for itself."""
+    around = model.around
+    reach: list[np.ndarray] = []
+    for v, alone in enumerate(model.alone):
+        total = alone.copy()
+        for e in around[v]:
+            if e.target == v:
+                total += _message(e, reach[e.source], e.source)[0]
+        reach.append(total)
+    choice = [-1] * len(reach)
+    for v in reversed(range(len(reach))):
+        total = reach[v].copy()
+        for e in around[v]:
+            if e.source == v:
+                total += e.floats[e.made, e.used[choice[e.target]]]
+        choice[v] = int(total.argmin())
+    return choice
+
+
+def _forest(model: Model, around: list[list[Edge]], chance: random.Random) -> list[int]:
+    """Vertices, in random order, whose connections close no circle."""
+    order = list(range(len(model.states)))
+    chance.shuffle(order)
+    root = list(range(len(order)))
+
+    def find(v: int) -> int:
+        while root[v] != v:
+            root[v] = root[root[v]]
+            v = root[v]
+        return v
+
+    picked: set[int] = set()
+    for v in order:
+        near = {_other(e, v) for e in around[v]} & picked
+        roots = [find(u) for u in near]
+        if len(set(roots)) == len(roots):
+            picked.add(v)
+            for r in roots:
+                root[r] = v
+    return [v for v in order if v in picked]
+
+
+def _other(e: Edge, v: int) -> int:
+    return e.target if e.source == v else e.source
+
+
+def _solve_forest(
+    model: Model, around: list[list[Edge]], choice: Choice, picked: list[int]
+) -> Choice:
+    inside = set(picked)
+    totals = {v: model.alone[v].copy() for v in picked}
+    for v in picked:
+        for e in around[v]:
+            if _other(e, v) not in inside:
+                totals[v] += _fixed(e, v, choice)
+    order: list[tuple[int, int | None]] = []
+    seen: set[int] = set()
+    for top in picked:
+        if top in seen:
+            continue
+        stack: list[tuple[int, int | None]] = [(top, None)]
+        seen.add(top)
+        while stack:
+            v, parent = stack.pop()
+            order.append((v, parent))
+            for u in sorted({_other(e, v) for e in around[v]} & inside - seen):
+                seen.add(u)
+                stack.append((u, v))
+    back: dict[int, np.ndarray] = {}
+    for v, parent in reversed(order):
+        if parent is not None:
+            between = [e for e in around[v] if _other(e, v) == parent]
+            message, back[v] = _messages(between, totals[v], v, len(model.alone[parent]))
+            totals[parent] += message
+    result = list(choice)
+    for v, parent in order:
+        result[v] = int(totals[v].argmin() if parent is None else back[v][result[parent]])
+    return result
+
+
+def _fixed(e: Edge, v: int, choice: Choice) -> np.ndarray:
+    """What an edge costs for each state of v while its other end stays."""
+    if e.source == v:
+        return np.asarray(e.floats[e.made, e.used[choice[e.target]]])
+    return np.asarray(e.floats[e.made[choice[e.source]], e.used])
+
+
+def _messages(
+    between: list[Edge], total: np.ndarray, v: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `_message`, for two vertices with several edges between them."""
+    if len(between) == 1:
+        return _message(between[0], total, v)
+    table = np.broadcast_to(total[:, None], (len(total), size)).copy()
+    for e in between:
+        pairs = e.floats[np.ix_(e.made, e.used)]
+        table += pairs if e.source == v else pairs.T
+    at = table.argmin(axis=0)
+    return table[at, np.arange(size)], at
+
+
+def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each state of the other end: the least total of v with the edge, and v's state."""
+    mine, other = (e.made, e.used) if e.source == v else (e.used, e.made)
+    table = e.floats if e.source == v else e.floats.T
+    order = np.lexsort((total, mine))
+    first = np.concatenate(([True], mine[order][1:] != mine[order][:-1]))
+    lead = order[first]  # the cheapest state of each view, in the order of the views
+    sums = total[lead][:, None] + table
+    at = sums.argmin(axis=0)
+    return sums[at, np.arange(sums.shape[1])][other], lead[at][other]

@@ -1,0 +1,66 @@
+"""The best choice as an integer program, and how far from it a choice can be at most.
+
+Each state is a 0/1 variable and each entry of an edge's table a continuous one whose
+marginals are the states' views (the local polytope), solved by HiGHS.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from einsql.optimizer.decomposition.model import Choice, Model
+
+
+def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
+    """The optimal choice and whether optimality was proven; None if nothing was found."""
+    sizes = [len(a) for a in model.alone]
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    costs = [np.concatenate(model.alone)]
+    rows: list[np.ndarray] = []
+    columns: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    right: list[float] = []
+
+    def entry(row: np.ndarray, column: np.ndarray, value: float) -> None:
+        rows.append(np.asarray(row, np.int64))
+        columns.append(np.asarray(column, np.int64))
+        values.append(np.full(len(rows[-1]), value))
+
+    for v, size in enumerate(sizes):
+        entry(np.full(size, len(right)), starts[v] + np.arange(size), 1.0)
+        right.append(1.0)
+    at = int(starts[-1])
+    for e in model.edges:
+        a, b = e.floats.shape
+        cells = at + np.arange(a * b).reshape(a, b)
+        costs.append(e.floats.reshape(-1))
+        for count, view, vertex, lines in (
+            (a, e.made, e.source, cells),
+            (b, e.used, e.target, cells.T),
+        ):
+            first = len(right)
+            entry(np.repeat(first + np.arange(count), lines.shape[1]), lines.reshape(-1), 1.0)
+            entry(first + view, starts[vertex] + np.arange(len(view)), -1.0)
+            right += [0.0] * count
+        at += a * b
+    scale = max(1.0, float(np.max(np.concatenate(costs))))
+    integrality = np.zeros(at)
+    integrality[: starts[-1]] = 1
+    matrix = sparse.csr_array(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
+        shape=(len(right), at),
+    )
+    found = milp(
+        np.concatenate(costs) / scale,
+        constraints=LinearConstraint(matrix, right, right),
+        integrality=integrality,
+        bounds=Bounds(0, 1),
+        options={"time_limit": seconds, "mip_rel_gap": 1e-9},
+    )
+    if found.x is None:
+        return None
+    x = found.x
+    choice = [int(np.argmax(x[starts[v] : starts[v + 1]])) for v in range(len(sizes))]
+    return choice, bool(found.status == 0)

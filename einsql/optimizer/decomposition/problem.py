@@ -1,0 +1,163 @@
+"""What decomposition decides about: operations with labels, and who reads whose result.
+
+A problem is the graph without its arithmetic. Only free labels can be cut; an operand
+axis read through a derived label (a gather, a window) stays whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from einsql.einsum import EinSum, Node, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An operand of a vertex.
+
+    Attributes:
+        producer: The vertex that makes it; None for a stored tensor, which lies wherever
+            its first reader wants it.
+        axes: For each axis the position of its label in the vertex, None if never cut.
+        shape: Extent of each axis, in elements.
+        width: Fields of a tuple.
+    """
+
+    producer: int | None
+    axes: tuple[int | None, ...]
+    shape: tuple[int, ...]
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """An operation to cut.
+
+    Attributes:
+        labels: The free labels, each with its extent.
+        uses: The operands.
+        keys: For each axis of the result the position of its label, None if never cut.
+        shape: Extents of the result.
+        width: Fields of the result.
+        contraction: True if it reduces a label over several operands; such an operation
+            is worth exactly one kernel call per site.
+        publishes: True for no operation but the layout in which a result with several
+            readers is kept for them.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    extents: tuple[int, ...]
+    uses: tuple[Use, ...]
+    keys: tuple[int | None, ...]
+    shape: tuple[int, ...]
+    width: int = 1
+    contraction: bool = False
+    publishes: bool = False
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """Positions of the labels that are aggregated."""
+        return tuple(n for n in range(len(self.labels)) if n not in self.keys)
+
+    @property
+    def points(self) -> int:
+        """Size of the iteration space."""
+        return prod(self.extents)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Vertices, producers first, and the node that each one stands for."""
+
+    vertices: tuple[Vertex, ...]
+    nodes: tuple[EinSum | None, ...] = ()
+
+    @property
+    def readers(self) -> list[list[tuple[int, int]]]:
+        """For each vertex the (vertex, operand) pairs that read it."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.vertices]
+        for n, v in enumerate(self.vertices):
+            for k, use in enumerate(v.uses):
+                if use.producer is not None:
+                    found[use.producer].append((n, k))
+        return found
+
+
+def problem_of(root: Node) -> Problem:
+    """The decomposition problem of a graph."""
+    nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+    numbers = {id(n): k for k, n in enumerate(nodes)}
+    return Problem(tuple(_vertex(n, numbers) for n in nodes), tuple(nodes))
+
+
+def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
+    free = [a for a in node.axes if a.define is None]
+    positions = {a.label: n for n, a in enumerate(free)}
+    uses = tuple(
+        Use(
+            numbers.get(id(o.source)),
+            # The second axis of a diagonal follows the first: a site reads whole columns.
+            tuple(
+                positions.get(label) if label not in o.labels[:n] else None
+                for n, label in enumerate(o.labels)
+            ),
+            o.source.schema.shape,
+            len(o.source.schema.fields),
+        )
+        for o in node.operands
+    )
+    reduces = any(a.label not in node.keys for a in free)
+    return Vertex(
+        f"r{numbers[id(node)]}",
+        tuple(a.label for a in free),
+        tuple(a.extent for a in free),
+        uses,
+        tuple(positions.get(k) for k in node.keys),
+        node.schema.shape,
+        len(node.outputs),
+        reduces and len(node.operands) > 1,
+    )
+
+
+def with_published(problem: Problem) -> Problem:
+    """Puts a publishing vertex behind every result with several readers.
+
+    It costs nothing itself; its layout is reached once and read by all, so a shared
+    result is counted once against what its readers have in common.
+    """
+    readers = problem.readers
+    vertices: list[Vertex] = []
+    nodes: list[EinSum | None] = []
+    moved: dict[int, int] = {}
+    given = problem.nodes or (None,) * len(problem.vertices)
+    for n, (v, node) in enumerate(zip(problem.vertices, given, strict=True)):
+        uses = tuple(
+            u if u.producer is None else Use(moved[u.producer], u.axes, u.shape, u.width)
+            for u in v.uses
+        )
+        vertices.append(
+            Vertex(v.name, v.labels, v.extents, uses, v.keys, v.shape, v.width, v.contraction)
+        )
+        nodes.append(node)
+        moved[n] = len(vertices) - 1
+        cuttable = [k for k in v.keys if k is not None]
+        if len(readers[n]) > 1 and cuttable:
+            place = {k: m for m, k in enumerate(cuttable)}
+            axes = tuple(None if k is None else place[k] for k in v.keys)
+            vertices.append(
+                Vertex(
+                    f"{v.name}'",
+                    tuple(v.labels[k] for k in cuttable),
+                    tuple(v.extents[k] for k in cuttable),
+                    (Use(moved[n], axes, v.shape, v.width),),
+                    axes,
+                    v.shape,
+                    v.width,
+                    publishes=True,
+                )
+            )
+            nodes.append(None)
+            moved[n] = len(vertices) - 1
+    return Problem(tuple(vertices), tuple(nodes))
