@@ -1,0 +1,337 @@
+"""Runs a placed program: local steps on the tiles of each site, exchanges between them.
+
+The same code runs every site a process owns, one after another, so that virtual sites
+and ranks differ in their transport only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS, SCALARS, less
+from einsql.einsum import (
+    Axis,
+    EinSum,
+    Input,
+    Operand,
+    Output,
+    exprs,
+    labels_of,
+)
+from einsql.engine.executor import Compile, Runner, Tick
+from einsql.engine.relation import Fields
+from einsql.engine.transport import LocalTransport, Parcel, Transport
+from einsql.errors import DataError
+from einsql.ia import (
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    Tiles,
+    best_of,
+    some_of,
+    with_state,
+)
+from einsql.schema import Key, Schema
+
+Held = dict[int, dict[str, np.ndarray]]
+"""Fields of the tiles that lie at owned sites, by the tile's number."""
+
+
+@dataclass(slots=True)
+class StepMeasure:
+    """What a step took."""
+
+    seconds: float = 0.0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class SiteMeasure:
+    """What the sites did in one run."""
+
+    steps: list[StepMeasure] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+
+
+class SiteProgram:
+    """A placed program that is ready to run over the transport's sites."""
+
+    def __init__(self, program: Program, root: EinSum | Input, compile_node: Compile) -> None:
+        self.program = program
+        self.schema = root.schema
+        self._compile = compile_node
+        self._runners: dict[object, Runner] = {}
+        self._stated = {
+            n: with_state(s.node)
+            for n, s in enumerate(program.steps)
+            if isinstance(s, Local) and s.partial
+        }
+        last: dict[int, int] = {}
+        for n, step in enumerate(program.steps):
+            for source in _sources(step):
+                last[source] = n
+        self._free: list[list[int]] = [[] for _ in program.steps]
+        for source, n in last.items():
+            if source != program.root:
+                self._free[n].append(source)
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """Runs every step on virtual sites and assembles the result.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
+        return self.measured(inputs, tick)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+        """As `run`, with what every step and every site took."""
+        transport = LocalTransport(self.program.sites)
+        measure = SiteMeasure(seconds=[0.0] * self.program.sites)
+        held: dict[int, Held] = {}
+        for n, step in enumerate(self.program.steps):
+            start, before = time.perf_counter(), sum(transport.sent)
+            if isinstance(step, Load):
+                held[n] = self._load(step, inputs[step.source.name], transport)
+            elif isinstance(step, Exchange):
+                held[n] = self._exchange(step, held[step.source], transport)
+            elif isinstance(step, Local):
+                held[n] = self._local(n, step, held, transport, tick, measure.seconds)
+            else:
+                held[n] = self._complete(step, held[step.source], transport)
+            for source in self._free[n]:
+                del held[source]
+            measure.steps.append(
+                StepMeasure(time.perf_counter() - start, sum(transport.sent) - before)
+            )
+            tick((n + 1) / len(self.program.steps))
+        measure.sent, measure.received = transport.sent, transport.received
+        return self._assembled(held[self.program.root]), measure
+
+    # ---- the steps
+
+    def _load(self, step: Load, fields: Fields, transport: Transport) -> Held:
+        origin = [k.lo for k in step.source.schema.keys]
+        names = [f.name for f in step.source.schema.fields]
+        return {
+            n: {name: fields[name][_slices(step.tiles.boxes[n], origin)] for name in names}
+            for n in _owned(step.tiles, transport)
+        }
+
+    def _exchange(self, step: Exchange, held: Held, transport: Transport) -> Held:
+        """Sends each owned tile's share of every needed tile."""
+        source = self.program.steps[step.source]
+        assert not isinstance(source, Load)
+        have, need = source.tiles, step.tiles
+        parcels = []
+        for n, fields in held.items():
+            for m in _meeting(have.boxes[n], need.boxes):
+                box = _common(have.boxes[n], need.boxes[m])
+                part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
+                parcels.append(Parcel(int(have.sites[n]), int(need.sites[m]), int(m), box, part))
+        whole: Held = {n: {} for n in _owned(need, transport)}
+        for p in transport.exchange(parcels):
+            _paste(whole[p.tile], p, need.boxes[p.tile])
+        for n, fields in whole.items():
+            if not fields:  # a tile without elements meets no other
+                fields.update(self._nothing(step.source, need.boxes[n]))
+        return whole
+
+    def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
+        made = self.program.steps[step]
+        while not isinstance(made, Local):
+            assert isinstance(made, Complete)
+            made = self.program.steps[made.source]
+        shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
+        return {f.name: np.empty(shape, f.dtype.numpy) for f in made.node.schema.fields}
+
+    def _local(
+        self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
+        seconds: list[float],
+    ) -> Held:  # fmt: skip
+        node = self._stated.get(number, step.node)
+        made: Held = {}
+        for n in _owned(step.tiles, transport):
+            start = time.perf_counter()
+            tiles = [int(pick[n]) for pick in step.picks]
+            boxes = [_tiles(self.program.steps[s]).boxes[t]
+                     for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
+            operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
+            runner = self._runner(number, node, step, n, boxes)
+            made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
+            seconds[int(step.sites[n])] += time.perf_counter() - start
+        return made
+
+    def _runner(
+        self, number: int, node: EinSum, step: Local, cell: int, boxes: Sequence[np.ndarray]
+    ) -> Runner:
+        """The compiled node over one cell; cells that differ in position only share it."""
+        local = cell_node(node, step.labels, step.cells[cell], boxes)
+        key = (number, tuple((a.lo, a.hi) for a in local.axes),
+               tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
+        if key not in self._runners:
+            self._runners[key] = self._compile(local)[1]
+        return self._runners[key]
+
+    def _complete(self, step: Complete, held: Held, transport: Transport) -> Held:
+        """Sends every contribution to the site that completes it, and merges them there."""
+        local = self.program.steps[step.source]
+        assert isinstance(local, Local)
+        parcels = []
+        for n, members in enumerate(step.parts):
+            box = step.tiles.boxes[n]
+            for m in members:
+                if int(m) in held:
+                    origin = local.tiles.boxes[m, :, 0]
+                    part = {k: a[_slices(box, origin)] for k, a in held[int(m)].items()}
+                    parcels.append(
+                        Parcel(int(local.sites[m]), int(step.tiles.sites[n]), n, box, part)
+                    )
+        arrived: dict[int, list[dict[str, np.ndarray]]] = {}
+        for p in transport.exchange(parcels):
+            arrived.setdefault(p.tile, []).append(p.fields)
+        return {n: merged(local.node, parts) for n, parts in arrived.items()}
+
+    def _assembled(self, held: Held) -> Fields:
+        tiles = _tiles(self.program.steps[self.program.root])
+        keys = self.schema.keys
+        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        fields: dict[str, np.ndarray] = {}
+        for n, part in held.items():
+            _paste(fields, Parcel(0, 0, n, tiles.boxes[n], part), whole)
+        return fields
+
+
+def _sources(step: Load | Exchange | Local | Complete) -> tuple[int, ...]:
+    if isinstance(step, Local):
+        return step.operands
+    return () if isinstance(step, Load) else (step.source,)
+
+
+def _tiles(step: Load | Exchange | Local | Complete) -> Tiles:
+    return step.tiles
+
+
+def _owned(tiles: Tiles, transport: Transport) -> list[int]:
+    return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
+
+
+def _slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice, ...]:
+    return tuple(
+        slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True)
+    )
+
+
+def _meeting(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """Numbers of the boxes that share a key with a box."""
+    lo = np.maximum(boxes[:, :, 0], box[None, :, 0])
+    hi = np.minimum(boxes[:, :, 1], box[None, :, 1])
+    return np.flatnonzero((lo < hi).all(axis=1))
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.stack([np.maximum(a[:, 0], b[:, 0]), np.minimum(a[:, 1], b[:, 1])], axis=1)
+
+
+def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
+    """Puts a parcel into its tile; a parcel that is the whole tile is taken as it is."""
+    if not fields and (p.box == box).all():
+        fields.update(p.fields)
+        return
+    shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
+    for name, part in p.fields.items():
+        if name not in fields:
+            fields[name] = np.empty(shape, part.dtype)
+        fields[name][_slices(p.box, box[:, 0])] = part
+
+
+# ---- one cell of a node
+
+
+def cell_node(
+    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray]
+) -> EinSum:
+    """The node over one cell, reading tiles instead of whole relations.
+
+    Args:
+        node: The operation over the whole domain.
+        labels: The free labels.
+        cell: int64 (labels, 2).
+        boxes: For each operand the keys its tile covers.
+    """
+    bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
+    for o, box in zip(node.operands, boxes, strict=True):
+        for label, (lo, hi) in zip(o.labels, box, strict=True):
+            if label not in bounds:
+                bounds[label] = (int(lo), int(hi))
+    shift = {x: lo for x, (lo, _) in bounds.items()} if _is_relative(node) else {}
+    axes = tuple(
+        Axis(a.label, lo - shift.get(a.label, 0), hi - shift.get(a.label, 0), a.define)
+        for a, (lo, hi) in ((a, bounds.get(a.label, (a.lo, a.hi))) for a in node.axes)
+    )
+    operands = []
+    for n, (o, box) in enumerate(zip(node.operands, boxes, strict=True)):
+        keys = tuple(
+            Key(k.name, int(lo) - shift.get(x, 0), int(hi) - shift.get(x, 0))
+            for k, x, (lo, hi) in zip(o.source.schema.keys, o.labels, box, strict=True)
+        )
+        operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
+    return replace(node, axes=axes, operands=tuple(operands))
+
+
+def _is_relative(node: EinSum) -> bool:
+    """True if the position of a cell does not matter: no expression reads a key."""
+    return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)
+
+
+# ---- partial results
+
+
+def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Partial results of one tile, merged.
+
+    Raises:
+        DataError: An integer sum overflows.
+    """
+    if len(parts) == 1:
+        return {o.name: parts[0][o.name] for o in node.outputs}
+    return {o.name: _merged(o, parts) for o in node.outputs}
+
+
+def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    assert o.reduction is not None
+    reduction = REDUCTIONS[o.reduction]
+    if reduction.monoid is None:
+        return _merged_pairs(o, parts)
+    if o.reduction == "sum" and o.dtype.is_float:
+        total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
+        return np.asarray(total).astype(o.dtype.numpy)
+    function = SCALARS[reduction.monoid]
+    failure = function.fails.get(o.dtype)
+    total = parts[0][o.name]
+    for p in parts[1:]:
+        if failure is not None and np.any(failure.numpy(total, p[o.name])):
+            raise DataError(failure.reason)
+        with np.errstate(all="ignore"):
+            total = np.asarray(function.numpy(total, p[o.name])).astype(o.dtype.numpy)
+    return total
+
+
+def _merged_pairs(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    arg, best, some = (parts[0][k] for k in (o.name, best_of(o.name), some_of(o.name)))
+    for p in parts[1:]:
+        new_arg, new_best, new_some = (p[k] for k in (o.name, best_of(o.name), some_of(o.name)))
+        ahead, behind = less(new_best, best), less(best, new_best)
+        if o.reduction == "arg_max":
+            ahead, behind = behind, ahead
+        wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
+        arg, best = np.where(wins, new_arg, arg), np.where(wins, new_best, best)
+        some = some | new_some
+    return np.asarray(arg)

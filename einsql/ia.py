@@ -1,0 +1,173 @@
+"""Language 3: implementation algebra, the computation placed on sites (TRA §3).
+
+A program is a straight line of steps. A local step runs one EinSum on tiles that lie at
+the same site; an exchange brings tiles to the sites that need them (the paper's BCAST
+and SHUF); a completion merges partial results (SHUF and local aggregation). Every step
+holds what each site needs to know to do its part, so all sites can run the same program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS
+from einsql.einsum import TRUE, EinSum, Input, Output
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiles:
+    """Tiles of one relation.
+
+    Attributes:
+        sites: int64 (tiles,), the site that holds each tile.
+        boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
+    """
+
+    sites: np.ndarray
+    boxes: np.ndarray
+
+    @property
+    def volumes(self) -> np.ndarray:
+        """Elements of each tile."""
+        extents = np.maximum(0, self.boxes[:, :, 1] - self.boxes[:, :, 0])
+        return np.asarray(extents.prod(axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """Tiles of a stored tensor, which every site can read where it lies.
+
+    Attributes:
+        source: The stored tensor.
+        tiles: What the readers need.
+    """
+
+    source: Input
+    tiles: Tiles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Brings tiles of a relation to the sites that need them.
+
+    Attributes:
+        source: The step whose tiles, disjoint and complete, are there.
+        tiles: What is needed, and where.
+        collective: The name of what happens.
+        nbytes: Bytes that cross sites.
+    """
+
+    source: int
+    tiles: Tiles
+    collective: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """Runs an EinSum once for each cell of its cut domain.
+
+    Attributes:
+        node: The operation over the whole domain.
+        labels: The free labels, in the order of `cells`.
+        sites: int64 (cells,), where each cell runs.
+        cells: int64 (cells, labels, 2), the part of the domain of each cell.
+        operands: For each operand the step that holds its tiles.
+        picks: For each operand int64 (cells,), the tile that each cell reads.
+        tiles: What comes out, one tile per cell; partial if labels are reduced and cut.
+        partial: True if tiles of several cells have to be merged.
+    """
+
+    node: EinSum
+    labels: tuple[str, ...]
+    sites: np.ndarray
+    cells: np.ndarray
+    operands: tuple[int, ...]
+    picks: tuple[np.ndarray, ...]
+    tiles: Tiles
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Complete:
+    """Merges partial tiles with their reductions.
+
+    Attributes:
+        source: The local step.
+        tiles: What comes out; disjoint and complete.
+        parts: int64 (tiles, n), the cells that contribute to each tile.
+        collective: "reduce" to one site of each group, or "reduce-scatter" over it.
+        nbytes: Bytes that cross sites.
+    """
+
+    source: int
+    tiles: Tiles
+    parts: np.ndarray
+    collective: str
+    nbytes: int
+
+
+Step = Load | Exchange | Local | Complete
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Steps in order; the last relation is the result.
+
+    Attributes:
+        sites: How many sites there are.
+        root: The step that holds the result's tiles.
+    """
+
+    sites: int
+    steps: tuple[Step, ...]
+    root: int
+    nodes: dict[int, int] = field(default_factory=dict)
+    """The local step of each EinSum, by the node's id."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that cross sites, on dense relations."""
+        return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
+
+
+def tuple_bytes(node: Input | EinSum) -> int:
+    """Bytes of one tuple's fields."""
+    return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
+
+
+def split(lo: int, hi: int, parts: int) -> np.ndarray:
+    """Cuts `[lo, hi)` into intervals that differ by one at most, longer ones first.
+
+    Returns:
+        int64 of shape (parts, 2).
+    """
+    size, longer = divmod(max(0, hi - lo), parts)
+    k = np.arange(parts + 1)
+    ends = lo + k * size + np.minimum(k, longer)
+    return np.stack([ends[:-1], ends[1:]], axis=1)
+
+
+def best_of(name: str) -> str:
+    """The field that holds the extreme value of an ARG_MIN or ARG_MAX."""
+    return f"{name}.best"
+
+
+def some_of(name: str) -> str:
+    """The field that tells whether an ARG_MIN or ARG_MAX has seen any value."""
+    return f"{name}.some"
+
+
+def with_state(node: EinSum) -> EinSum:
+    """The node with what merging needs beside its outputs: the extreme value of a pair."""
+    extra: list[Output] = []
+    for o in node.outputs:
+        if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
+            value = o.args[1]
+            extreme = "min" if o.reduction == "arg_min" else "max"
+            extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
+            extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
+    return replace(node, outputs=(*node.outputs, *extra)) if extra else node
