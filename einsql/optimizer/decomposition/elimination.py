@@ -49,10 +49,8 @@ class _Elimination:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.tables = [_Table((e.source, e.target), (e.made, e.used), e.floats)
-                       for e in model.edges]  # fmt: skip
         self.around: list[list[_Table]] = [[] for _ in model.states]
-        for t in self.tables:
+        for t in _tables(model):
             for v in t.vertices:
                 self.around[v].append(t)
         self._joints: dict[object, tuple[np.ndarray, int]] = {}
@@ -132,6 +130,28 @@ class _Elimination:
             np.copyto(best, total, where=better)
             states[better] = state
         return _Removed(tuple(joint[u][0] for u in near), best, states)
+
+
+def _tables(model: Model) -> list[_Table]:
+    """The edges' tables, without the axes of vertices that have no choice."""
+    made: list[_Table] = []
+    slices: dict[tuple[int, int, int], np.ndarray] = {}
+
+    def at(table: np.ndarray, axis: int, index: int) -> np.ndarray:
+        key = (id(table), axis, index)
+        if key not in slices:
+            slices[key] = table.take(index, axis=axis)
+        return slices[key]
+
+    for e in model.edges:
+        fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]
+        if not any(fixed):
+            made.append(_Table((e.source, e.target), (e.made, e.used), e.floats))
+        elif not fixed[1]:
+            made.append(_Table((e.target,), (e.used,), at(e.floats, 0, int(e.made[0]))))
+        elif not fixed[0]:
+            made.append(_Table((e.source,), (e.made,), at(e.floats, 1, int(e.used[0]))))
+    return made
 
 
 def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
