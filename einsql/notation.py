@@ -13,8 +13,9 @@ from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.planning import BinderCatalog, Plan, array_relation, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.sql.einsum_call import Spec, einsum_relation, parse_spec
+from einsql.sql.einsum_call import einsum_relation
 from einsql.sql.scope import Column, Relation
+from einsql.subscripts import Spec, parse_spec
 
 if TYPE_CHECKING:
     from einsql.session import Connection
