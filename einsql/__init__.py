@@ -12,6 +12,8 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +33,17 @@ from einsql.errors import (
 )
 from einsql.session import Connection
 from einsql.settings import changed_settings
+
+if TYPE_CHECKING:
+    from einsql import tra
+else:
+
+    def __getattr__(name: str) -> object:
+        # Few programs write plans by hand; `import einsql` must not pay for them.
+        if name == "tra":
+            return import_module("einsql.tra")
+        raise AttributeError(f"module 'einsql' has no attribute '{name}'")
+
 
 __version__ = "0.1.0"
 
@@ -166,4 +179,5 @@ __all__ = [
     "einsum",
     "paramstyle",
     "threadsafety",
+    "tra",
 ]

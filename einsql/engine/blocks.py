@@ -1,0 +1,160 @@
+"""Runs a tensor-relational plan on one site; arrays go after their last use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from einsql.blocks import Cuts, KeyTuple, sizes
+from einsql.einsum import EinSum
+from einsql.integrity import assembled, renamed, tiles_of, without
+from einsql.relational import (
+    Aggregate,
+    Filter,
+    Join,
+    Node,
+    ReKey,
+    Repartition,
+    Scan,
+    Stack,
+    Tile,
+    Transform,
+    children,
+    walk,
+)
+from einsql.tiles import Tile as TileForm
+from einsql.tiles import merging
+
+Blocks = dict[KeyTuple, np.ndarray]
+Pairs = Iterable[tuple[KeyTuple, np.ndarray]]
+RunKernel = Callable[[EinSum, Sequence[np.ndarray]], np.ndarray]
+"""What the session hands in: runs a kernel's template on arrays of whatever shapes."""
+
+
+def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> Blocks:
+    """Evaluates a plan.
+
+    Args:
+        root: The relation that is wanted.
+        inputs: The array of every scanned tensor by its name.
+        run: Runs kernels.
+
+    Returns:
+        The root's arrays by key, in the order of keys; those that are parts of inputs
+        are read-only.
+
+    Raises:
+        DataError: An element overflows, divides by zero or cannot be cast.
+    """
+    nodes = walk(root)
+    left = Counter(id(c) for node in nodes for c in children(node))
+    # What only an aggregation reads is merged as it is made, never held.
+    fused = {
+        id(node.source)
+        for node in nodes
+        if isinstance(node, Aggregate)
+        and isinstance(node.source, Join | Transform)
+        and left[id(node.source)] == 1
+    }
+    held: dict[int, Blocks] = {}
+    for node in nodes:
+        if id(node) in fused:
+            continue
+        maker = node
+        if isinstance(node, Aggregate) and id(node.source) in fused:
+            maker = node.source
+        sources = children(maker)
+        made: Pairs = _pairs(maker, [held[id(c)] for c in sources], inputs, run)
+        if isinstance(node, Aggregate) and maker is not node:
+            made = _merged(node, made, run)
+        held[id(node)] = dict(made)
+        for c in sources:
+            left[id(c)] -= 1
+            if left[id(c)] == 0 and c is not root:
+                del held[id(c)]
+    return dict(sorted(held[id(root)].items()))
+
+
+def _pairs(
+    node: Node, operands: Sequence[Blocks], inputs: Mapping[str, np.ndarray], run: RunKernel
+) -> Iterator[tuple[KeyTuple, np.ndarray]]:
+    """The pairs of a relation as they are made."""
+    if isinstance(node, Scan):
+        array = inputs[node.tensor.name].view()
+        array.flags.writeable = False
+        yield from _cut(array, node.cuts)
+    elif isinstance(node, Join):
+        for key in node.schema.each_key():
+            arrays = [
+                blocks[tuple(key[p] for p in places)]
+                for blocks, places in zip(operands, node.keys, strict=True)
+            ]
+            yield key, run(node.kernel, arrays)
+    elif isinstance(node, Transform):
+        for key, array in operands[0].items():
+            yield key, run(node.kernel, [array])
+    elif isinstance(node, ReKey):
+        source = node.source.schema
+        new = map(tuple, renamed(source, node.keys).tolist())
+        for old, key in zip(source.each_key(), new, strict=True):
+            yield key, operands[0][old]
+    elif isinstance(node, Filter):
+        for key in node.schema.each_key():
+            yield key, operands[0][key]
+    elif isinstance(node, Tile):
+        for key, array in operands[0].items():
+            for n in range(tiles_of(array.shape[node.dim], node.size)):
+                part = slice(n * node.size, (n + 1) * node.size)
+                yield (*key, n), array[(slice(None),) * node.dim + (part,)]
+    elif isinstance(node, Stack):
+        yield from _stack(node, operands[0])
+    elif isinstance(node, Repartition):
+        yield from _cut(assemble(node.source, operands[0]), node.cuts)
+    else:
+        yield from _merged(node, operands[0].items(), run)
+
+
+def _merged(node: Aggregate, pairs: Pairs, run: RunKernel) -> Pairs:
+    groups: Blocks = {}
+    for key, array in pairs:
+        group = tuple(key[g] for g in node.group_by)
+        if group in groups:
+            merge = merging(node.reduce, TileForm(array.ndim, node.schema.dtype))
+            groups[group] = run(merge, [groups[group], array])
+        else:
+            groups[group] = array
+    return groups.items()
+
+
+def _stack(node: Stack, blocks: Blocks) -> Iterator[tuple[KeyTuple, np.ndarray]]:
+    groups: dict[KeyTuple, list[np.ndarray]] = {}
+    for key in node.source.schema.each_key():
+        groups.setdefault(without(key, node.key), []).append(blocks[key])
+    for key, arrays in groups.items():
+        yield key, np.concatenate(arrays, axis=node.dim)
+
+
+def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]:
+    for key in product(*(range(len(c) - 1) for c in cuts)):
+        yield key, array[_place(key, cuts)]
+
+
+def _place(key: KeyTuple, cuts: Cuts) -> tuple[slice, ...]:
+    return tuple(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True))
+
+
+def assemble(node: Node, blocks: Blocks) -> np.ndarray:
+    """The tensor a relation holds, where key i cuts axis i; a new array.
+
+    Raises:
+        IntegrityError: Keys are missing.
+        ProgrammingError: The keys do not cut the axes.
+    """
+    cuts = assembled(node.schema, "A result handed out as one array")
+    whole = np.empty([sum(sizes(c)) for c in cuts], node.schema.dtype.numpy)
+    for key, array in blocks.items():
+        whole[_place(key, cuts)] = array
+    return whole

@@ -1,0 +1,196 @@
+"""Kernels of the tensor-relational algebra: EinSums over the axes of tiles.
+
+A kernel is a template, an EinSum over operands that are Inputs; it runs on tiles of any
+extents, which take the place of its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.einsum import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value
+from einsql.errors import InternalError, ProgrammingError, suggest
+from einsql.schema import DType, Field, Key, Schema
+from einsql.subscripts import parse_spec
+from einsql.tracing import apply, cast, recorded, trace
+
+VALUE = "val"
+"""The field of every tile."""
+
+AGGREGATES = {n: n for n, r in REDUCTIONS.items() if r.arity == 1} | {
+    "add": "sum",
+    "mul": "product",
+}
+"""Reductions that merge whole arrays element by element, and the paper's names for two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a kernel has to know of an operand before it sees one."""
+
+    rank: int
+    dtype: DType
+
+
+Kernel = Callable[[Sequence[Tile]], EinSum]
+"""Makes the template for operands of given ranks and types."""
+
+
+def einsum(
+    notation: str, combine: str | Callable[..., object] = "mul", reduce: str = "sum"
+) -> Kernel:
+    """A kernel in einsum notation.
+
+    Args:
+        notation: Such as 'ij,jk->ik'; '...' stands for axes of any number.
+        combine: ⊗, a scalar function's name or a Python function of one value for each
+            operand. A function of two arguments folds over more operands.
+        reduce: ⊕, a reduction's name.
+
+    Returns:
+        The kernel; it raises ProgrammingError for tiles it does not fit.
+    """
+    reduce = aggregate_of(reduce, f"The kernel '{notation}'")
+    if isinstance(combine, str) and combine not in SCALARS:
+        raise ProgrammingError(
+            f"The kernel '{notation}' combines by {combine}, which is no scalar function",
+            hint=suggest(combine, SCALARS, "functions"),
+        )
+    if isinstance(combine, str):
+        return lambda tiles: _named(notation, combine, reduce, tuple(tiles))
+    return lambda tiles: _template(notation, combine, reduce, tuple(tiles))
+
+
+def elementwise(combine: str | Callable[..., object]) -> Kernel:
+    """A kernel that combines the elements at equal places of operands of equal shapes."""
+
+    def kernel(tiles: Sequence[Tile]) -> EinSum:
+        return einsum(",".join(["..."] * len(tiles)) + "->...", combine)(tiles)
+
+    return kernel
+
+
+def aggregate_of(name: str, what: str) -> str:
+    """The reduction of a name, `add` and `mul` included.
+
+    Raises:
+        ProgrammingError: No reduction of arrays has that name.
+    """
+    if name not in AGGREGATES:
+        raise ProgrammingError(
+            f"{what} reduces by {name}, which merges no arrays element by element",
+            hint=suggest(name, AGGREGATES, "reductions"),
+        )
+    return AGGREGATES[name]
+
+
+@lru_cache(maxsize=512)  # the same template again finds its compiled kernels again
+def _named(notation: str, combine: str, reduce: str, tiles: tuple[Tile, ...]) -> EinSum:
+    return _template(notation, combine, reduce, tiles)
+
+
+def _template(
+    notation: str, combine: str | Callable[..., object], reduce: str, tiles: tuple[Tile, ...]
+) -> EinSum:
+    spec = parse_spec(notation, [t.rank for t in tiles])
+    values = [Value(n, VALUE, t.dtype) for n, t in enumerate(tiles)]
+    value = _combined(notation, combine, values)
+    labels = tuple(dict.fromkeys(x for term in spec.inputs for x in term))
+    output = Output(VALUE, (value,), value.dtype)
+    if set(labels) != set(spec.output):
+        output = _reduced(value, reduce)
+    return EinSum(
+        tuple(Axis(x, 0, 1) for x in labels),
+        tuple(
+            Operand(_input(n, t.dtype, (1,) * t.rank), x)
+            for n, (t, x) in enumerate(zip(tiles, spec.inputs, strict=True))
+        ),
+        TRUE,
+        spec.output,
+        (output,),
+    )
+
+
+def _input(number: int, dtype: DType, shape: tuple[int, ...]) -> Input:
+    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(shape))
+    return Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),)))
+
+
+def _combined(notation: str, combine: str | Callable[..., object], values: list[Value]) -> Expr:
+    if not isinstance(combine, str):
+        what = f"The kernel '{notation}'"
+        return recorded(trace(combine, values, {}, what), what)
+    if SCALARS[combine].arity == len(values):
+        return apply(combine, values)
+    if SCALARS[combine].arity != 2:
+        raise ProgrammingError(
+            f"The kernel '{notation}' has {len(values)} operands, "
+            f"{combine} takes {SCALARS[combine].arity}"
+        )
+    total: Expr = values[0]
+    for value in values[1:]:
+        total = apply(combine, (total, value))
+    return total
+
+
+def _reduced(value: Expr, reduce: str) -> Output:
+    """A reduction in the type SQL's aggregate has, FLOAT staying FLOAT."""
+    if reduce in ("sum", "product"):
+        value = cast(value, _TOTALS[reduce].get(value.dtype, value.dtype))
+    check_reduction(reduce, value.dtype, "A kernel")
+    return Output(VALUE, (value,), value.dtype, reduce)
+
+
+_INTEGERS = (DType.TINYINT, DType.INTEGER, DType.BIGINT)
+_TOTALS = {
+    "sum": {**dict.fromkeys(_INTEGERS, DType.BIGINT), DType.HALF: DType.FLOAT},
+    "product": {**dict.fromkeys(_INTEGERS, DType.DOUBLE), DType.HALF: DType.FLOAT},
+}
+
+
+def check_reduction(reduce: str, dtype: DType, what: str) -> None:
+    """Refuses a reduction that does not fit a type.
+
+    Raises:
+        ProgrammingError: It does not.
+    """
+    if SCALARS[REDUCTIONS[reduce].monoid or ""].types((dtype, dtype), True) is None:
+        other = "bool_or" if dtype is DType.BOOLEAN else "sum"
+        raise ProgrammingError(
+            f"{what} cannot reduce {dtype.value} by {reduce}", hint=f"Use {other}, min or max."
+        )
+
+
+@lru_cache(maxsize=512)
+def merging(reduce: str, tile: Tile) -> EinSum:
+    """The kernel that merges two arrays of one group: ⊕ element by element, type kept."""
+    monoid = REDUCTIONS[reduce].monoid or ""
+    node = elementwise(monoid)((tile, tile))
+    (output,) = node.outputs
+    value = cast(output.args[0], tile.dtype)
+    return replace(node, outputs=(Output(VALUE, (value,), tile.dtype),))
+
+
+def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
+    """The kernel over tiles of given shapes; a label of no operand keeps its bounds.
+
+    Raises:
+        InternalError: A label has two extents, or an operand another rank.
+    """
+    extents: dict[str, int] = {}
+    operands: list[Operand] = []
+    for n, (operand, shape) in enumerate(zip(template.operands, shapes, strict=True)):
+        if len(shape) != len(operand.labels):
+            raise InternalError(f"A kernel's operand {n} has the shape {shape}")
+        for label, extent in zip(operand.labels, shape, strict=True):
+            if extents.setdefault(label, extent) != extent:
+                raise InternalError(f"A kernel's label {label} has two extents")
+        dtype = operand.source.schema.dtype(VALUE)
+        operands.append(Operand(_input(n, dtype, shape), operand.labels))
+    axes = tuple(
+        Axis(a.label, 0, extents[a.label]) if a.label in extents else a for a in template.axes
+    )
+    return replace(template, axes=axes, operands=tuple(operands))

@@ -1,0 +1,258 @@
+"""`einsql.tra`: tensor-relational plans by hand, run by the same kernels as SQL.
+
+>>> import numpy as np
+>>> from einsql import tra
+>>> a = tra.scan(np.arange(16.0).reshape(4, 4), parts=(2, 2))
+>>> product = a.join(a, (1,), (0,), tra.matmul).aggregate((0, 2), "add")
+>>> product.numpy()[0]
+array([56., 62., 68., 74.])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from einsql import kernels
+from einsql import relational as ra
+from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
+from einsql.einsum import EinSum, Expr, Input
+from einsql.engine.blocks import assemble, run_blocks
+from einsql.errors import ProgrammingError
+from einsql.kernels import Runner
+from einsql.planning import array_relation
+from einsql.printer import format_plan
+from einsql.schema import DType, Schema
+from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise, instantiate
+from einsql.tracing import call, cast, recorded, trace
+
+__all__ = [
+    "Kernel",
+    "Relation",
+    "add",
+    "call",
+    "diag",
+    "einsum",
+    "map",
+    "matmul",
+    "mul",
+    "scan",
+    "sub",
+]
+
+matmul = einsum("ij,jk->ik")
+add = elementwise("add")
+sub = elementwise("sub")
+mul = elementwise("mul")
+diag = einsum("ii->i")
+
+
+def map(function: Callable[..., object]) -> Kernel:
+    """The kernel that applies a Python function to every element, or to pairs of elements.
+
+    Args:
+        function: Of one value for each operand; it may use operators, NumPy's functions
+            and `tra.call`, and is called once.
+    """
+    return elementwise(function)
+
+
+def scan(
+    array: object,
+    parts: Sequence[int] | None = None,
+    *,
+    cuts: Sequence[Sequence[int]] | None = None,
+    name: str = "x",
+) -> Relation:
+    """A tensor relation over an array, without a copy; key i cuts axis i.
+
+    Args:
+        array: NumPy, or anything einsql.einsum takes.
+        parts: Into how many blocks each axis is cut; their sizes differ by at most one.
+        cuts: Instead, for each axis where blocks begin, from 0 to its extent.
+        name: What plans call it.
+
+    Raises:
+        InterfaceError: It is no array of a tensor type.
+        ProgrammingError: The cuts do not fit its axes.
+    """
+    held = array_relation(array)
+    tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
+    shape = held.schema.shape
+    if cuts is None:
+        cuts = equal_cuts("Scan", shape, parts if parts is not None else (1,) * len(shape))
+    elif parts is not None:
+        raise ProgrammingError("scan takes parts or cuts, not both")
+    node = ra.Scan(tensor, tuple(tuple(c) for c in cuts))
+    return Relation(node, {name: held.fields[VALUE]})
+
+
+class Relation:
+    """A tensor relation: a plan and the arrays it reads. Every operation gives another.
+
+    Attributes:
+        plan: The plan, in the language of `einsql.relational`.
+    """
+
+    def __init__(self, plan: ra.Node, arrays: Mapping[str, np.ndarray]) -> None:
+        self.plan = plan
+        self._arrays = dict(arrays)
+
+    @property
+    def schema(self) -> BlockSchema:
+        """Its keys and the shapes of its arrays."""
+        return self.plan.schema
+
+    def join(
+        self,
+        other: Relation,
+        left_keys: Sequence[int],
+        right_keys: Sequence[int],
+        kernel: Kernel,
+    ) -> Relation:
+        """⋈: pairs whose keys agree, their arrays given to a kernel.
+
+        Args:
+            other: The right operand.
+            left_keys: Key dimensions of this relation, joined with …
+            right_keys: … those of the other, in this order.
+            kernel: Of two arrays.
+
+        Returns:
+            Its keys are this relation's, then the other's that were not joined.
+
+        Raises:
+            ProgrammingError: Keys differ in their bounds, or the kernel does not fit.
+        """
+        other = other._apart(self)
+        keys = ra.natural_keys(self.schema, other.schema, left_keys, right_keys)
+        template = kernel([_tile(self.schema), _tile(other.schema)])
+        joined = ra.Join((self.plan, other.plan), keys, template)
+        return Relation(joined, self._arrays | other._arrays)
+
+    def aggregate(self, keys: Sequence[int], op: str = "sum") -> Relation:
+        """Σ: arrays that agree on `keys`, merged; those keys remain.
+
+        Args:
+            keys: Key dimensions to group by.
+            op: "add" or "sum", "mul" or "product", "min", "max", "bool_or", "bool_and".
+
+        Raises:
+            ProgrammingError: There is no such key or operation, or shapes differ.
+        """
+        return self._with(ra.Aggregate(self.plan, tuple(keys), aggregate_of(op, "Aggregate")))
+
+    def rekey(self, function: Callable[..., object]) -> Relation:
+        """ReKey: new keys by a function of the old ones.
+
+        Args:
+            function: Takes the key's components, gives an integer or a tuple of them.
+
+        Raises:
+            IntegrityError: Two keys become one, or a key negative.
+        """
+        made = self._traced("ReKey", function)
+        items = made if isinstance(made, tuple | list) else (made,)
+        keys = tuple(_integer(recorded(k, "ReKey")) for k in items)
+        return self._with(ra.ReKey(self.plan, keys))
+
+    def filter(self, function: Callable[..., object]) -> Relation:
+        """σ: the pairs whose keys satisfy a condition.
+
+        Args:
+            function: Takes the key's components; combine comparisons with &, | and ~.
+        """
+        made = recorded(self._traced("Filter", function), "Filter")
+        return self._with(ra.Filter(self.plan, made))
+
+    def transform(self, kernel: Kernel) -> Relation:
+        """λ: a kernel on every array.
+
+        Raises:
+            ProgrammingError: The kernel does not fit.
+        """
+        return self._with(ra.Transform(self.plan, kernel([_tile(self.schema)])))
+
+    def tile(self, dim: int, size: int) -> Relation:
+        """Tile: arrays cut along a dimension; the new key goes last."""
+        return self._with(ra.Tile(self.plan, dim, size))
+
+    def stack(self, key: int, dim: int) -> Relation:
+        """Stack: arrays that differ in one key, side by side along a dimension."""
+        return self._with(ra.Stack(self.plan, key, dim))
+
+    def repartition(self, parts: Sequence[int]) -> Relation:
+        """Π: the same tensor cut into other numbers of blocks.
+
+        Raises:
+            IntegrityError: Keys are missing.
+            ProgrammingError: Key i does not cut axis i, or a block would be empty.
+        """
+        return self._with(ra.repartition(self.plan, tuple(parts)))
+
+    def blocks(self) -> dict[KeyTuple, np.ndarray]:
+        """Runs the plan: every array by its key; parts of given arrays are read-only.
+
+        Raises:
+            DataError: An element overflows, divides by zero or cannot be cast.
+        """
+        return run_blocks(self.plan, self._arrays, _run)
+
+    def numpy(self) -> np.ndarray:
+        """Runs the plan and puts the arrays together, key i along axis i; a new array.
+
+        Raises:
+            IntegrityError: Keys are missing.
+            ProgrammingError: Key i does not cut axis i.
+        """
+        return assemble(self.plan, self.blocks())
+
+    def __str__(self) -> str:
+        return format_plan(self.plan)
+
+    def _with(self, plan: ra.Node) -> Relation:
+        return Relation(plan, self._arrays)
+
+    def _traced(self, what: str, function: Callable[..., object]) -> object:
+        bounds = {key_label(n).name: (0, b) for n, b in enumerate(self.schema.bounds)}
+        labels = [key_label(n) for n in range(len(self.schema.bounds))]
+        made: object = trace(function, labels, bounds, what)
+        return made
+
+    def _apart(self, other: Relation) -> Relation:
+        """The same relation with names that mean nothing else in another one."""
+        names: dict[str, str] = {}
+        for name, array in self._arrays.items():
+            found, n = name, 0
+            while found in other._arrays and other._arrays[found] is not array:
+                n += 1
+                found = f"{name}_{n}"
+            names[name] = found
+
+        def visit(node: ra.Node) -> ra.Node:
+            if not isinstance(node, ra.Scan) or names[node.tensor.name] == node.tensor.name:
+                return node
+            return ra.Scan(Input(names[node.tensor.name], node.tensor.schema), node.cuts)
+
+        arrays = {names[name]: array for name, array in self._arrays.items()}
+        return Relation(ra.transform(self.plan, visit), arrays)
+
+
+def _tile(schema: BlockSchema) -> Tile:
+    return Tile(len(schema.dims), schema.dtype)
+
+
+def _integer(expr: Expr) -> Expr:
+    return cast(expr, DType.BIGINT) if expr.dtype.is_integer else expr
+
+
+def _run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    runner = _compiled(template, tuple(a.shape for a in arrays))
+    return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
+
+
+@lru_cache(maxsize=4096)
+def _compiled(template: EinSum, shapes: tuple[tuple[int, ...], ...]) -> Runner:
+    return kernels.compile_node(instantiate(template, shapes))[1]
