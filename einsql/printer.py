@@ -1,9 +1,7 @@
-"""The one printer: graphs and plans as deterministic text, for EXPLAIN and golden plans."""
+"""The one printer: graphs as deterministic text, for EXPLAIN and golden plans."""
 
 from __future__ import annotations
 
-from einsql import relational as tra
-from einsql.blocks import BlockSchema, Dim, shown
 from einsql.einsum import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
 from einsql.schema import is_flag
 
@@ -80,67 +78,6 @@ def format_graph(root: Node) -> str:
             inner = tuple(names[id(o.source)] for o in node.operands)
             blocks.append("\n".join(format_node(node, name, inner)))
     return "\n".join(blocks)
-
-
-def format_plan(root: tra.Node) -> str:
-    """A tensor-relational plan, producers first.
-
-    A relation is shown as `r0<2, 2>[3|2, 5]`: the bounds of its keys, then the extents of
-    its arrays, `3|2@1` where key 1 decides which.
-    """
-    names: dict[int, str] = {}
-    blocks: list[str] = []
-    for node in tra.walk(root):
-        names[id(node)] = name = f"r{len(names)}"
-        inner = [names[id(c)] for c in tra.children(node)]
-        blocks += [f"{name}{_format_schema(node.schema)}", *_format_operation(node, inner)]
-    return "\n".join(blocks)
-
-
-def _format_schema(schema: BlockSchema) -> str:
-    dims = ", ".join(_format_dim(d, n) for n, d in enumerate(schema.dims))
-    text = f"{shown(schema.bounds)}[{dims}] {schema.dtype.value}"
-    return text if schema.is_continuous else f"{text}, {schema.count} keys"
-
-
-def _format_dim(dim: Dim, axis: int) -> str:
-    text = "|".join(map(str, dim.extents))
-    return text if dim.key in (None, axis) else f"{text}@{dim.key}"
-
-
-def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
-    if isinstance(node, tra.Scan):
-        cuts = ", ".join(f"{k.name}:{k.extent}" for k in node.tensor.schema.keys)
-        return [f"  scan         {node.tensor.name}[{cuts}]"]
-    if isinstance(node, tra.Join):
-        joined = [f"{s}{shown(k)}" for s, k in zip(sources, node.keys, strict=True)]
-        return [f"  join         {', '.join(joined)}", *_format_kernel(node.kernel)]
-    (source,) = sources
-    if isinstance(node, tra.Aggregate):
-        return [f"  aggregate    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"]
-    if isinstance(node, tra.ReKey):
-        return [f"  rekey        {source} {shown([format_expr(e) for e in node.keys])}"]
-    if isinstance(node, tra.Filter):
-        return [f"  filter       {source} {format_expr(node.condition)}"]
-    if isinstance(node, tra.Transform):
-        return [f"  transform    {source}", *_format_kernel(node.kernel)]
-    if isinstance(node, tra.Tile):
-        return [f"  tile         {source} dimension {node.dim} by {node.size}"]
-    if isinstance(node, tra.Stack):
-        return [f"  stack        {source} key {node.key} along dimension {node.dim}"]
-    return [f"  repartition  {source}"]
-
-
-def _format_kernel(kernel: EinSum) -> list[str]:
-    names = tuple(f"x{n}" for n in range(len(kernel.operands)))
-    read = [f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, kernel.operands, strict=True)]
-    (output,) = kernel.outputs
-    text = ", ".join(format_expr(a, names) for a in output.args)
-    if output.reduction is not None:
-        text = f"{output.reduction.upper()}({text})"
-    if output.where != TRUE:
-        text += f" FILTER ({format_expr(output.where, names)})"
-    return [f"    kernel     {', '.join(read)} -> [{', '.join(kernel.keys)}] {text}"]
 
 
 def _bounds(lo: int, hi: int) -> str:

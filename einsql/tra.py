@@ -23,7 +23,7 @@ from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import ProgrammingError
 from einsql.kernels import Runner
 from einsql.planning import array_relation
-from einsql.printer import format_plan
+from einsql.plan_printer import format_plan
 from einsql.schema import DType, Schema
 from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise, instantiate
 from einsql.tracing import call, cast, recorded, trace
@@ -94,11 +94,12 @@ class Relation:
 
     Attributes:
         plan: The plan, in the language of `einsql.relational`.
+        arrays: What its scans read, by name.
     """
 
     def __init__(self, plan: ra.Node, arrays: Mapping[str, np.ndarray]) -> None:
         self.plan = plan
-        self._arrays = dict(arrays)
+        self.arrays = dict(arrays)
 
     @property
     def schema(self) -> BlockSchema:
@@ -130,7 +131,7 @@ class Relation:
         keys = ra.natural_keys(self.schema, other.schema, left_keys, right_keys)
         template = kernel([_tile(self.schema), _tile(other.schema)])
         joined = ra.Join((self.plan, other.plan), keys, template)
-        return Relation(joined, self._arrays | other._arrays)
+        return Relation(joined, self.arrays | other.arrays)
 
     def aggregate(self, keys: Sequence[int], op: str = "sum") -> Relation:
         """Σ: arrays that agree on `keys`, merged; those keys remain.
@@ -198,7 +199,7 @@ class Relation:
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        return run_blocks(self.plan, self._arrays, _run)
+        return run_blocks(self.plan, self.arrays, _run)
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and puts the arrays together, key i along axis i; a new array.
@@ -213,7 +214,7 @@ class Relation:
         return format_plan(self.plan)
 
     def _with(self, plan: ra.Node) -> Relation:
-        return Relation(plan, self._arrays)
+        return Relation(plan, self.arrays)
 
     def _traced(self, what: str, function: Callable[..., object]) -> object:
         bounds = {key_label(n).name: (0, b) for n, b in enumerate(self.schema.bounds)}
@@ -224,9 +225,9 @@ class Relation:
     def _apart(self, other: Relation) -> Relation:
         """The same relation with names that mean nothing else in another one."""
         names: dict[str, str] = {}
-        for name, array in self._arrays.items():
+        for name, array in self.arrays.items():
             found, n = name, 0
-            while found in other._arrays and other._arrays[found] is not array:
+            while found in other.arrays and other.arrays[found] is not array:
                 n += 1
                 found = f"{name}_{n}"
             names[name] = found
@@ -236,7 +237,7 @@ class Relation:
                 return node
             return ra.Scan(Input(names[node.tensor.name], node.tensor.schema), node.cuts)
 
-        arrays = {names[name]: array for name, array in self._arrays.items()}
+        arrays = {names[name]: array for name, array in self.arrays.items()}
         return Relation(ra.transform(self.plan, visit), arrays)
 
 

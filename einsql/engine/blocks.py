@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from types import EllipsisType
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _pairs(
 ) -> Iterator[tuple[KeyTuple, np.ndarray]]:
     """The pairs of a relation as they are made."""
     if isinstance(node, Scan):
-        array = inputs[node.tensor.name].view()
+        array = np.asarray(inputs[node.tensor.name]).view()
         array.flags.writeable = False
         yield from _cut(array, node.cuts)
     elif isinstance(node, Join):
@@ -142,8 +143,9 @@ def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]
         yield key, array[_place(key, cuts)]
 
 
-def _place(key: KeyTuple, cuts: Cuts) -> tuple[slice, ...]:
-    return tuple(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True))
+def _place(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
+    # The dots keep an array of rank 0 an array.
+    return (*(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)), ...)
 
 
 def assemble(node: Node, blocks: Blocks) -> np.ndarray:
