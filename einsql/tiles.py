@@ -20,11 +20,9 @@ from einsql.tracing import apply, cast, recorded, trace
 VALUE = "val"
 """The field of every tile."""
 
-AGGREGATES = {n: n for n, r in REDUCTIONS.items() if r.arity == 1} | {
-    "add": "sum",
-    "mul": "product",
-}
-"""Reductions that merge whole arrays element by element, and the paper's names for two."""
+_MERGING = [r for r in REDUCTIONS.values() if r.monoid is not None]
+AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _MERGING}
+"""Reductions that merge whole arrays element by element, also by what they merge with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,31 @@ class Tile:
     dtype: DType
 
 
-Kernel = Callable[[Sequence[Tile]], EinSum]
-"""Makes the template for operands of given ranks and types."""
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel for operands of any types, and of any rank its notation fits.
+
+    Attributes:
+        notation: As `einsum` takes it; None combines elements at equal places.
+        combine: ⊗, a scalar function's name or a Python function.
+        reduce: ⊕, a reduction's name.
+    """
+
+    notation: str | None
+    combine: str | Callable[..., object]
+    reduce: str = "sum"
+
+    def template(self, tiles: Sequence[Tile]) -> EinSum:
+        """The EinSum for operands of given ranks and types.
+
+        Raises:
+            ProgrammingError: It does not fit them.
+        """
+        notation = self.notation
+        if notation is None:
+            notation = ",".join(["..."] * len(tiles)) + "->..."
+        made = _named if isinstance(self.combine, str) else _template
+        return made(notation, self.combine, self.reduce, tuple(tiles))
 
 
 def einsum(
@@ -50,31 +71,33 @@ def einsum(
             operand. A function of two arguments folds over more operands.
         reduce: ⊕, a reduction's name.
 
-    Returns:
-        The kernel; it raises ProgrammingError for tiles it does not fit.
+    Raises:
+        ProgrammingError: There is no such function or reduction.
     """
     reduce = aggregate_of(reduce, f"The kernel '{notation}'")
-    if isinstance(combine, str) and combine not in SCALARS:
-        raise ProgrammingError(
-            f"The kernel '{notation}' combines by {combine}, which is no scalar function",
-            hint=suggest(combine, SCALARS, "functions"),
-        )
-    if isinstance(combine, str):
-        return lambda tiles: _named(notation, combine, reduce, tuple(tiles))
-    return lambda tiles: _template(notation, combine, reduce, tuple(tiles))
+    return Kernel(notation, _known(combine), reduce)
 
 
 def elementwise(combine: str | Callable[..., object]) -> Kernel:
-    """A kernel that combines the elements at equal places of operands of equal shapes."""
+    """A kernel that combines the elements at equal places of operands of equal shapes.
 
-    def kernel(tiles: Sequence[Tile]) -> EinSum:
-        return einsum(",".join(["..."] * len(tiles)) + "->...", combine)(tiles)
+    Raises:
+        ProgrammingError: There is no scalar function of that name.
+    """
+    return Kernel(None, _known(combine))
 
-    return kernel
+
+def _known(combine: str | Callable[..., object]) -> str | Callable[..., object]:
+    if isinstance(combine, str) and combine not in SCALARS:
+        raise ProgrammingError(
+            f"A kernel combines by {combine}, which is no scalar function",
+            hint=suggest(combine, SCALARS, "functions"),
+        )
+    return combine
 
 
 def aggregate_of(name: str, what: str) -> str:
-    """The reduction of a name, `add` and `mul` included.
+    """The reduction of a name, or of the name of what it merges with, such as `add`.
 
     Raises:
         ProgrammingError: No reduction of arrays has that name.
@@ -82,13 +105,15 @@ def aggregate_of(name: str, what: str) -> str:
     if name not in AGGREGATES:
         raise ProgrammingError(
             f"{what} reduces by {name}, which merges no arrays element by element",
-            hint=suggest(name, AGGREGATES, "reductions"),
+            hint=suggest(str(name), map(str, AGGREGATES), "reductions"),
         )
     return AGGREGATES[name]
 
 
 @lru_cache(maxsize=512)  # the same template again finds its compiled kernels again
-def _named(notation: str, combine: str, reduce: str, tiles: tuple[Tile, ...]) -> EinSum:
+def _named(
+    notation: str, combine: str | Callable[..., object], reduce: str, tiles: tuple[Tile, ...]
+) -> EinSum:
     return _template(notation, combine, reduce, tiles)
 
 
@@ -168,7 +193,7 @@ def check_reduction(reduce: str, dtype: DType, what: str) -> None:
 def merging(reduce: str, tile: Tile) -> EinSum:
     """The kernel that merges two arrays of one group: ⊕ element by element, type kept."""
     monoid = REDUCTIONS[reduce].monoid or ""
-    node = elementwise(monoid)((tile, tile))
+    node = elementwise(monoid).template((tile, tile))
     (output,) = node.outputs
     value = cast(output.args[0], tile.dtype)
     return replace(node, outputs=(Output(VALUE, (value,), tile.dtype),))

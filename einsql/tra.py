@@ -3,14 +3,15 @@
 >>> import numpy as np
 >>> from einsql import tra
 >>> a = tra.scan(np.arange(16.0).reshape(4, 4), parts=(2, 2))
->>> product = a.join(a, (1,), (0,), tra.matmul).aggregate((0, 2), "add")
+>>> product = a.join(a, (1,), (0,), tra.matmul).aggregate((0, 2), tra.add)
 >>> product.numpy()[0]
 array([56., 62., 68., 74.])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,8 +23,8 @@ from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import ProgrammingError
 from einsql.kernels import Runner
-from einsql.planning import array_relation
 from einsql.plan_printer import format_plan
+from einsql.planning import array_relation
 from einsql.schema import DType, Schema
 from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise, instantiate
 from einsql.tracing import call, cast, recorded, trace
@@ -49,12 +50,16 @@ mul = elementwise("mul")
 diag = einsum("ii->i")
 
 
-def map(function: Callable[..., object]) -> Kernel:
-    """The kernel that applies a Python function to every element, or to pairs of elements.
+Combine = str | Callable[..., object]
+
+
+def map(function: Combine) -> Kernel:
+    """The kernel that applies a function to every element, or to pairs of elements.
 
     Args:
-        function: Of one value for each operand; it may use operators, NumPy's functions
-            and `tra.call`, and is called once.
+        function: A scalar function's name, or a Python function of one value for each
+            operand; that is called once, and may use operators, NumPy's functions and
+            `tra.call`.
     """
     return elementwise(function)
 
@@ -82,10 +87,12 @@ def scan(
     tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
     shape = held.schema.shape
     if cuts is None:
-        cuts = equal_cuts("Scan", shape, parts if parts is not None else (1,) * len(shape))
-    elif parts is not None:
+        split = (1,) * len(shape) if parts is None else _integers("Scan", parts)
+        node = ra.Scan(tensor, equal_cuts("Scan", shape, split))
+    elif parts is None:
+        node = ra.Scan(tensor, tuple(_integers("Scan", c) for c in cuts))
+    else:
         raise ProgrammingError("scan takes parts or cuts, not both")
-    node = ra.Scan(tensor, tuple(tuple(c) for c in cuts))
     return Relation(node, {name: held.fields[VALUE]})
 
 
@@ -111,7 +118,7 @@ class Relation:
         other: Relation,
         left_keys: Sequence[int],
         right_keys: Sequence[int],
-        kernel: Kernel,
+        kernel: Kernel | Combine,
     ) -> Relation:
         """⋈: pairs whose keys agree, their arrays given to a kernel.
 
@@ -119,7 +126,7 @@ class Relation:
             other: The right operand.
             left_keys: Key dimensions of this relation, joined with …
             right_keys: … those of the other, in this order.
-            kernel: Of two arrays.
+            kernel: Of two arrays, or a function of two elements as `tra.map` takes it.
 
         Returns:
             Its keys are this relation's, then the other's that were not joined.
@@ -128,22 +135,26 @@ class Relation:
             ProgrammingError: Keys differ in their bounds, or the kernel does not fit.
         """
         other = other._apart(self)
-        keys = ra.natural_keys(self.schema, other.schema, left_keys, right_keys)
-        template = kernel([_tile(self.schema), _tile(other.schema)])
+        pairs = _integers("Join", left_keys), _integers("Join", right_keys)
+        keys = ra.natural_keys(self.schema, other.schema, *pairs)
+        template = _kernel(kernel).template([_tile(self.schema), _tile(other.schema)])
         joined = ra.Join((self.plan, other.plan), keys, template)
         return Relation(joined, self.arrays | other.arrays)
 
-    def aggregate(self, keys: Sequence[int], op: str = "sum") -> Relation:
-        """Σ: arrays that agree on `keys`, merged; those keys remain.
+    def aggregate(self, keys: Sequence[int], op: str | Kernel = "sum") -> Relation:
+        """Σ: arrays that agree on `keys`, merged; those keys remain, in that order.
 
         Args:
             keys: Key dimensions to group by.
-            op: "add" or "sum", "mul" or "product", "min", "max", "bool_or", "bool_and".
+            op: "sum", "product", "min", "max", "bool_or" or "bool_and", or what it
+                merges with, as "add" or tra.add. Merging keeps the type of the arrays.
 
         Raises:
             ProgrammingError: There is no such key or operation, or shapes differ.
         """
-        return self._with(ra.Aggregate(self.plan, tuple(keys), aggregate_of(op, "Aggregate")))
+        name = op.combine if isinstance(op, Kernel) and op.notation is None else op
+        reduce = aggregate_of(name if isinstance(name, str) else "a kernel", "Aggregate")
+        return self._with(ra.Aggregate(self.plan, _integers("Aggregate", keys), reduce))
 
     def rekey(self, function: Callable[..., object]) -> Relation:
         """ReKey: new keys by a function of the old ones.
@@ -168,21 +179,22 @@ class Relation:
         made = recorded(self._traced("Filter", function), "Filter")
         return self._with(ra.Filter(self.plan, made))
 
-    def transform(self, kernel: Kernel) -> Relation:
-        """λ: a kernel on every array.
+    def transform(self, kernel: Kernel | Combine) -> Relation:
+        """λ: a kernel, or a function of one element as `tra.map` takes it, on every array.
 
         Raises:
             ProgrammingError: The kernel does not fit.
         """
-        return self._with(ra.Transform(self.plan, kernel([_tile(self.schema)])))
+        template = _kernel(kernel).template([_tile(self.schema)])
+        return self._with(ra.Transform(self.plan, template))
 
     def tile(self, dim: int, size: int) -> Relation:
         """Tile: arrays cut along a dimension; the new key goes last."""
-        return self._with(ra.Tile(self.plan, dim, size))
+        return self._with(ra.Tile(self.plan, *_integers("Tile", (dim, size))))
 
     def stack(self, key: int, dim: int) -> Relation:
         """Stack: arrays that differ in one key, side by side along a dimension."""
-        return self._with(ra.Stack(self.plan, key, dim))
+        return self._with(ra.Stack(self.plan, *_integers("Stack", (key, dim))))
 
     def repartition(self, parts: Sequence[int]) -> Relation:
         """Π: the same tensor cut into other numbers of blocks.
@@ -191,7 +203,7 @@ class Relation:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i, or a block would be empty.
         """
-        return self._with(ra.repartition(self.plan, tuple(parts)))
+        return self._with(ra.repartition(self.plan, _integers("Repartition", parts)))
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.
@@ -239,6 +251,17 @@ class Relation:
 
         arrays = {names[name]: array for name, array in self.arrays.items()}
         return Relation(ra.transform(self.plan, visit), arrays)
+
+
+def _kernel(kernel: Kernel | Combine) -> Kernel:
+    return kernel if isinstance(kernel, Kernel) else elementwise(kernel)
+
+
+def _integers(what: str, values: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(v) for v in values)
+    except TypeError as error:
+        raise ProgrammingError(f"{what} numbers dimensions and parts: {error}") from error
 
 
 def _tile(schema: BlockSchema) -> Tile:

@@ -7,6 +7,7 @@ divide as in Python: `//` and `%` round towards minus infinity.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -131,7 +132,7 @@ class Traced:
         )
 
     def __array_ufunc__(self, ufunc: object, method: str, *inputs: object, **options: Any) -> Any:
-        if method != "__call__" or options:
+        if method != "__call__" or options or any(isinstance(i, np.ndarray) for i in inputs):
             return NotImplemented
         if ufunc in _OPERATORS:
             return _OPERATORS[ufunc](*(_plain(i) for i in inputs))
@@ -247,33 +248,42 @@ def _number(value: object, partner: DType | None) -> Const:
     """A number in its partner's type if that can hold it, else in a type of its own."""
     if isinstance(value, bool):
         return Const(value, DType.BOOLEAN)
-    if isinstance(value, int | float) and partner is not None and partner.is_float:
-        return Const(partner.numpy.type(value).item(), partner)
-    if isinstance(value, float):
-        return Const(value, DType.DOUBLE)
-    if isinstance(value, int):
-        own = (DType.INTEGER, DType.BIGINT)
-        for dtype in own if partner is None or not partner.is_integer else (partner, *own):
-            if dtype.range[0] <= value <= dtype.range[1]:
-                return Const(value, dtype)
-        raise DataError(f"The integer {value} does not fit BIGINT")
-    raise TypeError(f"a {type(value).__name__} is no number")
+    if not isinstance(value, int | float):
+        raise TypeError(f"a {type(value).__name__} is no number")
+    if isinstance(value, float) or (partner is not None and partner.is_float):
+        return _float(value, partner)
+    own = (DType.INTEGER, DType.BIGINT)
+    for dtype in (partner, *own) if partner is not None and partner.is_integer else own:
+        if dtype.range[0] <= value <= dtype.range[1]:
+            return Const(value, dtype)
+    raise DataError(f"The integer {value} does not fit BIGINT")
+
+
+def _float(value: float, partner: DType | None) -> Const:
+    if partner is DType.FLOAT and (not math.isfinite(value) or abs(value) <= _GREATEST_FLOAT):
+        return Const(float(np.float32(value)), partner)
+    try:
+        return Const(float(value), DType.DOUBLE)
+    except OverflowError as error:
+        raise DataError(f"The integer {value} does not fit DOUBLE") from error
+
+
+_GREATEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def _integers(a: object, b: object, sign: str) -> tuple[Traced, Traced, bool]:
     """Both operands in one integer type, and whether neither sign can matter."""
-    left, right = call("add", a, b).expr, None
-    assert isinstance(left, Call)
-    left, right = left.args
-    bounds = next(t.bounds for t in (a, b) if isinstance(t, Traced))
+    met = call("add", a, b)
+    assert isinstance(met.expr, Call)
+    left, right = met.expr.args
     if not left.dtype.is_integer:
         raise ProgrammingError(
             f"{sign} takes integers, not {left.dtype.value}",
             hint="For floats write np.floor(x / y).",
         )
-    low, divisor = interval(left, bounds), interval(right, bounds)
+    low, divisor = interval(left, met.bounds), interval(right, met.bounds)
     plain = low is not None and low[0] >= 0 and divisor is not None and divisor[0] > 0
-    return Traced(left, bounds), Traced(right, bounds), plain
+    return Traced(left, met.bounds), Traced(right, met.bounds), plain
 
 
 def _floor_divide(a: object, b: object) -> Traced:

@@ -1,8 +1,4 @@
-"""The tensor-relational algebra: worked examples, integrity, laws, and lowering to it.
-
-Data are small dyadic rationals, so results are exact in any order; every plan is also
-run by the reference and held against its own schema.
-"""
+"""The tensor-relational algebra: worked examples, functions in Python, laws, its face."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,27 +16,11 @@ from hypothesis import strategies as st
 
 from einsql import tra
 from einsql.blocks import sizes
-from einsql.einsum import (
-    TRUE,
-    Axis,
-    EinSum,
-    Expr,
-    Label,
-    Node,
-    Operand,
-    Output,
-    Value,
-    with_sources,
-)
-from einsql.errors import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError
-from einsql.optimizer.decomposition import decompose
-from einsql.optimizer.lower import lower, lower_graph
-from einsql.reference import evaluate, evaluate_blocks
-from einsql.relational import Repartition, Scan, walk
+from einsql.errors import IntegrityError, ProgrammingError
+from einsql.relational import Repartition, walk
 from einsql.schema import DType
-from einsql.tiles import Tile, instantiate
-from tests.optimizer.graphs import data, key, less, tensor
-from tests.test_notation import EXPRESSIONS, operands
+from einsql.tiles import Tile
+from tests.relations import checked
 
 U = np.array([[1, 2, 5, 6], [3, 4, 7, 8], [9, 10, 13, 14], [11, 12, 15, 16]])
 B = np.hstack([U[:2], U[2:]])
@@ -51,17 +29,6 @@ RB = tra.scan(B, (1, 2)).rekey(lambda a, b: b)
 TILED = RB.tile(1, 2)
 CORNERS = [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10], [11, 12]], [[13, 14], [15, 16]]]
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def checked(relation: tra.Relation) -> dict[tuple[int, ...], np.ndarray]:
-    """The blocks, the same by kernels and by definition, and as the schema says."""
-    schema = relation.schema
-    got, wanted = relation.blocks(), evaluate_blocks(relation.plan, relation.arrays)
-    assert list(got) == list(schema.each_key()) == sorted(wanted)
-    for k, array in got.items():
-        assert (array.shape, array.dtype) == (schema.shape(k), schema.dtype.numpy)
-        np.testing.assert_array_equal(array, wanted[k])
-    return got
 
 
 def listed(relation: tra.Relation) -> dict[tuple[int, ...], object]:
@@ -78,7 +45,7 @@ EXAMPLES: dict[str, tuple[tra.Relation, dict[tuple[int, ...], object]]] = {
         },
     ),
     "sum of columns": (
-        A.aggregate((1,), "add"),
+        A.aggregate((1,), tra.add),
         {(0,): [[10, 12], [14, 16]], (1,): [[18, 20], [22, 24]]},
     ),
     "sum of all": (A.aggregate((), "add"), {(): [[28, 32], [36, 40]]}),
@@ -148,111 +115,6 @@ def test_results_are_new_and_parts_of_inputs_read_only() -> None:
     assert X.flags.writeable
 
 
-def holes() -> tra.Relation:
-    return A.filter(lambda a, b: a != b)
-
-
-MISTAKES: dict[str, tuple[Callable[[], object], type[Error], str]] = {
-    "uniqueness": (
-        lambda: A.rekey(lambda a, b: a + b),
-        IntegrityError,
-        "ReKey turns the keys <0, 1> and <1, 0> both into <1>",
-    ),
-    "negative": (lambda: A.rekey(lambda a, b: (a - b, b)), IntegrityError, "<-1, 1>; keys start"),
-    "array with holes": (lambda: holes().numpy(), IntegrityError, "<0, 0>, <1, 1> is missing"),
-    "repartition with holes": (
-        lambda: holes().repartition((1, 1)), IntegrityError, "Repartition needs every key"),
-    "stack with holes": (
-        lambda: holes().stack(0, 0), IntegrityError, "Stack needs every key, but <0, 0> is missing"
-    ),
-    "bounds": (
-        lambda: A.join(tra.scan(U, (4, 1)), (1,), (0,), tra.matmul),
-        ProgrammingError,
-        "key 0 of operand 1 takes 4 values, the keys it joins take 2",
-    ),
-    "extents": (
-        lambda: tra.scan(X, (1, 2)).join(
-            tra.scan(Y, cuts=[(0, 2, 5), (0, 3)]), (1,), (0,), tra.matmul
-        ),
-        ProgrammingError,
-        "axes of 3 and 2 elements as 'j' under the key <0, 0, 0>",
-    ),
-    "unpaired": (lambda: A.join(A, (0, 1), (0,), tra.add), ProgrammingError, "pairs 2 keys"),
-    "no key": (lambda: A.join(A, (2,), (0,), tra.add), ProgrammingError, "key 2 of the left"),
-    "twice": (lambda: A.join(A, (0, 0), (0, 1), tra.add), ProgrammingError, "left operand twice"),
-    "rank": (lambda: A.aggregate(()).numpy(), ProgrammingError, "0 key dimensions for arrays of"),
-    "order": (
-        lambda: tra.scan(X, (3, 2)).rekey(lambda a, b: (b, a)).numpy(),
-        ProgrammingError,
-        "key 0 to cut axis 0, but its extent follows key 1",
-    ),
-    "group key": (lambda: A.aggregate((2,)), ProgrammingError, "key dimension 2, there is 0 to 1"),
-    "group twice": (lambda: A.aggregate((1, 1)), ProgrammingError, "a key twice: <1, 1>"),
-    "group op": (lambda: A.aggregate((1,), "arg_min"), ProgrammingError, "reduces by arg_min"),
-    "group type": (lambda: A.aggregate((1,), "bool_or"), ProgrammingError, "BIGINT by bool_or"),
-    "uneven aggregated": (
-        lambda: tra.scan(X, (3, 2)).aggregate((0,)),
-        ProgrammingError,
-        "Aggregate would lose the key that array dimension 1 is cut by: its blocks have 2 to 3",
-    ),
-    "uneven merged": (
-        lambda: tra.scan(np.ones((3, 3)), (2, 2)).rekey(lambda a, b: ((a + b) % 2, b)),
-        ProgrammingError,
-        "ReKey would lose the key that array dimension 0 is cut by",
-    ),
-    "uneven stacked": (
-        lambda: tra.scan(X, (3, 2)).stack(0, 1), ProgrammingError, "arrays of 3 and 2 elements in"),
-    "tile size": (lambda: A.tile(0, 0), ProgrammingError, "size of at least 1, not 0"),
-    "tile dimension": (lambda: A.tile(2, 1), ProgrammingError, "array dimension 2, there is"),
-    "tile of uneven": (
-        lambda: tra.scan(np.ones(7), cuts=[(0, 3, 7)]).tile(0, 2),
-        ProgrammingError,
-        "Tile would lose the key",
-    ),
-    "stack key": (lambda: A.stack(2, 0), ProgrammingError, "key dimension 2, there is 0 to 1"),
-    "parts": (lambda: A.repartition((5, 1)), ProgrammingError, "4 elements into 5 parts"),
-    "no parts": (lambda: A.repartition((0, 1)), ProgrammingError, "<0, 1> parts"),
-    "few parts": (lambda: tra.scan(U, (2,)), ProgrammingError, "rank 2 into <2> parts"),
-    "bad cut": (
-        lambda: tra.scan(U, cuts=[(0, 3), (0, 4)]), ProgrammingError, "a cut ascends from 0 to 4"),
-    "parts and cuts": (
-        lambda: tra.scan(U, (1, 1), cuts=[(0, 4), (0, 4)]), ProgrammingError, "not both"),
-    "kernel rank": (
-        lambda: A.transform(tra.einsum("ijk->i")), ProgrammingError, "names 3 axes of an operand"),
-    "kernel operands": (
-        lambda: A.transform(tra.matmul), ProgrammingError, "has 2 operands, but 1 are given"),
-    "kernel function": (
-        lambda: tra.einsum("ij->ij", combine="expp"), ProgrammingError, 'Did you mean "exp"?'),
-    "kernel reduction": (
-        lambda: tra.einsum("ij->i", reduce="mean"), ProgrammingError, "reduces by mean"),
-    "kernel types": (
-        lambda: A.transform(tra.einsum("ij->i", reduce="bool_or")), ProgrammingError, "BIGINT by"),
-    "function arity": (lambda: A.filter(lambda a: a == 0), ProgrammingError, "2 arguments"),
-    "no condition": (lambda: A.filter(lambda a, b: a + b), ProgrammingError, "not BIGINT"),
-    "no integer": (lambda: A.rekey(lambda a, b: (a / 2, b)), ProgrammingError, "not DOUBLE"),
-    "no number": (lambda: A.rekey(lambda a, b: ("a", b)), ProgrammingError, "no number"),
-    "chained": (
-        lambda: A.filter(lambda a, b: 0 <= a < 1), ProgrammingError, "with &, | and ~"),
-    "untraceable": (lambda: A.rekey(lambda a, b: range(a)), ProgrammingError, "cannot trace"),
-    "float division": (
-        lambda: tra.scan(X).transform(tra.map(lambda x: x // 2)), ProgrammingError, "np.floor"),
-    "key by zero": (lambda: A.rekey(lambda a, b: (a // b, b)), DataError, "in a function of keys"),
-    "overflow": (
-        lambda: tra.scan(np.full((2, 1), 2**62), (2, 1)).aggregate(()).blocks(),
-        DataError,
-        "Overflow in addition of BIGINT",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_told(name: str) -> None:
-    act, kind, words = MISTAKES[name]
-    with pytest.raises(kind) as caught:
-        act()
-    assert words in str(caught.value)
-
-
 def test_a_dual_rekey_closes_holes() -> None:
     kept = A.filter(lambda a, b: a == 1)
     assert kept.schema.bounds == (2, 2)
@@ -317,7 +179,8 @@ def test_numbers_adapt_to_what_they_meet(dtype: type) -> None:
     wanted = np.float32 if dtype is np.float16 else dtype
     assert got.dtype == wanted
     np.testing.assert_array_equal(got, array * 2)
-    assert tra.scan(array).aggregate((), "add").blocks()[()].dtype == dtype
+    assert tra.scan(array, (3,)).aggregate((), "add").blocks()[()].dtype == dtype
+    assert tra.scan(np.ones(2, np.float32)).transform(lambda x: x * 1e300).schema.dtype.is_float
 
 
 def test_any_combination_and_reduction_make_a_kernel() -> None:
@@ -327,7 +190,8 @@ def test_any_combination_and_reduction_make_a_kernel() -> None:
     checked(result)
     np.testing.assert_array_equal(result.numpy(), np.abs(X[:, None] - Y.T[None]).max(axis=2))
     chosen = tra.einsum("i,i,i->i", combine="if")
-    kernel = chosen([Tile(1, DType.BOOLEAN), Tile(1, DType.DOUBLE), Tile(1, DType.DOUBLE)])
+    kinds = (DType.BOOLEAN, DType.DOUBLE, DType.DOUBLE)
+    kernel = chosen.template([Tile(1, kind) for kind in kinds])
     assert kernel.schema.dtype("val") is DType.DOUBLE
 
 
@@ -484,112 +348,6 @@ def _random_cut(pick: Random) -> tuple[int, ...]:
     if pick.random() < 0.5:
         blocks = blocks[:1] * len(blocks)
     return tuple(int(n) for n in np.cumsum([0, *blocks]))
-
-
-# ---- from EinSums
-
-
-def einsum_node(notation: str, arrays: list[np.ndarray], *spec: str) -> EinSum:
-    tiles = [Tile(a.ndim, DType.of(a.dtype) or DType.DOUBLE) for a in arrays]
-    return instantiate(tra.einsum(notation, *spec)(tiles), [a.shape for a in arrays])
-
-
-def lowered(node: EinSum, arrays: list[np.ndarray], pick: Random) -> tra.Relation:
-    """The node's plan under random cuts, some operands cut otherwise beforehand."""
-    most = 2 if len(node.axes) > 5 else 4
-    parts = {a.label: pick.randint(1, min(most, a.extent)) for a in node.axes}
-    sources: list[Scan | None] = []
-    for o in node.operands:
-        own = [_cut_of(k.extent, pick) for k in o.source.schema.keys]
-        sources.append(Scan(o.source, tuple(own)) if pick.random() < 0.5 else None)  # type: ignore[arg-type]
-    plan = lower(node, parts, sources)
-    assert plan.schema.bounds == tuple(parts[k] for k in node.keys)
-    return tra.Relation(plan, {f"x{n}": a for n, a in enumerate(arrays)})
-
-
-def _cut_of(extent: int, pick: Random) -> tuple[int, ...]:
-    inner = [n for n in range(1, extent) if pick.random() < 0.4]
-    return (0, *inner, extent)
-
-
-@pytest.mark.parametrize("notation", EXPRESSIONS)
-@pytest.mark.parametrize("spec", [("mul", "sum"), ("add", "max"), ("least", "min")])
-def test_lowered_einsums_keep_their_meaning(notation: str, spec: tuple[str, str]) -> None:
-    arrays = operands(notation, len(notation))
-    node = einsum_node(notation, arrays, *spec)
-    wanted = evaluate(node, {f"x{n}": {"val": a} for n, a in enumerate(arrays)})["val"]
-    for seed in range(3):
-        relation = lowered(node, arrays, Random(f"{notation} {seed}"))
-        checked(relation)
-        np.testing.assert_array_equal(relation.numpy(), wanted)
-
-
-def product_of(left: Node, right: Node, value: str = "mul") -> EinSum:
-    """A matrix product, or with `add` the sum of two matrices."""
-    notation = "ij,jk->ik" if value == "mul" else "ik,ik->ik"
-    shapes = [left.schema.shape, right.schema.shape]
-    node = instantiate(tra.einsum(notation, value)([Tile(2, DType.DOUBLE)] * 2), shapes)
-    return with_sources(node, [left, right])
-
-
-@pytest.mark.parametrize("sites", [1, 3, 4, 8])
-def test_decomposed_graphs_are_lowered_node_by_node(sites: int) -> None:
-    a, b, c, d, e = (tensor(x, (0, n), (0, m)) for x, n, m in SHAPES)
-    root = product_of(product_of(a, b), product_of(c, product_of(d, e)), "add")
-    cuts = {c.node: c.parts for c in decompose(root, sites).cuts if c.node is not None}
-    inputs = data(root, sites)
-    relation = tra.Relation(lower_graph(root, cuts), {x: f["val"] for x, f in inputs.items()})
-    checked(relation)
-    np.testing.assert_array_equal(relation.numpy(), evaluate(root, inputs)["val"])
-
-
-SHAPES = [("a", 6, 5), ("b", 5, 7), ("c", 6, 4), ("d", 4, 9), ("e", 9, 7)]
-
-
-def test_labels_of_no_operand_are_cut_in_the_result() -> None:
-    x = tensor("x", (1, 4))  # keys start at 1, blocks at 0
-    axes = (Axis("i", 1, 4), Axis("z", -1, 4), Axis("n", 0, 3))
-    total = Output("val", (Value(0, "val", DType.DOUBLE),), DType.DOUBLE, "sum")
-    node = EinSum(axes, (Operand(x, ("i",)),), TRUE, ("z", "i"), (total,))
-    array = np.array([0.5, 1, 2])
-    relation = tra.Relation(lower(node, {"i": 2, "z": 3, "n": 2}), {"x": array})
-    assert relation.schema.bounds == (3, 2)
-    checked(relation)
-    np.testing.assert_array_equal(relation.numpy(), np.tile(array * 3, (5, 1)))
-
-
-def gather(label: str, define: Expr | None = None, **changes: Any) -> EinSum:
-    """A sum over a vector with something that cannot be cut."""
-    x = tensor("x", (0, 3), present=changes.pop("present", False))
-    axes = (Axis("i", 0, changes.pop("hi", 3)), *([Axis("d", 0, 3, define)] if define else []))
-    output = Output("val", (Value(0, "val", DType.DOUBLE),), DType.DOUBLE, "sum")
-    return replace(EinSum(axes, (Operand(x, (label,)),), TRUE, (), (output,)), **changes)
-
-
-@pytest.mark.parametrize(
-    ("node", "part"),
-    [
-        (gather("d", Label("i")), "computed labels"),
-        (gather("i", guard=less(Label("i"), key(2))), "a condition on its points"),
-        (gather("i", hi=2), "a slice of an operand"),
-        (gather("i", present=True), "an operand of several fields"),
-        (gather("i", operands=()), "no operands"),
-        (gather("i", outputs=gather("i").outputs * 2), "more than one result"),
-        (gather("i", outputs=(Output("n", (Label("i"),), DType.BIGINT, "max"),)), "labels among"),
-        (
-            gather("i", outputs=(Output("n", (key(1), key(1)), DType.BIGINT, "arg_min"),)),
-            "the reduction arg_min",
-        ),
-    ],
-)
-def test_what_cannot_be_cut_is_named(node: EinSum, part: str) -> None:
-    with pytest.raises(NotSupportedError, match=part):
-        lower(node, {"i": 2})
-
-
-def test_more_parts_than_values_are_refused() -> None:
-    with pytest.raises(ProgrammingError, match="axis 0 of 3 elements into 4 parts"):
-        lower(gather("i"), {"i": 4})
 
 
 # ---- the face

@@ -74,7 +74,7 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
         held[id(node)] = dict(made)
         for c in sources:
             left[id(c)] -= 1
-            if left[id(c)] == 0 and c is not root:
+            if left[id(c)] == 0:
                 del held[id(c)]
     return dict(sorted(held[id(root)].items()))
 

@@ -1,0 +1,22 @@
+"""Tensor relations for tests: every plan is run twice and held against its schema.
+
+Data are small dyadic rationals, so results are exact in any order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from einsql import tra
+from einsql.reference import evaluate_blocks
+
+
+def checked(relation: tra.Relation) -> dict[tuple[int, ...], np.ndarray]:
+    """The blocks, the same by kernels and by definition, and as the schema says."""
+    schema = relation.schema
+    got, wanted = relation.blocks(), evaluate_blocks(relation.plan, relation.arrays)
+    assert list(got) == list(schema.each_key()) == sorted(wanted)
+    for k, array in got.items():
+        assert (array.shape, array.dtype) == (schema.shape(k), schema.dtype.numpy)
+        np.testing.assert_array_equal(array, wanted[k])
+    return got
