@@ -81,7 +81,7 @@ class BlockSchema:
         """The keys that are missing within the bounds, in order."""
         existing = self.existing
         if existing is not None:
-            yield from (k for k in product(*(range(b) for b in self.bounds)) if k not in existing)
+            yield from (k for k in _in_order(self.bounds) if k not in existing)
 
     def key_array(self) -> np.ndarray:
         """The keys that exist, int64 of shape (pairs, key dimensions)."""
@@ -90,6 +90,16 @@ class BlockSchema:
     def shape(self, key: KeyTuple) -> tuple[int, ...]:
         """Shape of the array under a key."""
         return tuple(d.at(key) for d in self.dims)
+
+
+def _in_order(bounds: Sequence[int]) -> Iterator[KeyTuple]:
+    """Every key within bounds, lazily: they may be far more than a relation has."""
+    if not bounds:
+        yield ()
+        return
+    for head in range(bounds[0]):
+        for tail in _in_order(bounds[1:]):
+            yield (head, *tail)
 
 
 def boundaries(extent: int, parts: int) -> tuple[int, ...]:

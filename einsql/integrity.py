@@ -21,6 +21,9 @@ from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
 from einsql.schema import DType, Schema
 from einsql.tiles import AGGREGATES, VALUE, check_reduction
 
+GREATEST_BOUND = 1 << 20
+"""Values a key dimension may take; no plan has use for more blocks."""
+
 
 def scan_schema(tensor: Schema, cuts: Cuts) -> BlockSchema:
     """The blocks of a stored tensor; key i cuts axis i.
@@ -250,7 +253,7 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
     """ReKey: every key computed anew; the bounds are as tight as the new keys.
 
     Raises:
-        IntegrityError: Two keys become one, or a key negative.
+        IntegrityError: Two keys become one, or a key negative or too great.
         ProgrammingError: A key function is no integer, or a block's extent would follow
             two keys.
     """
@@ -258,11 +261,13 @@ def rekey_schema(source: BlockSchema, keys: tuple[Expr, ...]) -> BlockSchema:
         if not expr.dtype.is_integer:
             raise ProgrammingError(f"ReKey needs integers, not {expr.dtype.value}")
     old, new = source.key_array(), renamed(source, keys)
-    if new.size and new.min() < 0:
-        at = int(np.nonzero(new.min(axis=1) < 0)[0][0])
+    wrong = np.nonzero(((new < 0) | (new >= GREATEST_BOUND)).any(axis=1))[0]
+    if len(wrong):
+        at = int(wrong[0])
         raise IntegrityError(
-            f"ReKey turns the key {shown(old[at])} into {shown(new[at])}; keys start at 0",
-            hint="Add a constant to the key.",
+            f"ReKey turns the key {shown(old[at])} into {shown(new[at])}; "
+            f"keys run from 0 to {GREATEST_BOUND - 1}",
+            hint="Add a constant to the key, or number keys more densely.",
         )
     seen: dict[KeyTuple, KeyTuple] = {}
     for before, after in zip(map(tuple, old.tolist()), map(tuple, new.tolist()), strict=True):

@@ -21,7 +21,7 @@ from einsql import relational as ra
 from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
-from einsql.errors import ProgrammingError
+from einsql.errors import InterfaceError, ProgrammingError
 from einsql.kernels import Runner
 from einsql.plan_printer import format_plan
 from einsql.planning import array_relation
@@ -132,8 +132,13 @@ class Relation:
             Its keys are this relation's, then the other's that were not joined.
 
         Raises:
+            InterfaceError: The other is no relation.
             ProgrammingError: Keys differ in their bounds, or the kernel does not fit.
         """
+        if not isinstance(other, Relation):
+            raise InterfaceError(
+                f"join takes a relation, not a {type(other).__name__}", hint="tra.scan makes one."
+            )
         other = other._apart(self)
         pairs = _integers("Join", left_keys), _integers("Join", right_keys)
         keys = ra.natural_keys(self.schema, other.schema, *pairs)

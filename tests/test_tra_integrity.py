@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsql import tra
-from einsql.errors import DataError, Error, IntegrityError, ProgrammingError
+from einsql.errors import DataError, Error, IntegrityError, InterfaceError, ProgrammingError
 
 U = np.arange(16).reshape(4, 4)
 A = tra.scan(U, (2, 2))
@@ -26,7 +26,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[Error], str]] = {
         IntegrityError,
         "ReKey turns the keys <0, 1> and <1, 0> both into <1>",
     ),
-    "negative": (lambda: A.rekey(lambda a, b: (a - b, b)), IntegrityError, "<-1, 1>; keys start"),
+    "negative": (lambda: A.rekey(lambda a, b: (a - b, b)), IntegrityError, "<-1, 1>; keys run"),
+    "sparse": (lambda: A.rekey(lambda a, b: (a, b * 10**12)), IntegrityError, "into <0, 10000"),
+    "no relation": (
+        lambda: A.join(U, (), (), tra.add),  # type: ignore[arg-type]  # the mistake
+        InterfaceError,
+        "not a ndarray",
+    ),
+    "far holes": (
+        lambda: A.rekey(lambda a, b: (a * 10**6, b * 10**6)).numpy(),
+        IntegrityError,
+        "<0, 1>, <0, 2>, <0, 3>, … is missing",
+    ),
     "array with holes": (lambda: holes().numpy(), IntegrityError, "<0, 0>, <1, 1> is missing"),
     "repartition with holes": (
         lambda: holes().repartition((1, 1)), IntegrityError, "Repartition needs every key"),
