@@ -252,10 +252,7 @@ def test_repartition_forgets_the_cut_before(
 def test_aggregation_in_two_phases(
     parts: tuple[int, int, int], op: str, order: list[int], first: int, last: int
 ) -> None:
-    x = tra.scan(np.arange(48.0).reshape(6, 2, 4) % 5 / 2, cuts=None, parts=(1, 1, 1))
-    for dim, size in enumerate(6 // p if dim == 0 else 1 for dim, p in enumerate(parts)):
-        x = x.tile(dim, size)
-    x = x.stack(5, 2).stack(4, 1).rekey(lambda a, b, c, d: (d, (d + 1) % 6, 0))
+    x = tra.scan(np.arange(216.0).reshape(6, 6, 6) % 5 / 2, parts)
     kept, few = order[: 1 + first], order[: min(last, 1 + first)]
     two = x.aggregate(kept, op).aggregate([kept.index(k) for k in few], op)
     assert_same(two, x.aggregate(few, op))
