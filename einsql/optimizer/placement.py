@@ -103,14 +103,15 @@ class _Placing:
             o.source for o in node.operands
             if isinstance(o.source, EinSum) and id(o.source) in self.open
         ]  # fmt: skip
+        completions = {id(source): (source, self._completions(source)) for source in waiting}
         best: tuple[int, _Cells, dict[int, Complete]] | None = None
         for cells in self._orders(node):
             needs = [self._need(node, n, cells) for n in range(len(node.operands))]
             moved, closing = 0, {}
-            for source in dict.fromkeys(waiting):
+            for source, ways in completions.values():
                 cost, chosen = min(
                     ((self._moved(node, source, needs, c.tiles), c)
-                     for c in self._completions(source)),
+                     for c in ways),
                     key=lambda pair: pair[0],
                 )  # fmt: skip
                 moved += cost
@@ -124,7 +125,7 @@ class _Placing:
                 break
         assert best is not None
         _, cells, closing = best
-        for source in dict.fromkeys(waiting):
+        for source, _ in completions.values():
             self._close(source, closing[id(source)])
         self._emit(node, cells)
 
