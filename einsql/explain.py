@@ -1,37 +1,61 @@
-"""EXPLAIN: the graph of a plan as text, what each rule did, and what each step took."""
+"""EXPLAIN: the graph of a plan, what each rule did, how it is cut and what each step took."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from einsql.engine.executor import Measure
-from einsql.planning import Plan
+from einsql.engine.executor import Measure, Program
+from einsql.engine.sites import SiteMeasure
+from einsql.planning import Plan, sited
 from einsql.printer import format_graph
+from einsql.report import as_json, as_text
+from einsql.settings import Settings
+from einsql.sql.syntax import Explain
+
+Measures = Sequence[Measure] | SiteMeasure | None
 
 
-def explain_rows(plan: Plan, verbose: bool, measures: Sequence[Measure] | None) -> list[tuple[str]]:
-    """The lines of EXPLAIN.
+def explain_rows(
+    plan: Plan, settings: Settings, asked: Explain, measures: Measures
+) -> list[tuple[str]]:
+    """The lines of EXPLAIN; with FORMAT json a single one.
 
     Args:
         plan: A plan.
-        verbose: Also show the graph as bound and each rule that changed it.
+        settings: Under which it was made.
+        asked: The statement; VERBOSE also shows the graph as bound and what rules changed.
         measures: What each step took, for EXPLAIN ANALYZE.
     """
+    if asked.form == "json":
+        cut, placed = (plan.cut, plan.placed)
+        if cut is None or placed is None:
+            cut, placed = sited(plan.optimized.root, settings)
+        measure = measures if isinstance(measures, SiteMeasure) else None
+        return [(json.dumps(as_json(cut, placed, settings.cost, measure)),)]
     lines: list[str] = []
-    if verbose:
+    if asked.verbose:
         lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
         for rewrite in plan.optimized.trace:
             lines.append(f"-- {rewrite.rule.name}: {rewrite.rule.law}")
             lines += rewrite.after.split("\n") if rewrite.fired else ["SAME TEXT AS ABOVE"]
         lines.append("-- optimized")
     lines += format_graph(plan.optimized.root).split("\n")
-    steps = plan.program.steps
-    if steps:
-        lines.append("-- steps")
-    for n, step in enumerate(steps):
+    if isinstance(plan.program, Program):
+        given = None if isinstance(measures, SiteMeasure) else measures
+        lines += _steps(plan.program, given)
+    elif plan.cut is not None and plan.placed is not None:
+        measure = measures if isinstance(measures, SiteMeasure) else None
+        lines += as_text(plan.cut, plan.placed, measure)
+    return [(line,) for line in lines]
+
+
+def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
+    lines = ["-- steps"] if program.steps else []
+    for n, step in enumerate(program.steps):
         text = f"r{n}  {step.kernel}  {step.node.points:,} points"
         if measures is not None:
             took = measures[n]
             text += f"  {took.seconds * 1e3:.3f} ms  {took.nbytes:,} bytes"
         lines.append(text)
-    return [(line,) for line in lines]
+    return lines

@@ -8,7 +8,7 @@ holds what each site needs to know to do its part, so all sites can run the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +73,8 @@ class Local:
     Attributes:
         node: The operation over the whole domain.
         labels: The free labels, in the order of `cells`.
+        grid: The labels that are cut with their parts; cells are numbered by their
+            coordinates in this grid, the last label fastest.
         sites: int64 (cells,), where each cell runs.
         cells: int64 (cells, labels, 2), the part of the domain of each cell.
         operands: For each operand the step that holds its tiles.
@@ -83,6 +85,7 @@ class Local:
 
     node: EinSum
     labels: tuple[str, ...]
+    grid: tuple[tuple[str, int], ...]
     sites: np.ndarray
     cells: np.ndarray
     operands: tuple[int, ...]
@@ -125,8 +128,6 @@ class Program:
     sites: int
     steps: tuple[Step, ...]
     root: int
-    nodes: dict[int, int] = field(default_factory=dict)
-    """The local step of each EinSum, by the node's id."""
 
     @property
     def bytes_sent(self) -> int:

@@ -13,15 +13,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from einsql import kernels
-from einsql.einsum import EinSum, Input, Node, walk
+from einsql.einsum import EinSum, Input, Node
 from einsql.engine import files
-from einsql.engine.executor import Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, copied, from_array, frozen
+from einsql.engine.executor import Compile, Program, Tick
+from einsql.engine.relation import Fields, copied, from_array, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
+from einsql.engine.sites import SiteProgram
 from einsql.engine.store import Definition, Store, Tensor, owner
-from einsql.errors import DataError, InterfaceError, NotSupportedError, OperationalError
+from einsql.errors import InterfaceError, OperationalError
+from einsql.ia import Program as Placed
 from einsql.optimizer import Optimized, optimize
+from einsql.optimizer.decomposition import Decomposition, decompose
+from einsql.optimizer.placement import place
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sql.macros import Macro
@@ -54,17 +58,21 @@ class Plan:
     Attributes:
         relation: The bound relation before rewriting.
         optimized: The rewritten graph with its trace.
+        cut: How each operation is cut over several sites.
+        placed: What each of these sites does.
         volatile: True if a bound was found in the data, so the plan is for once.
     """
 
     relation: Relation
     optimized: Optimized
-    program: Program
+    program: Program | SiteProgram
     dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
     volatile: bool
     files: tuple[str, ...] = ()
+    cut: Decomposition | None = None
+    placed: Placed | None = None
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
 
@@ -238,47 +246,45 @@ def as_numpy(value: object) -> np.ndarray:
     )
 
 
-def compiled(root: Node, settings: Settings) -> Program:
-    """The program of a graph under the current settings.
+def compiler(settings: Settings) -> Compile:
+    """What turns a node into a kernel's name and runner under the current settings."""
+    return lambda node: kernels.compile_node(node, settings.jit)
 
-    Raises:
-        NotSupportedError: A node has more labels than an array can have axes.
-        DataError: A key leaves BIGINT.
-        OperationalError: A node has more points than can be counted.
-    """
-    least, most = DType.BIGINT.range
-    for node in walk(root):
-        if not isinstance(node, EinSum):
-            continue
-        if len(node.axes) > MAX_AXES:
-            raise NotSupportedError(
-                f"The statement ranges over {len(node.axes)} keys at once; {MAX_AXES} are the most",
-                hint="Aggregate keys away in a subquery first.",
-            )
-        for a in node.axes:
-            if a.lo < least or a.hi > most:  # an exclusive bound is a BIGINT itself
-                raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
-        if node.points > MOST_POINTS:
-            raise OperationalError(
-                f"The statement ranges over {node.points:,} combinations of keys",
-                hint="Narrow the keys with WHERE, or join them.",
-            )
-    return Program(root, lambda node: kernels.compile_node(node, settings.jit))
+
+def compiled(root: Node, settings: Settings) -> Program:
+    """The program of a graph under the current settings."""
+    return Program(root, compiler(settings))
+
+
+def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
+    """How a graph is cut over the sites, and what each of them does."""
+    cut = decompose(root, settings.sites, settings.strategy)
+    return cut, place(root, cut)
 
 
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
     """Optimises and compiles a bound relation."""
-    optimized = optimize(relation.node, disabled=catalog.settings.disabled_rules)
+    settings = catalog.settings
+    optimized = optimize(relation.node, disabled=settings.disabled_rules)
+    cut, placed = None, None
+    program: Program | SiteProgram
+    if settings.sites > 1:
+        cut, placed = sited(optimized.root, settings)
+        program = SiteProgram(placed, optimized.root, compiler(settings))
+    else:
+        program = compiled(optimized.root, settings)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     return Plan(
         relation,
         optimized,
-        compiled(optimized.root, catalog.settings),
+        program,
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
         tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        cut,
+        placed,
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
     )

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -28,8 +29,9 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import explain_rows
+from einsql.explain import Measures, explain_rows
 from einsql.notation import run_einsum
+from einsql.optimizer.decomposition import strategy_of
 from einsql.planning import (
     BinderCatalog,
     Plan,
@@ -384,14 +386,24 @@ class Connection:
             inner = st.Query(inner.query)
         if not isinstance(inner, st.Query):
             raise NotSupportedError("EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT")
-        plan = self.plan(inner.tree)
-        measures = None
-        if statement.analyze:
-            _, measures = plan.program.measured(self._inputs, self._tick)
-        return explain_rows(plan, statement.verbose, measures)
+        before = self.settings
+        if statement.sites is not None:
+            self.settings = replace(before, sites=statement.sites)
+        try:
+            plan = self.plan(inner.tree)
+            return explain_rows(plan, self.settings, statement, self._measure(plan, statement))
+        finally:
+            self.settings = before
+
+    def _measure(self, plan: Plan, statement: st.Explain) -> Measures:
+        if not statement.analyze:
+            return None
+        return plan.program.measured(self._inputs, self._tick)[1]
 
     def _set(self, statement: st.Set) -> None:
-        self.settings = changed_settings(self.settings, statement.name, statement.value)
+        changed = changed_settings(self.settings, statement.name, statement.value)
+        strategy_of(changed.strategy)  # a wrong one is refused now
+        self.settings = changed
         self._plans.clear()
 
 

@@ -16,14 +16,20 @@ class Settings:
     jit: str = "auto"
     disabled_rules: frozenset[str] = frozenset()
     enable_external_access: bool = True
+    sites: int = 1
+    strategy: str = "eindecomp"
+    cost: str = "floats"
 
 
 _CHOICES = {
     "float_math": ("float", "double"),
     "fallback": ("on", "off"),
     "jit": ("auto", "always", "never"),
+    "cost": ("floats",),
 }
-SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access")
+MOST_SITES = 65536
+
+SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy")
 
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
@@ -43,6 +49,12 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     if name == "disabled_rules":
         rules = frozenset(r.strip() for r in value.split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
+    if name == "sites":
+        if not value.isdecimal() or not 1 <= int(value) <= MOST_SITES:
+            raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {value}")
+        return replace(settings, sites=int(value))
+    if name == "strategy":
+        return replace(settings, strategy=value)
     if name == "enable_external_access":
         if value.lower() not in ("true", "false", "on", "off", "1", "0"):
             raise ProgrammingError(f"{name} is true or false, not {value}")

@@ -25,14 +25,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=None)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--jit", choices=("never", "always", "auto"), default="never")
+    parser.add_argument("--sites", default="1")
+    parser.add_argument("--strategy", default="eindecomp")
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     args = parser.parse_args()
     warnings.simplefilter("error")
 
     share = -(-args.queries // args.processes)
+    settings = {"jit": args.jit, "sites": args.sites, "strategy": args.strategy}
     jobs = [
-        (share, args.seed * 1000 + n, args.minutes, not args.duckdb_only, args.jit, args.repros)
+        (share, args.seed * 1000 + n, args.minutes, not args.duckdb_only, settings, args.repros)
         for n in range(args.processes)
     ]
     start = time.monotonic()

@@ -29,11 +29,21 @@ def healthy(report: Report) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 8))
 def test_random_queries_agree_with_duckdb(seed: int) -> None:
-    healthy(campaign(QUERIES, seed, jit="never", repros=2))
+    healthy(campaign(QUERIES, seed, repros=2))
 
 
 def test_compiled_kernels_agree_with_duckdb() -> None:
-    healthy(campaign(QUERIES, 101, jit="auto", repros=0))
+    healthy(campaign(QUERIES, 101, settings={"jit": "auto"}, repros=0))
+
+
+@pytest.mark.parametrize(
+    ("sites", "strategy"),
+    [(2, "eindecomp"), (3, "eindecomp"), (4, "paper"), (5, "equal"), (8, "eindecomp")],
+)
+def test_answers_do_not_depend_on_the_sites(sites: int, strategy: str) -> None:
+    settings = {"jit": "never", "sites": str(sites), "strategy": strategy}
+    report = campaign(30, 200 + sites, settings=settings, repros=2)
+    assert not report.findings, report.text()
 
 
 def test_generated_queries_reach_every_line_of_the_semantics_table() -> None:

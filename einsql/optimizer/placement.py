@@ -46,6 +46,7 @@ class _Cells:
     """
 
     labels: tuple[str, ...]
+    grid: tuple[tuple[str, int], ...]
     coordinates: np.ndarray
     boxes: np.ndarray
     sites: np.ndarray
@@ -67,21 +68,21 @@ class _Placing:
     def __init__(self, root: Node, cut: Decomposition) -> None:
         self.root = root
         self.sites = cut.sites
-        self.parts = {id(c.node): c.parts for c in cut.cuts if c.node is not None}
+        nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+        self.parts = {id(n): c.parts for n, c in zip(nodes, cut.cuts, strict=True)}
         self.steps: list[Step] = []
         self.held: dict[int, int] = {}
         """Step that holds each node's complete tiles."""
         self.open: dict[int, tuple[int, _Cells]] = {}
         """Partial results that wait for their first reader: local step and cells."""
         self.fetched: dict[tuple[int, bytes, bytes], int] = {}
-        self.locals: dict[int, int] = {}
 
     def program(self) -> Program:
         """Places every operation."""
         for node in walk(self.root):
             if isinstance(node, EinSum):
                 self._operation(node)
-        return Program(self.sites, tuple(self.steps), self._result(), self.locals)
+        return Program(self.sites, tuple(self.steps), self._result())
 
     def _result(self) -> int:
         if isinstance(self.root, Input):
@@ -160,7 +161,9 @@ class _Placing:
             boxes = np.empty((number, len(free), 2), np.int64)
             for n, a in enumerate(free):
                 boxes[:, n] = intervals[a.label][coordinates[:, n]]
-            yield _Cells(tuple(a.label for a in free), coordinates, boxes, sites)
+            labels = tuple(a.label for a in free)
+            grid = tuple((x, parts[x]) for x in order)
+            yield _Cells(labels, grid, coordinates, boxes, sites)
 
     def _need(self, node: EinSum, operand: int, cells: _Cells) -> Tiles:
         """The tile of an operand that each cell reads."""
@@ -235,11 +238,10 @@ class _Placing:
         merged = [n for n, x in enumerate(cells.labels) if x not in node.keys]
         partial = bool((cells.coordinates[:, merged] > 0).any())
         local = Local(
-            node, cells.labels, cells.sites, cells.boxes, tuple(operands), tuple(picks),
+            node, cells.labels, cells.grid, cells.sites, cells.boxes, tuple(operands), tuple(picks),
             Tiles(cells.sites, boxes), partial,
         )  # fmt: skip
         at = self._add(local)
-        self.locals[id(node)] = at
         if partial:
             self.open[id(node)] = (at, cells)
         else:

@@ -125,25 +125,30 @@ class Reader(TokenReader):
         )
 
     def explain(self) -> Statement:
-        """EXPLAIN [ANALYZE] [VERBOSE] statement."""
+        """EXPLAIN [ANALYZE] [VERBOSE] [(option, …)] statement."""
         self.take("EXPLAIN")
-        flags = set()
+        flags: set[str] = set()
+        form, sites = "text", None
         while self.word() in ("ANALYZE", "VERBOSE"):
             flags.add(self.word())
             self.at += 1
         if self.take("("):
             while not self.take(")"):
                 option = self.name("an EXPLAIN option").upper()
-                if option == "FORMAT" and self.word() == "TEXT":
-                    self.at += 1
+                if option == "FORMAT" and self.word() in ("TEXT", "JSON"):
+                    form = self.name("a format").lower()
+                elif option == "SITES":
+                    sites = self.integer("the number of sites", least=1)
                 elif option in ("ANALYZE", "VERBOSE"):
                     flags.add(option)
                 else:
-                    raise self.error("EXPLAIN knows ANALYZE, VERBOSE and FORMAT text here")
-                self.take(",")
+                    known = "ANALYZE, VERBOSE, FORMAT text or json, and SITES n"
+                    raise self.error(f"EXPLAIN knows {known} here")
+                if not self.take(",") and self.word() != ")":
+                    raise self.error("Expected , or )")
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
-        return Explain(self.statement(), "ANALYZE" in flags, "VERBOSE" in flags)
+        return Explain(self.statement(), "ANALYZE" in flags, "VERBOSE" in flags, form, sites)
 
     def create(self) -> Statement:
         """CREATE [OR REPLACE] TENSOR | VIEW | MACRO."""

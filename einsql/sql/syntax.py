@@ -18,11 +18,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] statement."""
+    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT text | json, SITES n)] statement."""
 
     statement: Statement
     analyze: bool
     verbose: bool
+    form: str = "text"
+    sites: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

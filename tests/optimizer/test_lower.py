@@ -20,6 +20,7 @@ from einsql.einsum import (
     Operand,
     Output,
     Value,
+    walk,
     with_sources,
 )
 from einsql.errors import NotSupportedError, ProgrammingError
@@ -82,7 +83,8 @@ def product_of(left: Node, right: Node, value: str = "mul") -> EinSum:
 def test_decomposed_graphs_are_lowered_node_by_node(sites: int) -> None:
     a, b, c, d, e = (tensor(x, (0, n), (0, m)) for x, n, m in SHAPES)
     root = product_of(product_of(a, b), product_of(c, product_of(d, e)), "add")
-    cuts = {c.node: c.parts for c in decompose(root, sites).cuts if c.node is not None}
+    nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+    cuts = {n: c.parts for n, c in zip(nodes, decompose(root, sites).cuts, strict=True)}
     inputs = data(root, sites)
     relation = tra.Relation(lower_graph(root, cuts), {x: f["val"] for x, f in inputs.items()})
     checked(relation)

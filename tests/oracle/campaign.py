@@ -6,13 +6,14 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.oracle.choices import Choices, shrink
 from tests.oracle.coverage import missed, table
 from tests.oracle.data import Database, random_database
 from tests.oracle.generate import Generator, Query
-from tests.oracle.oracle import Outcome, Pair, repro
+from tests.oracle.oracle import INTERPRETED, Outcome, Pair, repro
 
 QUERIES_PER_DATABASE = 12
 BAD = frozenset({"differ", "crash", "invalid"})
@@ -101,7 +102,7 @@ def campaign(
     seed: int,
     minutes: float | None = None,
     with_einsql: bool = True,
-    jit: str = "never",
+    settings: Mapping[str, str] = INTERPRETED,
     repros: int = 20,
 ) -> Report:
     """Runs random queries.
@@ -111,7 +112,7 @@ def campaign(
         seed: The same seed gives the same queries.
         minutes: Stops earlier when they are over.
         with_einsql: False runs DuckDB alone.
-        jit: einsql's setting of the same name.
+        settings: einsql's settings.
         repros: How many kinds of findings are made minimal.
     """
     report = Report()
@@ -122,7 +123,7 @@ def campaign(
         case = seed * 1_000_000 + number
         data = Choices(random.Random(case))
         db = random_database(data)
-        pair = Pair(db, with_einsql, jit)
+        pair = Pair(db, with_einsql, settings)
         for n in range(min(QUERIES_PER_DATABASE, queries - report.queries)):
             asked, query = _query(pair, case * 100 + n)
             outcome = pair.check(query)
@@ -134,7 +135,7 @@ def campaign(
                 else:
                     small = len(report.findings) < repros
                     report.findings[key] = _finding(
-                        data.made, asked.made, outcome, case * 100 + n, with_einsql, jit, small
+                        data.made, asked.made, outcome, case * 100 + n, with_einsql, settings, small
                     )
         pair.close()
     return report
@@ -164,7 +165,7 @@ def _finding(
     outcome: Outcome,
     seed: int,
     with_einsql: bool,
-    jit: str,
+    settings: Mapping[str, str],
     small: bool,
 ) -> Finding:
     """Makes a finding's database and query as small as they can be."""
@@ -173,7 +174,7 @@ def _finding(
     def replayed(choices: list[int], cut: int) -> tuple[Database, Query, Outcome]:
         db = random_database(Choices(None, choices[:cut]))
         query = Generator(Choices(None, choices[cut:]), db).query()
-        pair = Pair(db, with_einsql, jit)
+        pair = Pair(db, with_einsql, settings)
         try:
             return db, query, pair.check(query)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -100,16 +100,21 @@ class Oracle:
         self.con.close()
 
 
+INTERPRETED = {"jit": "never"}
+
+
 class Pair:
     """One database on both sides.
 
     Args:
         db: What to create.
         with_einsql: False runs the oracle alone, to test the generator itself.
-        jit: The setting of the same name.
+        settings: einsql's settings.
     """
 
-    def __init__(self, db: Database, with_einsql: bool = True, jit: str = "never") -> None:
+    def __init__(
+        self, db: Database, with_einsql: bool = True, settings: Mapping[str, str] = INTERPRETED
+    ) -> None:
         self.db = db
         self.oracle = Oracle()
         self.con: Any = None
@@ -121,15 +126,16 @@ class Pair:
         if with_einsql:
             try:
                 with limited(SECONDS):
-                    self._connect(jit)
+                    self._connect(settings)
             except Exception as e:
                 self.broken = f"{type(e).__name__}: {e}"
 
-    def _connect(self, jit: str) -> None:
+    def _connect(self, settings: Mapping[str, str]) -> None:
         import einsql
 
         self.con = einsql.connect()
-        self.con.execute(f"SET jit = '{jit}'")
+        for name, value in settings.items():
+            self.con.execute(f"SET {name} = '{value}'")
         self.con.execute(f"SET float_math = '{self.db.float_math}'")
         for t in self.db.tensors:
             self.con.register(t.name, t.array, dims=t.dims)

@@ -63,5 +63,5 @@ def repartition_floats(
     for axis in range(len(shape)):
         n_int *= np.minimum(made[:, None, axis], used[None, :, axis])
     calls = consumed.prod(axis=1)[None, :]
-    moved = (n_c / n_int - 1) * calls * (n_c + n_p) + (n_p != n_int) * n_p * calls
+    moved = (n_c / np.maximum(1, n_int) - 1) * calls * (n_c + n_p) + (n_p != n_int) * n_p * calls
     return np.asarray(moved * width)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.einsum import EinSum, Node
+from einsql.einsum import Node
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
@@ -19,7 +19,7 @@ class Cut:
     """How one operation is cut, and the floats EinDecomp counts for it.
 
     Attributes:
-        node: The operation.
+        name: The operation's, as EXPLAIN numbers it.
         parts: For each free label the number of intervals.
         viable: How many vectors it could have been cut by.
         join: Floats the kernel calls read.
@@ -27,7 +27,6 @@ class Cut:
         repartition: Floats moved to bring the operands into this cut.
     """
 
-    node: EinSum | None
     name: str
     parts: dict[str, int]
     viable: int
@@ -86,14 +85,12 @@ def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> De
 def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
     cuts: list[Cut] = []
     free = free_candidates(sites)
-    nodes = problem.nodes or (None,) * len(problem.vertices)
-    for n, (v, node) in enumerate(zip(problem.vertices, nodes, strict=True)):
+    for n, v in enumerate(problem.vertices):
         if v.publishes:
             continue
         one = vectors[n][None, :]
         cuts.append(
             Cut(
-                node,
                 v.name,
                 dict(zip(v.labels, map(int, vectors[n]), strict=True)),
                 len(free(v)),

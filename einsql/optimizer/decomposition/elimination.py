@@ -7,45 +7,102 @@ the width of the graph, so a limit decides when to give up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from einsql.optimizer.decomposition.model import Choice, Model
 
-LIMIT = 1.5e9
-"""Additions all eliminations together may take; about three seconds."""
+LIMIT = 4e8
+"""Additions all eliminations together may take; about a second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """Costs over views of vertices: axis n is indexed by `views[n][state]`."""
+    """Costs over views of vertices: axis n is indexed by `views[n][state]`.
+
+    `source` says where the costs are: an edge's table, or the elimination they come from.
+    """
 
     vertices: tuple[int, ...]
     views: tuple[np.ndarray, ...]
-    costs: np.ndarray
+    source: np.ndarray | _Elimination
 
     def view(self, v: int) -> np.ndarray:
         """How the table sees a vertex."""
         return self.views[self.vertices.index(v)]
 
+    @property
+    def costs(self) -> np.ndarray:
+        """The entries."""
+        return self.source if isinstance(self.source, np.ndarray) else self.source.costs
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Removed:
-    """What is left of a vertex: least costs over its neighbours' views, and its states."""
 
-    views: tuple[np.ndarray, ...]
-    costs: np.ndarray
-    states: np.ndarray
+@dataclass(slots=True, eq=False)
+class _Elimination:
+    """What it takes to eliminate a vertex, and what is left of it.
+
+    Attributes:
+        alone: The vertex's own costs.
+        tables: The tables around it.
+        vertex: Its number in these tables.
+        near: Its neighbours in these tables.
+        joint: For each neighbour one view that tells apart all that the tables do.
+        work: Additions it takes, at most.
+        costs: The least costs over the neighbours' views, once it is run.
+        states: The states that give them.
+    """
+
+    alone: np.ndarray
+    tables: list[_Table]
+    vertex: int
+    near: list[int]
+    joint: dict[int, tuple[np.ndarray, int]]
+    work: float
+    costs: np.ndarray = field(init=False)
+    states: np.ndarray = field(init=False)
+
+    def run(self) -> None:
+        """Sums the tables and keeps the least entry over the vertex's states."""
+        shape = tuple(self.joint[u][1] for u in self.near)
+        best = np.full(shape, np.inf)
+        states = np.zeros(shape, np.int32)
+        spread = [
+            (t.view(self.vertex), _spread(t, self.vertex, self.near, self.joint))
+            for t in self.tables
+        ]
+        for state in _leaders(self.alone, [t.view(self.vertex) for t in self.tables]):
+            total = np.full(shape, self.alone[state])
+            for rows, costs in spread:
+                total += costs[rows[state]]
+            better = total < best
+            np.copyto(best, total, where=better)
+            states[better] = state
+        self.costs, self.states = best, states
 
 
 def eliminate(model: Model, limit: float = LIMIT) -> Choice | None:
     """The optimal choice, or None if finding it would exceed the limit."""
-    return _Elimination(model).run(limit)
+    order = _Order(model)
+    steps = order.steps()
+    needed = {id(e): e for _, _, e in steps}.values()
+    if sum(e.work for e in needed) > limit:
+        return None
+    for e in needed:
+        e.run()
+    choice = [0] * len(model.states)
+    for v, near, e in reversed(steps):
+        at = tuple(e.joint[m][0][choice[u]] for u, m in zip(near, e.near, strict=True))
+        choice[v] = int(e.states[at])
+    return choice
 
 
-class _Elimination:
-    """One run; equal neighbourhoods, as the layers of a network have, are summed once."""
+class _Order:
+    """The order of eliminations, cheapest next, before any of them is run.
+
+    Equal neighbourhoods, as the layers of a network have, share one elimination.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -54,40 +111,41 @@ class _Elimination:
             for v in t.vertices:
                 self.around[v].append(t)
         self._joints: dict[object, tuple[np.ndarray, int]] = {}
-        self._removed: dict[object, _Removed] = {}
+        self._known: dict[object, _Elimination] = {}
 
-    def run(self, limit: float) -> Choice | None:
-        left = set(range(len(self.around)))
-        works = {v: self._work(v) for v in left}
-        steps: list[tuple[int, list[int], _Removed]] = []
-        while left:
-            v = min(left, key=lambda u: (works[u], u))
+    def steps(self) -> list[tuple[int, list[int], _Elimination]]:
+        """Vertices with their neighbours and eliminations, in order."""
+        works = [self._work(v) for v in range(len(self.around))]
+        heap = [(w, v) for v, w in enumerate(works)]
+        heapify(heap)
+        done: set[int] = set()
+        steps: list[tuple[int, list[int], _Elimination]] = []
+        while heap:
+            work, v = heappop(heap)
+            if v in done or work != works[v]:
+                continue
             near = self._neighbours(v)
             key = self._key(v, near)
-            if key not in self._removed:
-                limit -= works[v]
-                if limit < 0:
-                    return None
-                self._removed[key] = self._remove(v, near)
-            removed = self._removed[key]
-            steps.append((v, near, removed))
-            left.discard(v)
-            table = _Table(tuple(near), removed.views, removed.costs)
+            if key not in self._known:
+                joint = {u: self._joint(v, u) for u in near}
+                self._known[key] = _Elimination(
+                    self.model.alone[v], self.around[v], v, near, joint, work
+                )
+            e = self._known[key]
+            steps.append((v, near, e))
+            done.add(v)
+            table = _Table(tuple(near), tuple(e.joint[m][0] for m in e.near), e)
             for u in near:
                 self.around[u] = [t for t in self.around[u] if v not in t.vertices] + [table]
             for u in near:
                 works[u] = self._work(u)
-        choice = [0] * len(self.around)
-        for v, near, removed in reversed(steps):
-            at = tuple(view[choice[u]] for u, view in zip(near, removed.views, strict=True))
-            choice[v] = int(removed.states[at])
-        return choice
+                heappush(heap, (works[u], u))
+        return steps
 
     def _neighbours(self, v: int) -> list[int]:
         return sorted({u for t in self.around[v] for u in t.vertices} - {v})
 
     def _work(self, v: int) -> float:
-        """Additions it takes to eliminate a vertex, at most."""
         work = float(len(self.model.states[v]))
         for u in self._neighbours(v):
             work *= self._joint(v, u)[1]
@@ -97,7 +155,7 @@ class _Elimination:
         """What the outcome of an elimination depends on."""
         rank = {u: n for n, u in enumerate((v, *near))}
         return id(self.model.alone[v]), tuple(
-            (tuple(rank[u] for u in t.vertices), id(t.costs), tuple(map(id, t.views)))
+            (tuple(rank[u] for u in t.vertices), id(t.source), tuple(map(id, t.views)))
             for t in self.around[v]
         )
 
@@ -112,24 +170,6 @@ class _Elimination:
                 found, index = np.unique(np.stack(views), axis=1, return_inverse=True)
                 self._joints[key] = index.reshape(-1), found.shape[1]
         return self._joints[key]
-
-    def _remove(self, v: int, near: list[int]) -> _Removed:
-        """Sums the tables around a vertex and keeps the least entry over its states."""
-        tables = self.around[v]
-        joint = {u: self._joint(v, u) for u in near}
-        shape = tuple(joint[u][1] for u in near)
-        alone = self.model.alone[v]
-        best = np.full(shape, np.inf)
-        states = np.zeros(shape, np.int32)
-        spread = [(t.view(v), _spread(t, v, near, joint)) for t in tables]
-        for state in _leaders(alone, [t.view(v) for t in tables]):
-            total = np.full(shape, alone[state])
-            for rows, costs in spread:
-                total += costs[rows[state]]
-            better = total < best
-            np.copyto(best, total, where=better)
-            states[better] = state
-        return _Removed(tuple(joint[u][0] for u in near), best, states)
 
 
 def _tables(model: Model) -> list[_Table]:

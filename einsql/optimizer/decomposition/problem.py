@@ -69,10 +69,9 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Vertices, producers first, and the node that each one stands for."""
+    """Vertices, producers first."""
 
     vertices: tuple[Vertex, ...]
-    nodes: tuple[EinSum | None, ...] = ()
 
     @property
     def readers(self) -> list[list[tuple[int, int]]]:
@@ -89,7 +88,7 @@ def problem_of(root: Node) -> Problem:
     """The decomposition problem of a graph."""
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
     numbers = {id(n): k for k, n in enumerate(nodes)}
-    return Problem(tuple(_vertex(n, numbers) for n in nodes), tuple(nodes))
+    return Problem(tuple(_vertex(n, numbers) for n in nodes))
 
 
 def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
@@ -129,10 +128,8 @@ def with_published(problem: Problem) -> Problem:
     """
     readers = problem.readers
     vertices: list[Vertex] = []
-    nodes: list[EinSum | None] = []
     moved: dict[int, int] = {}
-    given = problem.nodes or (None,) * len(problem.vertices)
-    for n, (v, node) in enumerate(zip(problem.vertices, given, strict=True)):
+    for n, v in enumerate(problem.vertices):
         uses = tuple(
             u if u.producer is None else Use(moved[u.producer], u.axes, u.shape, u.width)
             for u in v.uses
@@ -140,7 +137,6 @@ def with_published(problem: Problem) -> Problem:
         vertices.append(
             Vertex(v.name, v.labels, v.extents, uses, v.keys, v.shape, v.width, v.contraction)
         )
-        nodes.append(node)
         moved[n] = len(vertices) - 1
         cuttable = [k for k in v.keys if k is not None]
         if len(readers[n]) > 1 and cuttable:
@@ -158,6 +154,5 @@ def with_published(problem: Problem) -> Problem:
                     publishes=True,
                 )
             )
-            nodes.append(None)
             moved[n] = len(vertices) - 1
-    return Problem(tuple(vertices), tuple(nodes))
+    return Problem(tuple(vertices))

@@ -14,6 +14,10 @@ from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, Vertex, with_published
+from einsql.optimizer.decomposition.refinement import refine
+
+SMALL = 64
+"""Up to so many vertices descents from random choices are worth their time."""
 
 Vectors = list[np.ndarray]
 """For each vertex of a problem how many parts each label is cut into."""
@@ -46,7 +50,11 @@ def _operations(problem: Problem, vectors: Vectors) -> Vectors:
 def _eindecomp(problem: Problem, sites: int, _: str) -> Vectors:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites))
-    return _operations(shared, _picked(model, eliminate(model) or search(model)))
+    choice = eliminate(model)
+    if choice is None and len(model.states) <= SMALL:
+        choice = search(model)
+    vectors = refine(shared, sites) if choice is None else _picked(model, choice)
+    return _operations(shared, vectors)
 
 
 def _exact(problem: Problem, sites: int, _: str) -> Vectors:
