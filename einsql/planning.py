@@ -22,7 +22,6 @@ from einsql.engine.result import Result, ResultColumn
 from einsql.engine.sites import SiteProgram
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import InterfaceError, OperationalError
-from einsql.ia import Program as Placed
 from einsql.optimizer import Optimized, optimize
 from einsql.optimizer.decomposition import Decomposition, decompose
 from einsql.optimizer.placement import place
@@ -30,6 +29,7 @@ from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation
+from einsql.supersteps import Program as Placed
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
-from einsql.ia import Complete, Exchange, Local, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.work import flops
+from einsql.supersteps import Complete, Exchange, Local, Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.relation import Fields
 from einsql.engine.transport import LocalTransport, Parcel, Transport
 from einsql.errors import DataError
-from einsql.ia import (
+from einsql.schema import Key, Schema
+from einsql.supersteps import (
     Complete,
     Exchange,
     Load,
@@ -37,7 +38,6 @@ from einsql.ia import (
     some_of,
     with_state,
 )
-from einsql.schema import Key, Schema
 
 Held = dict[int, dict[str, np.ndarray]]
 """Fields of the tiles that lie at owned sites, by the tile's number."""

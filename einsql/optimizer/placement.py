@@ -16,7 +16,9 @@ from math import prod
 import numpy as np
 
 from einsql.einsum import Axis, EinSum, Input, Node, walk
-from einsql.ia import (
+from einsql.intervals import interval
+from einsql.optimizer.decomposition import Decomposition
+from einsql.supersteps import (
     Complete,
     Exchange,
     Load,
@@ -28,8 +30,6 @@ from einsql.ia import (
     tuple_bytes,
     with_state,
 )
-from einsql.intervals import interval
-from einsql.optimizer.decomposition import Decomposition
 
 ORDERS = 24
 """Orders of the labels that are tried for an operation."""

@@ -1,4 +1,4 @@
-"""Language 3: implementation algebra, the computation placed on sites (TRA §3).
+"""Language 3: a placed computation, as a straight line of steps at sites (TRA §3).
 
 A program is a straight line of steps. A local step runs one EinSum on tiles that lie at
 the same site; an exchange brings tiles to the sites that need them (the paper's BCAST
