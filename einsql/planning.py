@@ -21,7 +21,7 @@ from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.sites import SiteProgram
 from einsql.engine.store import Definition, Store, Tensor, owner
-from einsql.errors import InterfaceError, OperationalError
+from einsql.errors import InterfaceError, NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, optimize
 from einsql.optimizer.decomposition import Decomposition, decompose
 from einsql.optimizer.placement import place
