@@ -129,7 +129,10 @@ def test_explain_gives_every_operation_its_cut_and_placement() -> None:
             name, np.ones((8, 8), np.float32), dims=("i", "j") if name == "a" else ("j", "k")
         )
     sql = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
-    node = explained(con, sql, "SITES 8, ")["nodes"][0]
+    report = explained(con, sql, "SITES 8, ")
+    node, renaming = report["nodes"]
+    assert sum(renaming["floats"].values()) == renaming["bytes_sent"] == 0
+    assert report["total"]["floats_moved"] == 320
     assert (node["op"], node["labels"], node["viable"]) == (
         "contraction", {"i": 8, "j": 8, "k": 8}, 10,
     )  # fmt: skip

@@ -9,7 +9,7 @@ its first reader find more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from math import prod
 
@@ -33,6 +33,9 @@ from einsql.supersteps import (
 
 ORDERS = 24
 """Orders of the labels that are tried for an operation."""
+
+FOLLOWED = 256
+"""Element-wise operations of so many cells may run wherever most of their data lies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +109,7 @@ class _Placing:
         ]  # fmt: skip
         completions = {id(source): (source, self._completions(source)) for source in waiting}
         best: tuple[int, _Cells, dict[int, Complete]] | None = None
-        for cells in self._orders(node):
+        for cells in self._candidates(node, completions):
             needs = [self._need(node, n, cells) for n in range(len(node.operands))]
             moved, closing = 0, {}
             for source, ways in completions.values():
@@ -129,6 +132,25 @@ class _Placing:
         for source, _ in completions.values():
             self._close(source, closing[id(source)])
         self._emit(node, cells)
+
+    def _candidates(
+        self, node: EinSum, completions: dict[int, tuple[EinSum, list[Complete]]]
+    ) -> Iterator[_Cells]:
+        """Cells under each order of the labels, and where element-wise work finds its data."""
+        first: _Cells | None = None
+        for cells in self._orders(node):
+            first = first or cells
+            yield cells
+        if first is None or not node.is_elementwise or len(first.sites) > FOLLOWED:
+            return
+        for n, o in enumerate(node.operands):
+            need = self._need(node, n, first)
+            held = [self._tiles(o.source)] if id(o.source) in self.held else []
+            ways = completions[id(o.source)][1] if id(o.source) in completions else []
+            for have in (*held, *(c.tiles for c in ways)):
+                sites = following(need, have)
+                if sites is not None:
+                    yield replace(first, sites=sites)
 
     def _tiles(self, node: Node) -> Tiles:
         step = self.steps[self.held[id(node)]]
@@ -291,6 +313,14 @@ def _distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
     rows = np.concatenate([need.sites[:, None], need.boxes.reshape(len(need.sites), -1)], axis=1)
     _, first, pick = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return Tiles(need.sites[first], need.boxes[first]), pick.reshape(-1)
+
+
+def following(need: Tiles, have: Tiles) -> np.ndarray | None:
+    """For each needed tile the site that has most of it, if these sites are all different."""
+    lo = np.maximum(need.boxes[:, None, :, 0], have.boxes[None, :, :, 0])
+    hi = np.minimum(need.boxes[:, None, :, 1], have.boxes[None, :, :, 1])
+    sites = have.sites[np.maximum(0, hi - lo).prod(axis=2).argmax(axis=1)]
+    return sites if len(np.unique(sites)) == len(sites) else None
 
 
 def missing(need: Tiles, have: Tiles) -> int:

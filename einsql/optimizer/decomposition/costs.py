@@ -20,7 +20,9 @@ def tiles(shape: Sequence[int], cuts: np.ndarray) -> np.ndarray:
 
 
 def join_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
-    """What the kernel calls read: p · Σ n_X over the operands."""
+    """What the kernel calls read: p · Σ n_X over the operands; a mere renaming reads nothing."""
+    if v.renames:
+        return np.zeros(len(vectors))
     calls = vectors.prod(axis=1)
     total: np.ndarray = np.zeros(len(vectors))
     for use in v.uses:

@@ -102,7 +102,7 @@ class _Tables:
 
     def vertex(self, v: Vertex, states: np.ndarray) -> np.ndarray:
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
-        key = (id(states), v.extents, uses, v.keys, v.shape, v.width, v.publishes)
+        key = (id(states), v.extents, uses, v.keys, v.shape, v.width, v.renames, v.publishes)
         if key not in self._vertices:
             self._vertices[key] = vertex_floats(v, states)
         return self._vertices[key]

@@ -6,10 +6,10 @@ axis read through a derived label (a gather, a window) stays whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import EinSum, Node, walk
+from einsql.einsum import TRUE, EinSum, Node, Value, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Vertex:
         width: Fields of the result.
         contraction: True if it reduces a label over several operands; such an operation
             is worth exactly one kernel call per site.
+        renames: True if it only hands on what it reads, under other names or in another
+            order of keys; it costs nothing where it lies.
         publishes: True for no operation but the layout in which a result with several
             readers is kept for them.
     """
@@ -54,6 +56,7 @@ class Vertex:
     shape: tuple[int, ...]
     width: int = 1
     contraction: bool = False
+    renames: bool = False
     publishes: bool = False
 
     @property
@@ -117,6 +120,18 @@ def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
         node.schema.shape,
         len(node.outputs),
         reduces and len(node.operands) > 1,
+        _renames(node),
+    )
+
+
+def _renames(node: EinSum) -> bool:
+    """True if every output is a field of the only operand, and every key is one of its keys."""
+    return (
+        len(node.operands) == 1
+        and set(node.operands[0].labels) == set(node.keys) == {a.label for a in node.axes}
+        and node.guard == TRUE
+        and all(isinstance(a, Value) for o in node.outputs for a in o.args)
+        and all(o.where == TRUE for o in node.outputs)
     )
 
 
@@ -134,9 +149,7 @@ def with_published(problem: Problem) -> Problem:
             u if u.producer is None else Use(moved[u.producer], u.axes, u.shape, u.width)
             for u in v.uses
         )
-        vertices.append(
-            Vertex(v.name, v.labels, v.extents, uses, v.keys, v.shape, v.width, v.contraction)
-        )
+        vertices.append(replace(v, uses=uses))
         moved[n] = len(vertices) - 1
         cuttable = [k for k in v.keys if k is not None]
         if len(readers[n]) > 1 and cuttable:
