@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.einsum import EinSum, Input, Node, walk
+from einsql.engine.memory import require
 
 Fields = Mapping[str, np.ndarray]
 Tick = Callable[[float], None]
@@ -27,6 +28,12 @@ class Step:
     sources: tuple[int, ...]
     target: int
     free: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the result; a view takes none."""
+        width = sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
+        return 0 if self.kernel == "view" else self.node.schema.size * width
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Program:
             if isinstance(node, EinSum)
         )
         self._size = len(nodes)
+        self._largest = max((s.nbytes for s in self.steps), default=0)
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step.
@@ -78,6 +86,7 @@ class Program:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
+        require(self._largest)
         held: list[Fields | None] = [None] * self._size
         for slot, name in self.inputs:
             held[slot] = inputs[name]
@@ -102,6 +111,7 @@ class Program:
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""
+        require(self._largest)
         measures: list[Measure] = []
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:

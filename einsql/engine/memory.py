@@ -1,7 +1,8 @@
-"""What NumPy says when memory or its index type is too small, as an error of einsql."""
+"""Too little memory as an error of einsql: foreseen, or said by NumPy."""
 
 from __future__ import annotations
 
+import os
 import re
 
 from einsql.errors import OperationalError
@@ -31,3 +32,34 @@ class _EnoughMemory:
 
 enough_memory = _EnoughMemory()
 """Turns a lack of memory, or a shape beyond NumPy's index type, into an OperationalError."""
+
+
+NOTICED = 2**30
+"""Results of fewer bytes are made without asking how much memory is free."""
+
+
+def available() -> int | None:
+    """Bytes of memory that can be used without swapping, if the system tells."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def require(nbytes: int) -> None:
+    """Refuses a result that does not fit into memory; the system would kill the process.
+
+    Raises:
+        OperationalError: Fewer bytes than needed are available.
+    """
+    free = available() if nbytes >= NOTICED else None
+    if free is not None and nbytes > free:
+        raise OperationalError(
+            f"There is not enough memory: a result takes {nbytes / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} are free",
+            hint="Narrow its keys with WHERE, or aggregate.",
+        )

@@ -227,6 +227,8 @@ class Pair:
         if isinstance(theirs, str):
             kind = "refused" if query.may_raise else "invalid"
             return Outcome(kind, f"DuckDB: {theirs}")
+        if isinstance(e, einsql.OperationalError) and "memory" in str(e):
+            return Outcome("unsupported", outside="A domain larger than memory")
         if isinstance(e, einsql.NotSupportedError):
             return Outcome("unsupported", outside=e.reason)
         if query.may_raise and "int_overflow" in query.tags and isinstance(e, einsql.DataError):
