@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from einsql import kernels
-from einsql.einsum import EinSum, Input, Node
+from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import Fields, copied, from_array, frozen
+from einsql.engine.relation import MAX_AXES, Fields, copied, from_array, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.sites import SiteProgram
 from einsql.engine.store import Definition, Store, Tensor, owner
-from einsql.errors import InterfaceError, NotSupportedError, OperationalError
+from einsql.errors import DataError, InterfaceError, NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, optimize
 from einsql.optimizer.decomposition import Decomposition, decompose
 from einsql.optimizer.placement import place
@@ -252,12 +252,49 @@ def compiler(settings: Settings) -> Compile:
 
 
 def compiled(root: Node, settings: Settings) -> Program:
-    """The program of a graph under the current settings."""
+    """The program of a graph under the current settings.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    check_domains(root)
     return Program(root, compiler(settings))
 
 
+def check_domains(root: Node) -> None:
+    """Refuses graphs over keys that no array and no counter can hold.
+
+    Raises:
+        NotSupportedError: A node has more labels than an array can have axes.
+        DataError: A key leaves BIGINT.
+        OperationalError: A node has more points than can be counted.
+    """
+    least, most = DType.BIGINT.range
+    for node in walk(root):
+        if not isinstance(node, EinSum):
+            continue
+        if len(node.axes) > MAX_AXES:
+            raise NotSupportedError(
+                f"The statement ranges over {len(node.axes)} keys at once; {MAX_AXES} are the most",
+                hint="Aggregate keys away in a subquery first.",
+            )
+        for a in node.axes:
+            if a.lo < least or a.hi > most:  # an exclusive bound is a BIGINT itself
+                raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
+        if node.points > MOST_POINTS:
+            raise OperationalError(
+                f"The statement ranges over {node.points:,} combinations of keys",
+                hint="Narrow the keys with WHERE, or join them.",
+            )
+
+
 def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
-    """How a graph is cut over the sites, and what each of them does."""
+    """How a graph is cut over the sites, and what each of them does.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy)
     return cut, place(root, cut)
 
