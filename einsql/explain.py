@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from einsql.engine.executor import Measure, Program
-from einsql.engine.sites import SiteMeasure
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
-from einsql.report import as_json, as_text
 from einsql.settings import Settings
 from einsql.sql.syntax import Explain
 
-Measures = Sequence[Measure] | SiteMeasure | None
+if TYPE_CHECKING:
+    from einsql.engine.sites import SiteMeasure
+
+    Measures = Sequence[Measure] | SiteMeasure | None
 
 
 def explain_rows(
@@ -27,6 +29,9 @@ def explain_rows(
         asked: The statement; VERBOSE also shows the graph as bound and what rules changed.
         measures: What each step took, for EXPLAIN ANALYZE.
     """
+    from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
+    from einsql.report import as_json, as_text
+
     if asked.form == "json":
         cut, placed = (plan.cut, plan.placed)
         if cut is None or placed is None:

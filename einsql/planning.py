@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,17 +19,18 @@ from einsql.engine.executor import Compile, Program, Tick
 from einsql.engine.relation import MAX_AXES, Fields, copied, from_array, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
-from einsql.engine.sites import SiteProgram
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import DataError, InterfaceError, NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, optimize
-from einsql.optimizer.decomposition import Decomposition, decompose
-from einsql.optimizer.placement import place
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation
-from einsql.supersteps import Program as Placed
+
+if TYPE_CHECKING:
+    from einsql.engine.sites import SiteProgram
+    from einsql.optimizer.decomposition import Decomposition
+    from einsql.supersteps import Program as Placed
 
 T = TypeVar("T")
 
@@ -294,6 +295,9 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     Raises:
         Error: As `check_domains`.
     """
+    from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
+    from einsql.optimizer.placement import place
+
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy)
     return cut, place(root, cut)
@@ -306,6 +310,8 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]
     cut, placed = None, None
     program: Program | SiteProgram
     if settings.sites > 1:
+        from einsql.engine.sites import SiteProgram  # as in `sited`
+
         cut, placed = sited(optimized.root, settings)
         program = SiteProgram(placed, optimized.root, compiler(settings))
     else:

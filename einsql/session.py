@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlglot import exp
@@ -29,9 +29,8 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import Measures, explain_rows
+from einsql.explain import explain_rows
 from einsql.notation import run_einsum
-from einsql.optimizer.decomposition import strategy_of
 from einsql.planning import (
     BinderCatalog,
     Plan,
@@ -49,6 +48,9 @@ from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
+
+if TYPE_CHECKING:
+    from einsql.explain import Measures
 
 CACHED_PLANS = 512
 SHALLOW = 20
@@ -402,7 +404,10 @@ class Connection:
 
     def _set(self, statement: st.Set) -> None:
         changed = changed_settings(self.settings, statement.name, statement.value)
-        strategy_of(changed.strategy)  # a wrong one is refused now
+        if statement.name == "strategy":
+            from einsql.optimizer.decomposition import strategy_of  # for several sites only
+
+            strategy_of(changed.strategy)  # a wrong one is refused now
         self.settings = changed
         self._plans.clear()
 

@@ -7,14 +7,15 @@ marginals are the states' views (the local polytope), solved by HiGHS.
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from einsql.optimizer.decomposition.model import Choice, Model
 
 
 def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
     """The optimal choice and whether optimality was proven; None if nothing was found."""
+    from scipy import sparse  # 0.2 s, and few statements need it
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     sizes = [len(a) for a in model.alone]
     starts = np.concatenate(([0], np.cumsum(sizes)))
     costs = [np.concatenate(model.alone)]
