@@ -28,6 +28,8 @@ FLAT = 4
 """How many times wider than high a product must be to be computed transposed."""
 WIDE = 2048
 """Width from which that pays whatever the layout; see `_flat_product`."""
+TILE = 16
+"""Rows that OpenBLAS's kernels take at once."""
 
 Load = Callable[[Sequence[Fields]], np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
@@ -299,9 +301,9 @@ def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     OpenBLAS cuts it so that its threads wait for each other at every block of K: beside a
     busy neighbour it takes several times longer than its transpose, which is cut into
     independent halves. An idle machine gains where the columns of `b` are contiguous, and
-    loses little where its rows are long.
+    loses little where its rows are long, but 5 % where the rows of `a` do not fill tiles.
     """
-    if b.shape[1] < WIDE and b.strides[0] != b.itemsize:
+    if a.shape[0] % TILE or b.shape[1] < WIDE and b.strides[0] != b.itemsize:
         return np.asarray(np.matmul(a, b))
     transposed = np.empty((b.shape[1], a.shape[0]), np.result_type(a, b))
     np.matmul(a, b, out=transposed.T)
