@@ -303,7 +303,7 @@ def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     independent halves. An idle machine gains where the columns of `b` are contiguous, and
     loses little where its rows are long, but 5 % where the rows of `a` do not fill tiles.
     """
-    if a.shape[0] % TILE or b.shape[1] < WIDE and b.strides[0] != b.itemsize:
+    if a.shape[0] % TILE or (b.shape[1] < WIDE and b.strides[0] != b.itemsize):
         return np.asarray(np.matmul(a, b))
     transposed = np.empty((b.shape[1], a.shape[0]), np.result_type(a, b))
     np.matmul(a, b, out=transposed.T)
