@@ -16,7 +16,7 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import free_candidates, model_of
-from einsql.optimizer.decomposition.problem import with_published
+from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.strategies import STRATEGIES
 from einsql.optimizer.decomposition.vectors import products, viable
 from tests.optimizer.problems import Builder, chain, random_problem, transformer
@@ -65,9 +65,9 @@ def test_viable_vectors_are_counted_as_printed() -> None:
     ids=["square", "square-paper", "skewed"],
 )
 def test_chains_cost_what_the_notes_say(
-    problem: object, strategy: str, totals: tuple[float, ...]
+    problem: Problem, strategy: str, totals: tuple[float, ...]
 ) -> None:
-    found = [cut_problem(problem, p, strategy).floats / S**2 for p in (8, 16, 64)]  # type: ignore[arg-type]  # a Problem; object keeps pytest's ids short
+    found = [cut_problem(problem, p, strategy).floats / S**2 for p in (8, 16, 64)]
     assert found == pytest.approx(totals)
 
 

@@ -15,6 +15,7 @@ from einsql.einsum import (
     Axis,
     EinSum,
     Expr,
+    Input,
     Label,
     Node,
     Operand,
@@ -47,7 +48,8 @@ def lowered(node: EinSum, arrays: list[np.ndarray], pick: Random) -> tra.Relatio
     sources: list[Scan | None] = []
     for o in node.operands:
         own = [_cut_of(k.extent, pick) for k in o.source.schema.keys]
-        sources.append(Scan(o.source, tuple(own)) if pick.random() < 0.5 else None)  # type: ignore[arg-type]
+        assert isinstance(o.source, Input)
+        sources.append(Scan(o.source, tuple(own)) if pick.random() < 0.5 else None)
     plan = lower(node, parts, sources)
     assert plan.schema.bounds == tuple(parts[k] for k in node.keys)
     return tra.Relation(plan, {f"x{n}": a for n, a in enumerate(arrays)})

@@ -8,6 +8,7 @@ grows, and every pick moves about half of the graph at once.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,25 +25,34 @@ def search(model: Model, seed: int = 0) -> Choice:
     """A good choice: descends from a greedy one, and again from disturbed copies of it."""
     chance = random.Random(seed)
     around = model.around
-    choice = _descend(model, around, greedy(model), chance)
-    best, idle = model.cost(choice), 0
-    while idle < KICKS:
-        trial = _descend(model, around, _kicked(model, around, choice, chance), chance)
-        cost = model.cost(trial)
-        idle = 0 if cost < best * (1 - 1e-12) else idle + 1
-        if cost <= best:
-            choice, best = trial, cost
-    return choice
+    first = _descend(model, around, greedy(model), chance)
+    return _improved(
+        model,
+        first,
+        lambda best: _descend(model, around, _kicked(model, around, best, chance), chance),
+        KICKS,
+    )
 
 
 def _descend(
     model: Model, around: list[list[Edge]], start: Choice, chance: random.Random
 ) -> Choice:
     """A choice at least as good as `start`, which no pick improved for some rounds."""
+    return _improved(
+        model,
+        start,
+        lambda best: _solve_forest(model, around, best, _forest(model, around, chance)),
+        ROUNDS,
+    )
+
+
+def _improved(
+    model: Model, start: Choice, propose: Callable[[Choice], Choice], patience: int
+) -> Choice:
+    """The best of a chain of proposals, which ends after so many without any gain."""
     choice, best, idle = list(start), model.cost(start), 0
-    while idle < ROUNDS:
-        picked = _forest(model, around, chance)
-        trial = _solve_forest(model, around, choice, picked)
+    while idle < patience:
+        trial = propose(choice)
         cost = model.cost(trial)
         idle = 0 if cost < best * (1 - 1e-12) else idle + 1
         if cost <= best:
