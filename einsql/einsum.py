@@ -87,10 +87,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """A stored tensor, a registered array or a generated range, by name."""
+    """A stored tensor, a registered array or a generated range, by name.
+
+    Attributes:
+        parts: Into how many parts each key is cut over the sites that store it; nothing
+            declared is None, and all 1 is a copy at every site.
+    """
 
     name: str
     schema: Schema
+    parts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Cut:
         join: Floats the kernel calls read.
         aggregate: Floats moved to merge partial results.
         repartition: Floats moved to bring the operands into this cut.
+        copies: How many groups of sites each run all the calls; 1 but where a strategy
+            wants a result to be computed everywhere.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Cut:
     join: float
     aggregate: float
     repartition: float
+    copies: int = 1
 
     @property
     def calls(self) -> int:
