@@ -1,7 +1,9 @@
 """The long run of random queries against DuckDB.
 
-    python tests/fuzz.py --queries 20000 --seed 1 [--minutes M] [--processes 2]
+    python -m tests.fuzz --queries 20000 --seed 1 [--minutes M] [--processes 2]
+    python -m tests.fuzz --queries 2000 --everywhere
 
+The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -15,6 +17,7 @@ import time
 import warnings
 
 from tests.oracle.campaign import Report, campaign
+from tests.oracle.everywhere import Everywhere, everywhere
 
 
 def main() -> int:
@@ -29,16 +32,36 @@ def main() -> int:
     parser.add_argument("--strategy", default="eindecomp")
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
+    parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
     args = parser.parse_args()
     warnings.simplefilter("error")
+    start = time.monotonic()
+    failed = _everywhere(args) if args.everywhere else _compared(args)
+    print(f"{time.monotonic() - start:.0f} s")
+    return 1 if failed else 0
 
+
+def _everywhere(args: argparse.Namespace) -> bool:
+    """True if any way to run a query differed."""
+    share = -(-args.queries // args.processes)
+    total = Everywhere()
+    jobs = [(share, args.seed * 1000 + n) for n in range(args.processes)]
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(args.processes, warnings.simplefilter, ("error",)) as pool:
+        for found in pool.starmap(everywhere, jobs, chunksize=1):
+            total.add(found)
+    print(total.text())
+    return bool(total.findings)
+
+
+def _compared(args: argparse.Namespace) -> bool:
+    """True if any query differed."""
     share = -(-args.queries // args.processes)
     settings = {"jit": args.jit, "sites": args.sites, "strategy": args.strategy}
     jobs = [
         (share, args.seed * 1000 + n, args.minutes, not args.duckdb_only, settings, args.repros)
         for n in range(args.processes)
     ]
-    start = time.monotonic()
     if args.processes == 1:
         reports = [campaign(*jobs[0])]
     else:
@@ -49,8 +72,7 @@ def main() -> int:
     for report in reports:
         total.add(report)
     print(total.text())
-    print(f"{time.monotonic() - start:.0f} s")
-    return 1 if total.findings else 0
+    return bool(total.findings)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,15 @@ class Pair:
         """Runs a query on both sides and compares."""
         if self.broken:
             return Outcome("crash", f"the database cannot be made: {self.broken}")
-        theirs = self._theirs(query)
+        return self.judge(query, self.theirs(query))
+
+    def judge(self, query: Query, theirs: list[Row] | str) -> Outcome:
+        """Runs a query on einsql, under its settings of the moment, and compares.
+
+        Args:
+            query: What to run.
+            theirs: The oracle's answer, as `theirs` gives it.
+        """
         if self.con is None:
             if isinstance(theirs, str):
                 return Outcome("refused" if query.may_raise else "invalid", theirs)
@@ -198,7 +206,8 @@ class Pair:
             raise AssertionError(f"columns are named {names}, not {wanted}")
         return cursor.fetchall(), outside
 
-    def _theirs(self, query: Query) -> list[Row] | str:
+    def theirs(self, query: Query) -> list[Row] | str:
+        """The oracle's rows, or why it refuses."""
         try:
             plain = self.oracle.rows(query.sql)
             if query.oracle == query.sql:
@@ -217,7 +226,7 @@ class Pair:
             return why
         self.oracle.con.execute("SET error_on_division_by_zero = false")
         try:
-            return self._theirs(query)
+            return self.theirs(query)
         finally:
             self.oracle.con.execute("SET error_on_division_by_zero = true")
 

@@ -1,0 +1,139 @@
+"""Random queries on every number of sites under every strategy: one answer, planned traffic."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import einsql
+from einsql.einsum import EinSum, walk
+from einsql.engine.sites import SiteProgram
+from einsql.optimizer.decomposition import STRATEGIES
+from einsql.planning import Plan, compiler, sited
+from einsql.sql.parser import parse
+from einsql.sql.syntax import Query as Asked
+from tests.oracle.campaign import QUERIES_PER_DATABASE
+from tests.oracle.choices import Choices
+from tests.oracle.compare import difference
+from tests.oracle.data import random_database
+from tests.oracle.generate import Generator, Query
+from tests.oracle.oracle import Pair
+
+SITES = (1, 2, 3, 4, 5, 8)
+
+WIDEST = 8
+"""Bytes of the widest field: what EinDecomp's floats are at most."""
+
+
+@dataclass
+class Everywhere:
+    """What became of the queries.
+
+    Attributes:
+        queries: How many gave an answer on one site that agrees with DuckDB's.
+        runs: How often these were run, by strategy.
+        inapplicable: Runs that were refused by name: no such label, no proof in time.
+        moved: Runs in which anything crossed sites.
+        findings: What differed, with the query.
+    """
+
+    queries: int = 0
+    runs: Counter[str] = field(default_factory=Counter)
+    inapplicable: Counter[str] = field(default_factory=Counter)
+    moved: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, other: Everywhere) -> None:
+        """Takes in another process's outcome."""
+        self.queries += other.queries
+        self.runs += other.runs
+        self.inapplicable += other.inapplicable
+        self.moved += other.moved
+        self.findings += other.findings
+
+    def text(self) -> str:
+        """The outcome for people."""
+        runs = ", ".join(f"{name} {count:,}" for name, count in self.runs.items())
+        refused = ", ".join(f"{name} {count:,}" for name, count in self.inapplicable.items())
+        return "\n".join(
+            [
+                *self.findings[:20],
+                f"{self.queries:,} queries, {self.runs.total():,} runs on "
+                f"{', '.join(map(str, SITES))} sites ({runs}); {self.moved:,} moved data; "
+                f"not applicable: {refused or 'none'}; {len(self.findings)} differences",
+            ]
+        )
+
+
+def everywhere(queries: int, seed: int) -> Everywhere:
+    """Runs random queries everywhere.
+
+    Args:
+        queries: How many that agree on one site.
+        seed: The same seed gives the same queries.
+    """
+    found = Everywhere()
+    number = 0
+    while found.queries < queries:
+        number += 1
+        case = seed * 1_000_000 + number
+        pair = Pair(random_database(Choices(random.Random(case))))
+        for n in range(QUERIES_PER_DATABASE):
+            query = Generator(Choices(random.Random(case * 100 + n)), pair.db).query()
+            theirs = pair.theirs(query)
+            if isinstance(theirs, str) or not theirs or found.queries == queries:
+                continue
+            outcome = pair.judge(query, theirs)
+            if outcome.verdict == "agree" and not outcome.outside:
+                found.queries += 1
+                _on_all_sites(pair, query, theirs, found)
+        pair.close()
+    return found
+
+
+def _on_all_sites(pair: Pair, query: Query, theirs: list[Any], found: Everywhere) -> None:
+    """Plans a query once and places it in every way."""
+    pair.con._parameters = ()
+    asked = parse(query.sql)[0]
+    assert isinstance(asked, Asked)
+    plan: Plan = pair.con.plan(asked.tree)
+    inexact = [n for n, c in enumerate(query.columns) if c.error]
+    for sites in SITES:
+        for name in STRATEGIES:
+            strategy = f"data:{_label(plan)}" if name == "data" else name
+            try:
+                why, moved = _run(pair, plan, sites, strategy, theirs, inexact)
+            except (einsql.InterfaceError, einsql.OperationalError):
+                found.inapplicable[name] += 1
+                continue
+            found.runs[name] += 1
+            found.moved += moved > 0
+            if why:
+                found.findings.append(f"{sites} sites, {strategy}: {why}\n{query.sql}\n")
+
+
+def _run(
+    pair: Pair, plan: Plan, sites: int, strategy: str, theirs: list[Any], inexact: list[int]
+) -> tuple[str, int]:
+    """Runs a plan in one way: what is wrong, if anything, and the bytes it sent."""
+    settings = replace(pair.con.settings, sites=sites, strategy=strategy)
+    root = plan.optimized.root
+    cut, placed = sited(root, settings)
+    program = SiteProgram(placed, root, compiler(settings))
+    fields, measure = program.measured(pair.con._inputs, lambda done: None)
+    sent = sum(measure.sent)
+    why = difference(list(plan.wrap(fields, pair.con._inputs).rows()), theirs, inexact)
+    if not why and sent > placed.bytes_sent:
+        why = f"{sent} bytes sent, {placed.bytes_sent} planned"
+    if not why and placed.bytes_sent > WIDEST * cut.floats:
+        why = f"{placed.bytes_sent} bytes planned, EinDecomp counts {cut.floats} floats"
+    return why, sent
+
+
+def _label(plan: Plan) -> str:
+    """The label that the first operation has first."""
+    root = plan.optimized.root
+    labels = [a.label for n in walk(root) if isinstance(n, EinSum) for a in n.axes if not a.define]
+    return labels[0] if labels else "nothing"
