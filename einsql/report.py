@@ -9,7 +9,7 @@ from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.work import flops
-from einsql.supersteps import Complete, Exchange, Local, Program
+from einsql.supersteps import COPIES, Complete, Exchange, Local, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,39 @@ class Node:
 
 def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
     """The operations of a plan, producers first."""
-    seen: set[int] = set()
     locals_ = [n for n, s in enumerate(placed.steps) if isinstance(s, Local)]
-    return [_node(c, placed, n, seen) for c, n in zip(cut.cuts, locals_, strict=True)]
+    after = _completions(placed)
+    seen = {n for steps in after.values() for n in steps}
+    return [_node(c, placed, n, after, seen) for c, n in zip(cut.cuts, locals_, strict=True)]
 
 
-def _node(cut: Cut, program: Program, at: int, seen: set[int]) -> Node:
+def _completions(program: Program) -> dict[int, list[int]]:
+    """For each operation the steps that complete it: a merge, and what ends an all-reduce."""
+    after: dict[int, list[int]] = {}
+    merged: dict[int, int] = {}
+    for n, s in enumerate(program.steps):
+        if isinstance(s, Complete):
+            merged[n] = s.source
+            after[s.source] = [n]
+        elif isinstance(s, Exchange) and s.completes:
+            after[merged[s.sources[0]]].append(n)
+    return after
+
+
+def _node(
+    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int]
+) -> Node:  # fmt: skip
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
-    steps = []
-    for n in dict.fromkeys(local.operands):
-        if n not in seen:
-            seen.add(n)
-            steps.append(n)
-    steps.append(at)
-    steps += [n for n, s in enumerate(program.steps) if isinstance(s, Complete) and s.source == at]
+    before = [n for n in dict.fromkeys(local.operands) if n not in seen]
+    seen.update(before)
+    completing = after.get(at, [])
+    steps = [*before, at, *completing]
     moving = [s for s in (program.steps[n] for n in steps) if isinstance(s, Exchange | Complete)]
+    names = [s.collective for s in moving]
+    if len(completing) == 2:
+        names[-2:] = ["all-reduce"]
     labels = [label for label, _ in local.grid]
     return Node(
         node,
@@ -66,12 +82,18 @@ def _node(cut: Cut, program: Program, at: int, seen: set[int]) -> Node:
         kind(node),
         local.grid,
         tuple(tuple(_placed(x, o.labels) for x in labels) for o in node.operands),
-        tuple(f"Shard({x})" if x in node.keys else f"Partial({_reductions(node)})" for x in labels),
-        tuple(s.collective for s in moving if s.collective not in ("none", "slice")),
+        tuple(_made(x, node) for x in labels),
+        tuple(x for x in names if x not in ("none", "slice")),
         sum(s.nbytes for s in moving),
         tuple(steps),
         at,
     )
+
+
+def _made(label: str, node: EinSum) -> str:
+    if label == COPIES:
+        return "Replicate"
+    return f"Shard({label})" if label in node.keys else f"Partial({_reductions(node)})"
 
 
 def _placed(label: str, labels: tuple[str, ...]) -> str:
