@@ -127,3 +127,62 @@ def random_cut(chance: random.Random, sites: int, cut: Cut) -> str:
     calls = prod(parts.values())
     copies = chance.randint(1, sites // calls) if calls <= sites else 1
     return " ".join(f"{x}={n}" for x, n in (parts | {"copies": copies}).items())
+
+
+PRODUCT = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
+
+
+def declared(a: str, b: str) -> einsql.Connection:
+    """Two matrices of 8 x 8 with declared cuts; no text is no declaration."""
+    con = einsql.connect()
+    con.register("one", integers(8, 8), dims=("i", "j"))
+    con.execute(f"CREATE TENSOR a {a} AS SELECT i, j, val FROM one")
+    con.execute(f"CREATE TENSOR b {b} AS SELECT j AS j, i AS k, val FROM one")
+    return con
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "cut", "collective", "nbytes"),
+    [
+        ("", "", "i=4", "none", 0),
+        # rows are read where they lie; b's blocks of rows are needed whole everywhere
+        ("PARTITION BY (i 4)", "PARTITION BY (j 4)", "i=4", "all-gather", 3 * 64 * 4),
+        ("PARTITION BY (i 4)", "PARTITION BY ()", "i=4", "none", 0),
+        ("PARTITION BY (i 4)", "PARTITION BY (j 1)", "i=4", "none", 0),
+        # a lies by columns and is read by rows: each site keeps a quarter of its quarter
+        ("PARTITION BY (j 4)", "", "i=4", "all-to-all", 64 * 4 * 3 // 4),
+        # two parts lie at sites 0 and 2
+        ("PARTITION BY (i 2)", "", "i=4", "all-to-all", 2 * 16 * 4),
+        ("PARTITION BY (i 2, j 2)", "PARTITION BY (J 2)", "i=2 k=2", "all-gather + all-gather",
+         4 * 16 * 4 + 2 * (32 + 16) * 4),
+    ],
+)  # fmt: skip
+def test_a_declared_cut_is_where_a_tensor_lies(
+    monkeypatch: pytest.MonkeyPatch, a: str, b: str, cut: str, collective: str, nbytes: int
+) -> None:
+    report = placed(monkeypatch, declared(a, b), PRODUCT, 4, [cut, cut])
+    assert moved(report)[0] == (collective, nbytes)
+
+
+def test_a_changed_declaration_is_a_new_plan() -> None:
+    con = declared("PARTITION BY (i 4)", "")
+    con.execute("SET sites = 4; SET strategy = 'data:i'")
+    con.execute(PRODUCT)
+    (before,) = con._plans.values()
+    con.execute("CREATE OR REPLACE TENSOR a PARTITION BY (j 4) AS SELECT i, j, val FROM one")
+    con.execute(PRODUCT)
+    (after,) = con._plans.values()
+    assert before.placed is not None
+    assert after.placed is not None
+    assert before.placed.bytes_sent < after.placed.bytes_sent
+    rows = con.execute("SHOW TENSORS").fetchall()
+    assert {r[0]: r[4] for r in rows} == {"a": "j 4", "b": "", "one": ""}
+    con.execute("SET strategy = 'eindecomp'")
+    con.execute("CREATE OR REPLACE TENSOR b PARTITION BY () AS SELECT i AS j, j AS k, val FROM one")
+    con.execute("UPDATE b SET val = b.val + 1")
+    assert {r[0]: r[4] for r in con.execute("SHOW TENSORS").fetchall()}["b"] == "()"
+
+
+def test_too_many_declared_parts_are_refused() -> None:
+    with pytest.raises(einsql.ProgrammingError, match="parts"):
+        declared("PARTITION BY (i 1000, j 1000)", "")
