@@ -9,7 +9,7 @@ from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.work import flops
-from einsql.supersteps import COPIES, Complete, Exchange, Local, Program
+from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,15 @@ class Node:
     grid: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
-    collectives: tuple[str, ...]
+    collectives: tuple[Collective, ...]
     nbytes: int
     steps: tuple[int, ...]
     local: int
+
+    @property
+    def collective(self) -> str:
+        """The names of what sends bytes."""
+        return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
 def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
@@ -72,9 +77,13 @@ def _node(
     completing = after.get(at, [])
     steps = [*before, at, *completing]
     moving = [s for s in (program.steps[n] for n in steps) if isinstance(s, Exchange | Complete)]
-    names = [s.collective for s in moving]
+    done = [c for s in moving for c in s.collectives]
     if len(completing) == 2:
-        names[-2:] = ["all-reduce"]
+        merge = program.steps[completing[0]]
+        assert isinstance(merge, Complete)
+        ends = sum(s.nbytes for s in moving[-2:])
+        done = [c for s in moving[:-2] for c in s.collectives]
+        done.append(Collective("all-reduce", merge.collectives[0].along, ends))
     labels = [label for label, _ in local.grid]
     return Node(
         node,
@@ -83,7 +92,7 @@ def _node(
         local.grid,
         tuple(tuple(_placed(x, o.labels) for x in labels) for o in node.operands),
         tuple(_made(x, node) for x in labels),
-        tuple(x for x in names if x not in ("none", "slice")),
+        tuple(done),
         sum(s.nbytes for s in moving),
         tuple(steps),
         at,
@@ -170,7 +179,11 @@ def _node_json(n: Node, measure: SiteMeasure | None) -> dict[str, Any]:
             "aggregate": n.cut.aggregate,
             "repartition": n.cut.repartition,
         },
-        "collective": " + ".join(n.collectives) or "none",
+        "collective": n.collective,
+        "collectives": [
+            {"collective": c.name, "along": list(c.along), "bytes_sent": c.nbytes}
+            for c in n.collectives
+        ],
         "bytes_sent": n.nbytes,
         "flops": flops(n.node),
     }
@@ -206,7 +219,7 @@ def as_text(cut: Decomposition, placed: Program, measure: SiteMeasure | None) ->
         grid = " ".join(f"{x}:{parts}" for x, parts in n.grid) or "whole"
         operands = ", ".join(_short(o) for o in n.operands)
         text = f"{n.cut.name}  {n.op}  [{grid}]  {operands} -> {_short(n.result)}"
-        text += f"  {' + '.join(n.collectives) or 'none'}"
+        text += f"  {n.collective}"
         text += f"  {n.cut.floats:,.0f} floats  {n.nbytes:,} bytes"
         if measure is not None:
             steps = [measure.steps[s] for s in n.steps]

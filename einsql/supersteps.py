@@ -14,6 +14,7 @@ import numpy as np
 
 from einsql.algebra import REDUCTIONS
 from einsql.einsum import TRUE, EinSum, Input, Output
+from einsql.placements import Layout
 from einsql.schema import DType
 
 COPIES = "*"
@@ -29,11 +30,13 @@ class Tiles:
         boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
         copies: How often the relation is there. The first tiles/copies tiles are one
             copy, the next ones the same boxes at other sites, and so on.
+        layout: The placement that puts these tiles there, if one does.
     """
 
     sites: np.ndarray
     boxes: np.ndarray
     copies: int = 1
+    layout: Layout | None = None
 
     @property
     def once(self) -> int:
@@ -45,6 +48,21 @@ class Tiles:
         """Elements of each tile."""
         extents = np.maximum(0, self.boxes[:, :, 1] - self.boxes[:, :, 0])
         return np.asarray(extents.prod(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What sites do together to move tiles.
+
+    Attributes:
+        name: As in MPI: "all-gather", "reduce-scatter", …; "slice" sends nothing.
+        along: The axes of the site grid along which they speak.
+        nbytes: Bytes that cross sites.
+    """
+
+    name: str
+    along: tuple[str, ...]
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +92,7 @@ class Exchange:
         at_hand: int64 (tiles, 2), the source (its place in `sources`) and the tile each
             needed tile is cut from at its site; -1 where it is put together.
         tiles: What is needed, and where.
-        collective: The name of what happens.
-        nbytes: Bytes that cross sites.
+        collectives: What happens, one after another; nothing if all is at hand.
         completes: True if the source is a completion and every site that contributed to
             it gets the result here: together they are one all-reduce.
     """
@@ -83,9 +100,13 @@ class Exchange:
     sources: tuple[int, ...]
     at_hand: np.ndarray
     tiles: Tiles
-    collective: str
-    nbytes: int
+    collectives: tuple[Collective, ...]
     completes: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross sites."""
+        return sum(c.nbytes for c in self.collectives)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,15 +146,18 @@ class Complete:
         source: The local step.
         tiles: What comes out; disjoint and complete.
         parts: int64 (tiles, n), the cells that contribute to each tile.
-        collective: "reduce" to one site of each group, or "reduce-scatter" over it.
-        nbytes: Bytes that cross sites.
+        collectives: A "reduce" to one site of each group, or a "reduce-scatter" over it.
     """
 
     source: int
     tiles: Tiles
     parts: np.ndarray
-    collective: str
-    nbytes: int
+    collectives: tuple[Collective, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross sites."""
+        return sum(c.nbytes for c in self.collectives)
 
 
 Step = Load | Exchange | Local | Complete

@@ -151,10 +151,10 @@ def declared(a: str, b: str) -> einsql.Connection:
         ("PARTITION BY (i 4)", "PARTITION BY (j 1)", "i=4", "none", 0),
         # a lies by columns and is read by rows: each site keeps a quarter of its quarter
         ("PARTITION BY (j 4)", "", "i=4", "all-to-all", 64 * 4 * 3 // 4),
-        # two parts lie at sites 0 and 2
-        ("PARTITION BY (i 2)", "", "i=4", "all-to-all", 2 * 16 * 4),
-        ("PARTITION BY (i 2, j 2)", "PARTITION BY (J 2)", "i=2 k=2", "all-gather + all-gather",
-         4 * 16 * 4 + 2 * (32 + 16) * 4),
+        # two parts lie at sites 0 and 2, which hand half of theirs to sites 1 and 3
+        ("PARTITION BY (i 2)", "", "i=4", "scatter", 2 * 16 * 4),
+        ("PARTITION BY (i 2, j 2)", "PARTITION BY (J 2)", "i=2 k=2",
+         "all-gather + scatter + all-gather", 4 * 16 * 4 + 2 * (32 + 16) * 4),
     ],
 )  # fmt: skip
 def test_a_declared_cut_is_where_a_tensor_lies(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.einsum import EinSum
-from einsql.optimizer.collectives import named
+from einsql.optimizer.collectives import collectives
 from einsql.optimizer.completion import Completion, Partial, completions
 from einsql.optimizer.layouts import (
     Cells,
@@ -18,10 +18,13 @@ from einsql.optimizer.layouts import (
     groups,
     here,
     lacking,
+    laid,
     made,
+    made_layout,
     needed,
+    read_layout,
 )
-from einsql.supersteps import Tiles, tuple_bytes, with_state
+from einsql.supersteps import COPIES, Collective, Tiles, tuple_bytes, with_state
 
 FOLLOWED = 256
 """Element-wise operations of so many cells may run wherever most of their data lies."""
@@ -53,8 +56,7 @@ class Fetch:
         pick: For each cell its tile.
         used: Versions it is taken from, by their numbers; none for a stored tensor.
         at_hand: As in `Exchange`.
-        collective: As in `Exchange`.
-        nbytes: As in `Exchange`.
+        collectives: As in `Exchange`.
         completes: As in `Exchange`.
     """
 
@@ -62,8 +64,7 @@ class Fetch:
     pick: np.ndarray
     used: tuple[int, ...]
     at_hand: np.ndarray
-    collective: str
-    nbytes: int
+    collectives: tuple[Collective, ...]
     completes: bool
 
 
@@ -113,14 +114,17 @@ def choose(
             break
     assert best is not None
     _, cells, closing = best
-    tiles = intern(made(node, cells))
+    tiles = intern(laid(made(node, cells), made_layout(node, cells)))
     members = groups(node, cells)
+    cut = [x for x, _ in cells.grid if x != COPIES and x not in node.keys]
+    along = tuple(map(cells.labels.index, cut))
+    width = tuple_bytes(with_state(node))
     return Choice(
         cells,
         {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
         _fetches(node, cells, sources, closing, intern),
         tiles,
-        None if members is None else Partial(tiles, members, tuple_bytes(with_state(node))),
+        None if members is None else Partial(tiles, members, width, along),
     )
 
 
@@ -183,21 +187,21 @@ def _fetches(
     fetches = []
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
         need, pick = distinct(needed(node, n, cells))
-        need = intern(need)
+        need = laid(need, read_layout(node, n, cells))
         known = versions[id(s)]
         if not known:
             at_hand = np.zeros((0, 2), np.int64)
-            fetches.append(Fetch(need, pick, (), at_hand, "none", 0, False))
+            fetches.append(Fetch(intern(need), pick, (), at_hand, (), False))
             continue
         elements, at_hand = lacking(need, known)
         used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
         held = at_hand[:, 0] >= 0
         at_hand[held, 0] = np.searchsorted(used, at_hand[held, 0])
-        nbytes = elements * tuple_bytes(o.source)
-        completes = s.partial is not None and nbytes > 0 and _same(need, s.partial.tiles)
-        name = named(need, known[used[0]], nbytes)
-        fetches.append(Fetch(need, pick, used, at_hand, name, nbytes, completes))
-        if nbytes:
+        completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
+        moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
+        need = intern(need)
+        fetches.append(Fetch(need, pick, used, at_hand, moves, completes))
+        if elements:
             known.append(need)
     return tuple(fetches)
 

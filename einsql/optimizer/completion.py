@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql import placements
+from einsql.optimizer.layouts import laid
+from einsql.placements import Entry, Layout
 from einsql.supersteps import Tiles, split
 
 
@@ -18,11 +21,13 @@ class Partial:
         members: (groups, members), the tiles that are merged into one; groups of one
             copy stand together.
         width: Bytes of a tuple with what merging needs.
+        along: Positions of the free labels along whose grid axes they are merged.
     """
 
     tiles: Tiles
     members: np.ndarray
     width: int
+    along: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +45,7 @@ def completions(partial: Partial) -> list[Completion]:
     members, held = partial.members, partial.tiles
     first = members[:, 0]
     tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
+    tiles = laid(tiles, _completed(held.layout, placements.Single()))
     remote = held.sites[members] != tiles.sites[:, None]
     nbytes = int((remote * tiles.volumes[:, None]).sum()) * partial.width
     ways = [Completion(tiles, members, "reduce", nbytes)]
@@ -58,7 +64,16 @@ def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
     pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
     boxes[:, axis] = np.concatenate(pieces)
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
+    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis)))
     parts = np.repeat(members, n, axis=0)
     remote = sites[parts] != spread.sites[:, None]
     nbytes = int((remote * spread.volumes[:, None]).sum()) * partial.width
     return Completion(spread, parts, "reduce-scatter", nbytes)
+
+
+def _completed(layout: Layout | None, entry: Entry) -> Layout | None:
+    """The layout with partial axes replaced."""
+    if layout is None:
+        return None
+    placed = (entry if isinstance(e, placements.Partial) else e for e in layout.placed)
+    return replace(layout, placed=tuple(placed))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from math import prod
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from einsql.einsum import Axis, EinSum
 from einsql.intervals import interval
+from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
 from einsql.supersteps import COPIES, Tiles, split
 
 ORDERS = 24
@@ -28,6 +29,7 @@ class Cells:
         boxes: (cells, labels, 2).
         sites: (cells,).
         copies: How many groups of sites run all cells.
+        among: How many sites there are.
     """
 
     labels: tuple[str, ...]
@@ -36,6 +38,7 @@ class Cells:
     boxes: np.ndarray
     sites: np.ndarray
     copies: int
+    among: int
 
 
 def numbered(cells: int, sites: int) -> np.ndarray:
@@ -71,7 +74,7 @@ def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Itera
                 coordinates[:, n] = at[x]
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
-        yield Cells(labels, grid, coordinates, boxes, where, copies)
+        yield Cells(labels, grid, coordinates, boxes, where, copies, sites)
 
 
 def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:
@@ -85,11 +88,16 @@ def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) 
     number = prod(parts)
     if number == 1:
         whole = np.array(keys, np.int64).reshape(1, -1, 2)
-        return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites)
+        everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
+        return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
     for n, at in enumerate(_coordinates(parts)):
         boxes[:, n] = split(*keys[n], parts[n])[at]
-    return Tiles(numbered(number, sites), boxes)
+    tiles = Tiles(numbered(number, sites), boxes)
+    if sites % number:
+        return tiles
+    mesh = Mesh((*(("", n) for n in parts), ("", sites // number)))
+    return laid(tiles, Layout(mesh, (*map(Shard, range(len(parts))), Single())))
 
 
 def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
@@ -103,6 +111,39 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
         else:
             boxes[:, axis] = reach(node, node.axis(label), cells.labels, cells.boxes)
     return Tiles(cells.sites, boxes)
+
+
+def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
+    """How the tiles of an operand lie that the cells read."""
+    labels = node.operands[operand].labels
+    return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else Replicate())
+
+
+def made_layout(node: EinSum, cells: Cells) -> Layout | None:
+    """How the tiles lie that the cells make."""
+
+    def entry(label: str) -> Entry:
+        if label == COPIES:
+            return Replicate()
+        return Shard(node.keys.index(label)) if label in node.keys else Partial()
+
+    return _layout(cells, entry)
+
+
+def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
+    """One entry for each axis of the grid; the sites between cells hold nothing."""
+    idle, rest = divmod(cells.among, len(cells.sites))
+    if rest or not idle:
+        return None
+    unused = [("", idle)] if idle > 1 else []
+    mesh = Mesh((*cells.grid, *unused))
+    return Layout(mesh, (*(entry(x) for x, _ in cells.grid), *(Single() for _ in unused)))
+
+
+def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
+    """The tiles with the layout that puts them there, if it does."""
+    fits = layout is not None and covers(layout, tiles.sites, tiles.boxes)
+    return replace(tiles, layout=layout if fits else None)
 
 
 def made(node: EinSum, cells: Cells) -> Tiles:

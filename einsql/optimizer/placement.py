@@ -8,8 +8,8 @@ alike and find their operands alike, as the layers of a network do, are placed o
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 
 from einsql.einsum import EinSum, Expr, Input, Node, relabel, walk
 from einsql.optimizer.choice import Choice, Fetch, Source, choose
@@ -18,6 +18,7 @@ from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.layouts import declared
 from einsql.supersteps import (
     COPIES,
+    Collective,
     Complete,
     Exchange,
     Load,
@@ -113,19 +114,27 @@ class _Placing:
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
                 self._complete(read[n], way)
+        labels = (a.label for a in node.axes if a.define is None)
+        names = dict(zip(choice.cells.labels, labels, strict=True)) | {COPIES: COPIES}
         operands = tuple(
-            self._fetch(o.source, r, fetch)
+            self._fetch(o.source, r, fetch, names)
             for o, r, fetch in zip(node.operands, read, choice.fetches, strict=True)
         )
-        self._local(node, choice, operands)
+        self._local(node, choice, operands, names)
 
     def _complete(self, relation: _Relation, way: Completion) -> None:
         (partial,) = relation.steps
-        step = Complete(partial, way.tiles, way.parts, way.collective, way.nbytes)
-        relation.steps = [self._add(step)]
+        local, waiting = self.steps[partial], relation.source.partial
+        assert isinstance(local, Local)
+        assert waiting is not None
+        along = tuple(local.labels[n] for n in waiting.along)
+        merge = Collective(way.collective, along, way.nbytes)
+        relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
         relation.source = Source((self._interned(way.tiles),))
 
-    def _fetch(self, node: Node, relation: _Relation, fetch: Fetch) -> int:
+    def _fetch(
+        self, node: Node, relation: _Relation, fetch: Fetch, names: Mapping[str, str]
+    ) -> int:
         """The step that holds the needed tiles; equal needs are met once."""
         known = relation.fetched.get(id(fetch.need))
         if known is not None:
@@ -135,18 +144,22 @@ class _Placing:
             step = self._add(Load(node, fetch.need))
         else:
             sources = tuple(relation.steps[v] for v in fetch.used)
-            moved = fetch.collective, fetch.nbytes, fetch.completes
-            step = self._add(Exchange(sources, fetch.at_hand, fetch.need, *moved))
-            if fetch.nbytes:
+            moves = tuple(
+                replace(c, along=tuple(names[x] for x in c.along if x)) for c in fetch.collectives
+            )
+            exchange = Exchange(sources, fetch.at_hand, fetch.need, moves, fetch.completes)
+            step = self._add(exchange)
+            if exchange.nbytes:
                 relation.source = Source((*relation.source.versions, fetch.need))
                 relation.steps.append(step)
         relation.fetched[id(fetch.need)] = step
         return step
 
-    def _local(self, node: EinSum, choice: Choice, operands: tuple[int, ...]) -> None:
+    def _local(
+        self, node: EinSum, choice: Choice, operands: tuple[int, ...], names: Mapping[str, str]
+    ) -> None:
         cells = choice.cells
-        labels = tuple(a.label for a in node.axes if a.define is None)
-        names = dict(zip(cells.labels, labels, strict=True)) | {COPIES: COPIES}
+        labels = tuple(names[x] for x in cells.labels)
         grid = tuple((names[x], parts) for x, parts in cells.grid)
         picks = tuple(f.pick for f in choice.fetches)
         reads = operands, picks, choice.tiles, choice.partial is not None
@@ -156,11 +169,14 @@ class _Placing:
         self.relations[id(node)] = _Relation(made, [step])
 
     def _interned(self, tiles: Tiles) -> Tiles:
-        key = (tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape, tiles.copies)
-        return self.tiles.setdefault(key, tiles)
+        layout = tiles.layout
+        known = None if layout is None else (layout.mesh.shape, layout.placed)
+        held = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
+        return self.tiles.setdefault((held, tiles.copies, known), tiles)
 
     def _partial(self, partial: Partial) -> Partial:
-        key = (id(partial.tiles), partial.members.tobytes(), partial.members.shape, partial.width)
+        merged = partial.members.tobytes(), partial.members.shape
+        key = (id(partial.tiles), merged, partial.width, partial.along)
         return self.partials.setdefault(key, partial)
 
 
