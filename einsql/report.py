@@ -8,6 +8,7 @@ from typing import Any
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.tra_cost import tra_costs
 from einsql.optimizer.work import flops
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
 
@@ -25,6 +26,7 @@ class Node:
         result: The placement of what the cells make.
         collectives: What happens between sites before and after it.
         nbytes: Bytes these send.
+        tra_cost: Floats they cost by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
     """
 
@@ -36,6 +38,7 @@ class Node:
     result: tuple[str, ...]
     collectives: tuple[Collective, ...]
     nbytes: int
+    tra_cost: float
     steps: tuple[int, ...]
     local: int
 
@@ -50,7 +53,8 @@ def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
     locals_ = [n for n, s in enumerate(placed.steps) if isinstance(s, Local)]
     after = _completions(placed)
     seen = {n for steps in after.values() for n in steps}
-    return [_node(c, placed, n, after, seen) for c, n in zip(cut.cuts, locals_, strict=True)]
+    costs = tra_costs(placed)
+    return [_node(c, placed, n, after, seen, costs) for c, n in zip(cut.cuts, locals_, strict=True)]
 
 
 def _completions(program: Program) -> dict[int, list[int]]:
@@ -67,7 +71,8 @@ def _completions(program: Program) -> dict[int, list[int]]:
 
 
 def _node(
-    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int]
+    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
+    costs: list[float],
 ) -> Node:  # fmt: skip
     local = program.steps[at]
     assert isinstance(local, Local)
@@ -94,6 +99,7 @@ def _node(
         tuple(_made(x, node) for x in labels),
         tuple(done),
         sum(s.nbytes for s in moving),
+        sum(costs[n] for n in steps),
         tuple(steps),
         at,
     )
@@ -133,7 +139,8 @@ def as_json(
 
     Returns:
         strategy, cost, sites, total, nodes and, with a measure, per_site. `floats` are
-        EinDecomp's, in elements; bytes are those sent between different sites.
+        EinDecomp's, in elements, and tra_cost is the TRA paper's count of them; bytes
+        are those sent between different sites.
     """
     found = nodes_of(cut, placed)
     report: dict[str, Any] = {
@@ -143,6 +150,7 @@ def as_json(
         "total": {
             "floats_moved": cut.floats,
             "bytes_sent": placed.bytes_sent,
+            "tra_cost": sum(n.tra_cost for n in found),
             "flops": sum(flops(n.node) for n in found),
         },
         "nodes": [_node_json(n, measure) for n in found],
@@ -185,6 +193,7 @@ def _node_json(n: Node, measure: SiteMeasure | None) -> dict[str, Any]:
             for c in n.collectives
         ],
         "bytes_sent": n.nbytes,
+        "tra_cost": n.tra_cost,
         "flops": flops(n.node),
     }
     if measure is not None:

@@ -186,3 +186,33 @@ def test_a_changed_declaration_is_a_new_plan() -> None:
 def test_too_many_declared_parts_are_refused() -> None:
     with pytest.raises(einsql.ProgrammingError, match="parts"):
         declared("PARTITION BY (i 1000, j 1000)", "")
+
+
+STEP = """
+WITH h AS (SELECT n, k, SUM(x.val * w.val) AS val FROM x JOIN w USING (d) GROUP BY n, k),
+g AS (SELECT d, k, SUM(x.val * h.val) AS val FROM x JOIN h USING (n) GROUP BY d, k)
+SELECT d, k, w.val - g.val AS val FROM w JOIN g USING (d, k)"""
+
+
+@pytest.mark.parametrize(
+    ("cuts", "cost", "collectives"),
+    [
+        # data parallel: s copies of the weights, and the gradients once (TRA slides: 6 W)
+        (["n=5", "n=5", "d=5"], 5 * 60 + 60, ["all-gather", "reduce-scatter", "none"]),
+        # by outputs: every site needs its columns of the weights, which lie by rows
+        (["k=6", "k=6", "k=6"], 60, ["all-to-all", "none", "none"]),
+        # gradients wanted everywhere: an all-reduce is s times the size
+        (["n=5", "n=5", "copies=5"], 5 * 60 + 5 * 60, ["all-gather", "all-reduce", "none"]),
+    ],
+)
+def test_the_tra_counts_floats_by_copies(
+    monkeypatch: pytest.MonkeyPatch, cuts: list[str], cost: float, collectives: list[str]
+) -> None:
+    con = einsql.connect()
+    con.register("x", integers(20, 10), dims=("n", "d"))
+    con.register("start", integers(10, 6), dims=("d", "k"))
+    con.execute("CREATE TENSOR w PARTITION BY (d 5) AS SELECT d, k, val FROM start")
+    sites = max(int(part.split("=")[1]) for part in cuts)
+    report = placed(monkeypatch, con, STEP, sites, cuts)
+    assert [n["collective"] for n in report["nodes"]] == collectives
+    assert report["total"]["tra_cost"] == sum(n["tra_cost"] for n in report["nodes"]) == cost
