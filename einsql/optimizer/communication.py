@@ -40,8 +40,8 @@ COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], str] = {
 }
 """What leads from one entry of a mesh axis to another."""
 
-GENERAL = "exchange"
-"""Every site is sent what it lacks (Alltoallv): what is left where no other name fits."""
+GENERAL = "all-to-all"
+"""Along several mesh axes: every site is sent what it lacks (Alltoallv), whatever that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def solve(
                 queue,
                 (
                     nbytes + sent,
-                    general + (name == GENERAL),
+                    general + (name == GENERAL and len(along) > 1),
                     length + 1,
                     next(order),
                     after,
@@ -177,8 +177,9 @@ def _moves(
         yield tuple(merged), after, "all-reduce"
     if not any(isinstance(placed[n], Partial) for n in changed):
         cut = {e for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
-        along = (n for n in range(len(placed)) if n in changed or placed[n] in cut)
-        yield tuple(along), target, GENERAL
+        along = tuple(n for n in range(len(placed)) if n in changed or placed[n] in cut)
+        if len(along) > 1:
+            yield along, target, GENERAL
 
 
 def _innermost(placed: Placement, at: int, *entries: Entry) -> bool:

@@ -20,11 +20,15 @@ def tra_costs(program: Program) -> list[float]:
     all-reduce goes on to make copies. What moves nothing costs nothing.
     """
     costs = [0.0] * len(program.steps)
+    sizes: dict[int, int] = {}  # by the identity of tiles, which repeated operations share
     for n, step in enumerate(program.steps):
         if isinstance(step, Complete):
             costs[n] = float(step.tiles.volumes[: step.tiles.once].sum() * _width(program, n))
         elif isinstance(step, Exchange) and step.nbytes:
-            costs[n] = float(_moved(step.tiles) * _width(program, n))
+            tiles = id(step.tiles)
+            if tiles not in sizes:
+                sizes[tiles] = _moved(step.tiles)
+            costs[n] = float(sizes[tiles] * _width(program, n))
             if step.completes:
                 costs[step.sources[0]] = 0.0
     return costs

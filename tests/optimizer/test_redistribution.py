@@ -66,7 +66,7 @@ def test_one_collective_along_one_mesh_axis(
         ((ROWS, ROWS), (ROWS, R), [("all-gather", "b", 280)]),
         ((ROWS, ROWS), (R, R), [("all-gather", "b", 280), ("all-gather", "a", 420)]),
         # swapping two cuts is no collective along one axis
-        ((ROWS, COLUMNS), (COLUMNS, ROWS), [("exchange", "ab", 100)]),
+        ((ROWS, COLUMNS), (COLUMNS, ROWS), [("all-to-all", "ab", 100)]),
         ((R, R), (ROWS, COLUMNS), [("slice", "a", 0), ("slice", "b", 0)]),
         ((P, ROWS), (P, R), [("all-gather", "b", 560)]),
     ],
