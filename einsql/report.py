@@ -95,8 +95,8 @@ def _node(
         cut,
         kind(node),
         local.grid,
-        tuple(tuple(_placed(x, o.labels) for x in labels) for o in node.operands),
-        tuple(_made(x, node) for x in labels),
+        tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
+        tuple(_made(x, local) for x in labels),
         tuple(done),
         sum(s.nbytes for s in moving),
         sum(costs[n] for n in steps),
@@ -105,14 +105,22 @@ def _node(
     )
 
 
-def _made(label: str, node: EinSum) -> str:
+def _made(label: str, local: Local) -> str:
     if label == COPIES:
-        return "Replicate"
+        return _copied(local)
+    node = local.node
     return f"Shard({label})" if label in node.keys else f"Partial({_reductions(node)})"
 
 
-def _placed(label: str, labels: tuple[str, ...]) -> str:
+def _placed(label: str, labels: tuple[str, ...], local: Local) -> str:
+    if label == COPIES:
+        return _copied(local)
     return f"Shard({label})" if label in labels else "Replicate"
+
+
+def _copied(local: Local) -> str:
+    """What repeated cells read and make: the same, or terms of a sum that a map keeps."""
+    return "Partial(SUM)" if local.partial and local.node.is_elementwise else "Replicate"
 
 
 def _reductions(node: EinSum) -> str:

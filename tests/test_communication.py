@@ -216,3 +216,23 @@ def test_the_tra_counts_floats_by_copies(
     report = placed(monkeypatch, con, STEP, sites, cuts)
     assert [n["collective"] for n in report["nodes"]] == collectives
     assert report["total"]["tra_cost"] == sum(n["tra_cost"] for n in report["nodes"]) == cost
+
+
+def test_a_sum_of_partial_results_is_completed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of attention's input: each projection contracts the heads."""
+    con = einsql.connect()
+    for name in ("dq", "dk", "dv"):
+        con.register(name, integers(6, 4, 3), dims=("s", "h", "d"))
+        con.register(f"w{name[1]}", integers(5, 4, 3), dims=("a", "h", "d"))
+    each = "{0} AS (SELECT s, a, SUM(x.val * w.val) AS val FROM d{0} x JOIN w{0} w USING (h, d) "
+    each += "GROUP BY s, a)"
+    gradient = f"""
+    WITH {", ".join(each.format(x) for x in "qkv")}
+    SELECT s, a, 0.5::FLOAT * (q.val + k.val) - v.val AS val
+    FROM q JOIN k USING (s, a) JOIN v USING (s, a)"""
+    report = placed(monkeypatch, con, gradient, 4, ["h=4", "h=4", "h=4", ""])
+    last = report["nodes"][-1]
+    assert last["placements"] == {
+        "grid": [["*", 4]], "operands": [["Partial(SUM)"]] * 3, "result": ["Partial(SUM)"],
+    }  # fmt: skip
+    assert moved(report) == [("none", 0)] * 3 + [("reduce", 3 * 6 * 5 * 4)]

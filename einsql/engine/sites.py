@@ -326,11 +326,11 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
 
 
 def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    assert o.reduction is not None
-    reduction = REDUCTIONS[o.reduction]
+    name = o.reduction or "sum"  # a map of partial values is linear
+    reduction = REDUCTIONS[name]
     if reduction.monoid is None:
         return _merged_pairs(o, parts)
-    if o.reduction == "sum" and o.dtype.is_float:
+    if name == "sum" and o.dtype.is_float:
         total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
         return np.asarray(total).astype(o.dtype.numpy)
     function = SCALARS[reduction.monoid]

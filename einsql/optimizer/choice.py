@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql import placements
 from einsql.einsum import EinSum
 from einsql.optimizer.collectives import collectives
 from einsql.optimizer.completion import Completion, Partial, completions
+from einsql.optimizer.late import partial_cells
 from einsql.optimizer.layouts import (
     Cells,
     distinct,
@@ -41,10 +43,12 @@ class Source:
         versions: Tiles that lie at sites, complete ones first; none while the relation
             is partial, and none of a stored tensor that lies wherever it is read.
         partial: The partial result, if it is not completed yet.
+        shared: True if there are other readers.
     """
 
     versions: tuple[Tiles, ...] = ()
     partial: Partial | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +58,8 @@ class Fetch:
     Attributes:
         need: The tiles that are read.
         pick: For each cell its tile.
-        used: Versions it is taken from, by their numbers; none for a stored tensor.
+        used: Versions it is taken from, by their numbers; none for a stored tensor, and
+            for partial tiles, which are read as they are.
         at_hand: As in `Exchange`.
         collectives: As in `Exchange`.
         completes: As in `Exchange`.
@@ -104,6 +109,10 @@ def choose(
         sources: What each operand reads; operands that read the same have the same object.
         intern: Makes equal tiles identical.
     """
+    waiting = [None if s.shared else s.partial for s in sources]
+    late = partial_cells(node, waiting, sites) if waiting else None
+    if late is not None:
+        return _still_partial(node, late, [p for p in waiting if p is not None], intern)
     ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
     best: tuple[int, Cells, dict[int, Completion]] | None = None
     for cells in _candidates(node, parts, copies, sites, sources, ways):
@@ -126,6 +135,19 @@ def choose(
         tiles,
         None if members is None else Partial(tiles, members, width, along),
     )
+
+
+def _still_partial(
+    node: EinSum, cells: Cells, waiting: Sequence[Partial], intern: Intern
+) -> Choice:
+    """The placement of a map on partial values, which makes partial values."""
+    each = np.arange(len(cells.sites))
+    at_hand = np.zeros((0, 2), np.int64)
+    fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
+    layout = made_layout(node, cells, copies=placements.Partial())
+    tiles = intern(laid(made(node, cells), layout))
+    width = tuple_bytes(node)
+    return Choice(cells, {}, fetches, tiles, Partial(tiles, waiting[0].members, width, (-1,)))
 
 
 def _candidates(

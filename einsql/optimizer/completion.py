@@ -21,7 +21,8 @@ class Partial:
         members: (groups, members), the tiles that are merged into one; groups of one
             copy stand together.
         width: Bytes of a tuple with what merging needs.
-        along: Positions of the free labels along whose grid axes they are merged.
+        along: Positions of the free labels along whose grid axes they are merged, -1 for
+            the axis of copies.
     """
 
     tiles: Tiles

@@ -14,6 +14,8 @@ from einsql.intervals import interval
 from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
 from einsql.supersteps import COPIES, Tiles, split
 
+REPLICATE = Replicate()
+
 ORDERS = 24
 """Orders of the labels that are tried for an operation."""
 
@@ -116,15 +118,15 @@ def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
 def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
     """How the tiles of an operand lie that the cells read."""
     labels = node.operands[operand].labels
-    return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else Replicate())
+    return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else REPLICATE)
 
 
-def made_layout(node: EinSum, cells: Cells) -> Layout | None:
-    """How the tiles lie that the cells make."""
+def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
+    """How the tiles lie that the cells make; `copies` is what repeated cells make."""
 
     def entry(label: str) -> Entry:
         if label == COPIES:
-            return Replicate()
+            return copies
         return Shard(node.keys.index(label)) if label in node.keys else Partial()
 
     return _layout(cells, entry)

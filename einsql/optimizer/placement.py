@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from einsql.einsum import EinSum, Expr, Input, Node, relabel, walk
+from einsql.einsum import EinSum, Expr, Input, Node, consumers, relabel, walk
 from einsql.optimizer.choice import Choice, Fetch, Source, choose
 from einsql.optimizer.completion import Completion, Partial, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.late import is_linear
 from einsql.optimizer.layouts import declared
 from einsql.supersteps import (
     COPIES,
@@ -64,6 +65,7 @@ class _Placing:
         self.sites = cut.sites
         nodes = [n for n in walk(root) if isinstance(n, EinSum)]
         self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
+        self.readers = consumers(root)
         self.steps: list[Step] = []
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
@@ -77,7 +79,8 @@ class _Placing:
                 self._input(node)
             else:
                 self._operation(node)
-        return Program(self.sites, tuple(self.steps), self._result())
+        result = self._result()
+        return Program(self.sites, tuple(self.steps), result)
 
     def _result(self) -> int:
         relation = self.relations[id(self.root)]
@@ -127,7 +130,7 @@ class _Placing:
         local, waiting = self.steps[partial], relation.source.partial
         assert isinstance(local, Local)
         assert waiting is not None
-        along = tuple(local.labels[n] for n in waiting.along)
+        along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
         merge = Collective(way.collective, along, way.nbytes)
         relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
         relation.source = Source((self._interned(way.tiles),))
@@ -139,6 +142,8 @@ class _Placing:
         known = relation.fetched.get(id(fetch.need))
         if known is not None:
             return known
+        if relation.source.partial is not None:  # read as it is, and completed later
+            return relation.steps[0]
         if not fetch.used:
             assert isinstance(node, Input)
             step = self._add(Load(node, fetch.need))
@@ -165,7 +170,11 @@ class _Placing:
         reads = operands, picks, choice.tiles, choice.partial is not None
         step = self._add(Local(node, labels, grid, cells.sites, cells.boxes, *reads))
         partial = choice.partial
-        made = Source((choice.tiles,)) if partial is None else Source((), self._partial(partial))
+        shared = self.readers[id(node)] > 1
+        if partial is None:
+            made = Source((choice.tiles,), None, shared)
+        else:
+            made = Source((), self._partial(partial), shared)
         self.relations[id(node)] = _Relation(made, [step])
 
     def _interned(self, tiles: Tiles) -> Tiles:
@@ -190,6 +199,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         tuple(cut.parts[a.label] for a in node.axes if a.define is None),
         cut.copies,
         node.is_elementwise,
+        is_linear(node),
         tuple_bytes(with_state(node)),
         tuple(
             (
@@ -198,6 +208,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
                 first.setdefault(id(r), n),
                 tuple(map(id, r.source.versions)),
                 id(r.source.partial),
+                r.source.shared,
             )
             for n, (o, r) in enumerate(zip(node.operands, read, strict=True))
         ),
