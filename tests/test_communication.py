@@ -236,3 +236,137 @@ def test_a_sum_of_partial_results_is_completed_once(monkeypatch: pytest.MonkeyPa
         "grid": [["*", 4]], "operands": [["Partial(SUM)"]] * 3, "result": ["Partial(SUM)"],
     }  # fmt: skip
     assert moved(report) == [("none", 0)] * 3 + [("reduce", 3 * 6 * 5 * 4)]
+
+
+@pytest.mark.parametrize(
+    ("sites", "cut", "operands", "result", "traffic"),
+    [
+        (1, "", [[], []], [], ("none", 0)),
+        (8, "i=8", [["Shard(i)"], ["Replicate"]], ["Shard(i)"], ("none", 0)),
+        # (1, n, 1) of the thesis: a by columns, b by rows, the result a sum over all sites
+        (8, "j=8", [["Shard(j)"], ["Shard(j)"]], ["Partial(SUM)"], ("reduce", 7 * 64 * 4)),
+        (8, "i=2 j=2 k=2",
+         [["Shard(i)", "Shard(j)", "Replicate"], ["Replicate", "Shard(j)", "Shard(k)"]],
+         ["Shard(i)", "Partial(SUM)", "Shard(k)"], ("reduce", 64 * 4)),
+        # more parts than columns: the last sites have nothing to do
+        (11, "j=11", [["Shard(j)"], ["Shard(j)"]], ["Partial(SUM)"], ("reduce", 10 * 64 * 4)),
+    ],
+)  # fmt: skip
+def test_a_product_cut_over_its_iteration_space(
+    monkeypatch: pytest.MonkeyPatch, sites: int, cut: str, operands: list[list[str]],
+    result: list[str], traffic: tuple[str, int],
+) -> None:  # fmt: skip
+    report = placed(monkeypatch, declared("", ""), PRODUCT, max(2, sites), [cut, ""])
+    node = report["nodes"][0]
+    assert node["placements"]["operands"] == operands
+    assert node["placements"]["result"] == result
+    assert (node["collective"], node["bytes_sent"]) == traffic
+
+
+ATTENTION = """
+WITH q AS (SELECT s, h, d, SUM(x.val * w.val) AS val FROM x JOIN wq w USING (a) GROUP BY s, h, d),
+k AS (SELECT s AS t, h, d, SUM(x.val * w.val) AS val FROM x JOIN wk w USING (a) GROUP BY s, h, d),
+v AS (SELECT s AS t, h, d, SUM(x.val * w.val) AS val FROM x JOIN wv w USING (a) GROUP BY s, h, d),
+c AS (SELECT h, s, t, SUM(q.val * k.val) / 4 AS val FROM q JOIN k USING (h, d) GROUP BY h, s, t),
+e AS (SELECT h, s, t, EXP(val - MAX(val) OVER (PARTITION BY h, s)) AS val FROM c),
+p AS (SELECT h, s, t, val / SUM(val) OVER (PARTITION BY h, s) AS val FROM e),
+o AS (SELECT s, h, d, SUM(p.val * v.val) AS val FROM p JOIN v USING (h, t) GROUP BY s, h, d),
+y AS (SELECT s, a, SUM(o.val * w.val) AS val FROM o JOIN wo w USING (h, d) GROUP BY s, a)
+SELECT s, a, x.val + y.val AS val FROM x JOIN y USING (s, a)"""
+
+
+def attention() -> einsql.Connection:
+    con = einsql.connect()
+    con.register("x", integers(6, 5) / 8, dims=("s", "a"))
+    for name in ("wq", "wk", "wv", "wo"):
+        con.register(name, integers(5, 4, 3) / 8, dims=("a", "h", "d"))
+    return con
+
+
+def test_attention_by_heads_takes_one_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_heads(cut: Cut) -> str:
+        return "h=4" if "h" in cut.parts else "copies=4"
+
+    report = placed(monkeypatch, attention(), ATTENTION, 4, by_heads)
+    traffic = [t for t in moved(report) if t[1]]
+    assert traffic == [("all-reduce", 2 * 3 * 6 * 5 * 4)]
+    *_, projection, last = report["nodes"]
+    assert projection["placements"]["result"] == ["Partial(SUM)"]
+    assert last["placements"]["result"] == ["Replicate"]
+    (reduced,) = projection["collectives"]
+    assert reduced == {"collective": "all-reduce", "along": ["h"], "bytes_sent": 2 * 3 * 6 * 5 * 4}
+
+
+def test_a_sequence_parallel_mlp_gathers_and_scatters(monkeypatch: pytest.MonkeyPatch) -> None:
+    con = mlp()
+    con.execute("CREATE TENSOR xs PARTITION BY (b 3) AS SELECT b, a, val FROM x")
+    sql = MLP.replace("FROM x JOIN", "FROM xs x JOIN")
+    report = placed(monkeypatch, con, sql, 3, ["f=3", "f=3", "f=3", "b=3"])
+    assert moved(report) == [
+        ("all-gather", 2 * 6 * 5 * 4), ("none", 0), ("reduce-scatter", 2 * 6 * 7 * 4), ("none", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "batch", "traffic"),
+    [
+        # FSDP x TP: weights cut over both mesh axes, gathered along the batch's
+        ("(a 2, f 2)", "", [("all-gather", ["b"], 4 * 2 * 4 * 4)]),
+        # one tensor axis over both mesh axes: the inner half is gathered
+        ("(f 4)", "", [("all-gather", ["b"], 4 * 4 * 2 * 4)]),
+        ("(f 2)", "", [("broadcast", ["b"], 2 * 4 * 4 * 4)]),
+        ("()", "PARTITION BY (b 2)", [("broadcast", ["f"], 2 * 3 * 4 * 4)]),
+    ],
+)
+def test_two_mesh_axes(
+    monkeypatch: pytest.MonkeyPatch, weights: str, batch: str,
+    traffic: list[tuple[str, list[str], int]],
+) -> None:  # fmt: skip
+    con = einsql.connect()
+    con.register("x0", integers(6, 4), dims=("b", "a"))
+    con.register("w0", integers(4, 8), dims=("a", "f"))
+    con.execute(f"CREATE TENSOR x {batch} AS SELECT b, a, val FROM x0")
+    con.execute(f"CREATE TENSOR w PARTITION BY {weights} AS SELECT a, f, val FROM w0")
+    sql = "SELECT b, f, SUM(x.val * w.val) AS val FROM x JOIN w USING (a) GROUP BY b, f"
+    report = placed(monkeypatch, con, sql, 4, ["b=2 f=2", "b=2 f=2"])
+    found = [
+        (c["collective"], c["along"], c["bytes_sent"])
+        for c in report["nodes"][0]["collectives"]
+        if c["bytes_sent"]
+    ]
+    assert found == traffic
+
+
+def test_a_work_axis_is_cut_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Monte-Carlo: the samples are no data; each site makes its own."""
+    sql = "SELECT SUM((i * 7919) % 1000) AS s FROM range(1001) r(i)"
+    report = placed(monkeypatch, einsql.connect(), sql, 7, lambda c: "i=7" if c.parts else "")
+    first = report["nodes"][0]
+    assert first["placements"] == {"grid": [["i", 7]], "operands": [], "result": ["Partial(SUM)"]}
+    assert report["total"]["bytes_sent"] == first["bytes_sent"] > 0
+    assert first["collective"] == "reduce"
+
+
+def test_a_softmax_cut_along_its_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two all-reduces of one number per row: the maximum and the denominator."""
+    con = einsql.connect()
+    con.register("x", integers(6, 8) / 8, dims=("i", "j"))
+    sql = QUERIES[2]
+
+    def cut(c: Cut) -> str:
+        return "j=4" if "j" in c.parts else "copies=4"
+
+    report = placed(monkeypatch, con, sql, 4, cut)
+    traffic = [t for t in moved(report) if t[1]]
+    assert traffic == [("all-reduce", 2 * 3 * 6 * 4)] * 2
+
+
+def test_windows_over_sites_exchange_their_margins(monkeypatch: pytest.MonkeyPatch) -> None:
+    con = einsql.connect()
+    con.register("x0", integers(12), dims=("i",))
+    con.execute("CREATE TENSOR x PARTITION BY (i 3) AS SELECT i, val FROM x0")
+    sql = """SELECT o, SUM(x.val * (w + 1)) AS v FROM range(12) o(o), range(3) w(w), x
+    WHERE x.i = o + w - 1 GROUP BY o"""
+    report = placed(monkeypatch, con, sql, 3, lambda c: "o=3")
+    # four windows a site, each of them one cell to either side: two margins, both ways
+    assert [t for t in moved(report) if t[1]] == [("halo", 2 * 2 * 4)]
