@@ -84,8 +84,14 @@ def show(con: Connection, statement: Show) -> Table:
         return ("name", "value"), [(n, setting_text(con.settings, n)) for n in SETTINGS]
     if statement.what == "tensors":
         tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
-        return ("name", "keys", "values", "bytes"), [
-            (t.name, key_text(t.relation.schema), value_text(t.relation.schema), t.relation.nbytes)
+        return ("name", "keys", "values", "bytes", "partition"), [
+            (
+                t.name,
+                key_text(t.relation.schema),
+                value_text(t.relation.schema),
+                t.relation.nbytes,
+                partition_text(t),
+            )
             for t in sorted(tensors, key=lambda t: t.name)
         ]
     binder = con.query_binder()
@@ -108,6 +114,15 @@ def key_text(schema: Schema) -> str:
 def value_text(schema: Schema) -> str:
     """Values as `val FLOAT`."""
     return ", ".join(f"{f.name} {f.dtype.value}" for f in schema.values)
+
+
+def partition_text(tensor: Tensor) -> str:
+    """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
+    if tensor.partition is None:
+        return ""
+    parts = zip(tensor.relation.schema.keys, tensor.partition, strict=True)
+    cut = ", ".join(f"{k.name} {n}" for k, n in parts if n > 1)
+    return cut or "()"
 
 
 def _range_text(key: Key) -> str:

@@ -118,7 +118,9 @@ class BinderCatalog:
         """A stored tensor, a registered array or an array in the caller's scope."""
         stored = self.store.get(name)
         if isinstance(stored, Tensor):
-            return self._relation(stored.name, "tensor", stored.relation, stored.columns)
+            return self._relation(
+                stored.name, "tensor", stored.relation, stored.columns, stored.partition
+            )
         if stored is not None:
             return None
         array = self.in_scope(name)
@@ -137,10 +139,13 @@ class BinderCatalog:
         held = array_relation(files.read(path))
         return self._relation(path, "file", held, _columns(held))
 
-    def _relation(self, name: str, kind: str, held: Stored, columns: tuple[str, ...]) -> Relation:
+    def _relation(
+        self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
+        parts: tuple[int, ...] | None = None,
+    ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
-            self.inputs[low] = Input(low, held.schema)
+            self.inputs[low] = Input(low, held.schema, parts)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns))
         node = self.inputs[low]

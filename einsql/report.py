@@ -8,8 +8,9 @@ from typing import Any
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.tra_cost import tra_costs
 from einsql.optimizer.work import flops
-from einsql.supersteps import Complete, Exchange, Local, Program
+from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Node:
         result: The placement of what the cells make.
         collectives: What happens between sites before and after it.
         nbytes: Bytes these send.
+        tra_cost: Floats they cost by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
     """
 
@@ -34,48 +36,91 @@ class Node:
     grid: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
-    collectives: tuple[str, ...]
+    collectives: tuple[Collective, ...]
     nbytes: int
+    tra_cost: float
     steps: tuple[int, ...]
     local: int
+
+    @property
+    def collective(self) -> str:
+        """The names of what sends bytes."""
+        return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
 def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
     """The operations of a plan, producers first."""
-    seen: set[int] = set()
     locals_ = [n for n, s in enumerate(placed.steps) if isinstance(s, Local)]
-    return [_node(c, placed, n, seen) for c, n in zip(cut.cuts, locals_, strict=True)]
+    after = _completions(placed)
+    seen = {n for steps in after.values() for n in steps}
+    costs = tra_costs(placed)
+    return [_node(c, placed, n, after, seen, costs) for c, n in zip(cut.cuts, locals_, strict=True)]
 
 
-def _node(cut: Cut, program: Program, at: int, seen: set[int]) -> Node:
+def _completions(program: Program) -> dict[int, list[int]]:
+    """For each operation the steps that complete it: a merge, and what ends an all-reduce."""
+    after: dict[int, list[int]] = {}
+    merged: dict[int, int] = {}
+    for n, s in enumerate(program.steps):
+        if isinstance(s, Complete):
+            merged[n] = s.source
+            after[s.source] = [n]
+        elif isinstance(s, Exchange) and s.completes:
+            after[merged[s.sources[0]]].append(n)
+    return after
+
+
+def _node(
+    cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
+    costs: list[float],
+) -> Node:  # fmt: skip
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
-    steps = []
-    for n in dict.fromkeys(local.operands):
-        if n not in seen:
-            seen.add(n)
-            steps.append(n)
-    steps.append(at)
-    steps += [n for n, s in enumerate(program.steps) if isinstance(s, Complete) and s.source == at]
+    before = [n for n in dict.fromkeys(local.operands) if n not in seen]
+    seen.update(before)
+    completing = after.get(at, [])
+    steps = [*before, at, *completing]
     moving = [s for s in (program.steps[n] for n in steps) if isinstance(s, Exchange | Complete)]
+    done = [c for s in moving for c in s.collectives]
+    if len(completing) == 2:
+        merge = program.steps[completing[0]]
+        assert isinstance(merge, Complete)
+        ends = sum(s.nbytes for s in moving[-2:])
+        done = [c for s in moving[:-2] for c in s.collectives]
+        done.append(Collective("all-reduce", merge.collectives[0].along, ends))
     labels = [label for label, _ in local.grid]
     return Node(
         node,
         cut,
         kind(node),
         local.grid,
-        tuple(tuple(_placed(x, o.labels) for x in labels) for o in node.operands),
-        tuple(f"Shard({x})" if x in node.keys else f"Partial({_reductions(node)})" for x in labels),
-        tuple(s.collective for s in moving if s.collective not in ("none", "slice")),
+        tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
+        tuple(_made(x, local) for x in labels),
+        tuple(done),
         sum(s.nbytes for s in moving),
+        sum(costs[n] for n in steps),
         tuple(steps),
         at,
     )
 
 
-def _placed(label: str, labels: tuple[str, ...]) -> str:
+def _made(label: str, local: Local) -> str:
+    if label == COPIES:
+        return _copied(local)
+    node = local.node
+    return f"Shard({label})" if label in node.keys else f"Partial({_reductions(node)})"
+
+
+def _placed(label: str, labels: tuple[str, ...], local: Local) -> str:
+    if label == COPIES:
+        return _copied(local)
     return f"Shard({label})" if label in labels else "Replicate"
+
+
+def _copied(local: Local) -> str:
+    """What repeated cells read and make: the same, or terms of a sum that a map keeps."""
+    return "Partial(SUM)" if local.partial and local.node.is_elementwise else "Replicate"
 
 
 def _reductions(node: EinSum) -> str:
@@ -102,7 +147,8 @@ def as_json(
 
     Returns:
         strategy, cost, sites, total, nodes and, with a measure, per_site. `floats` are
-        EinDecomp's, in elements; bytes are those sent between different sites.
+        EinDecomp's, in elements, and tra_cost is the TRA paper's count of them; bytes
+        are those sent between different sites.
     """
     found = nodes_of(cut, placed)
     report: dict[str, Any] = {
@@ -112,6 +158,7 @@ def as_json(
         "total": {
             "floats_moved": cut.floats,
             "bytes_sent": placed.bytes_sent,
+            "tra_cost": sum(n.tra_cost for n in found),
             "flops": sum(flops(n.node) for n in found),
         },
         "nodes": [_node_json(n, measure) for n in found],
@@ -148,8 +195,13 @@ def _node_json(n: Node, measure: SiteMeasure | None) -> dict[str, Any]:
             "aggregate": n.cut.aggregate,
             "repartition": n.cut.repartition,
         },
-        "collective": " + ".join(n.collectives) or "none",
+        "collective": n.collective,
+        "collectives": [
+            {"collective": c.name, "along": list(c.along), "bytes_sent": c.nbytes}
+            for c in n.collectives
+        ],
         "bytes_sent": n.nbytes,
+        "tra_cost": n.tra_cost,
         "flops": flops(n.node),
     }
     if measure is not None:
@@ -184,7 +236,7 @@ def as_text(cut: Decomposition, placed: Program, measure: SiteMeasure | None) ->
         grid = " ".join(f"{x}:{parts}" for x, parts in n.grid) or "whole"
         operands = ", ".join(_short(o) for o in n.operands)
         text = f"{n.cut.name}  {n.op}  [{grid}]  {operands} -> {_short(n.result)}"
-        text += f"  {' + '.join(n.collectives) or 'none'}"
+        text += f"  {n.collective}"
         text += f"  {n.cut.floats:,.0f} floats  {n.nbytes:,} bytes"
         if measure is not None:
             steps = [measure.steps[s] for s in n.steps]

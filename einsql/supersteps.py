@@ -14,7 +14,11 @@ import numpy as np
 
 from einsql.algebra import REDUCTIONS
 from einsql.einsum import TRUE, EinSum, Input, Output
+from einsql.placements import Layout
 from einsql.schema import DType
+
+COPIES = "*"
+"""The axis of a site grid along which every cell is run again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +28,20 @@ class Tiles:
     Attributes:
         sites: int64 (tiles,), the site that holds each tile.
         boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
+        copies: How often the relation is there. The first tiles/copies tiles are one
+            copy, the next ones the same boxes at other sites, and so on.
+        layout: The placement that puts these tiles there, if one does.
     """
 
     sites: np.ndarray
     boxes: np.ndarray
+    copies: int = 1
+    layout: Layout | None = None
+
+    @property
+    def once(self) -> int:
+        """How many tiles one copy has."""
+        return len(self.sites) // self.copies
 
     @property
     def volumes(self) -> np.ndarray:
@@ -36,13 +50,28 @@ class Tiles:
         return np.asarray(extents.prod(axis=1))
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What sites do together to move tiles.
+
+    Attributes:
+        name: As in MPI: "all-gather", "reduce-scatter", …; "slice" sends nothing.
+        along: The axes of the site grid along which they speak.
+        nbytes: Bytes that cross sites.
+    """
+
+    name: str
+    along: tuple[str, ...]
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """Tiles of a stored tensor, which every site can read where it lies.
+    """Tiles of a stored tensor, read from storage at no cost.
 
     Attributes:
         source: The stored tensor.
-        tiles: What the readers need.
+        tiles: Where it lies if its cut is declared, else what its reader needs.
     """
 
     source: Input
@@ -53,17 +82,31 @@ class Load:
 class Exchange:
     """Brings tiles of a relation to the sites that need them.
 
+    A needed tile is cut from one that its site has at hand, or put together from the
+    tiles of the first source: each share is taken from the site itself if it has a copy
+    of it, else from one copy.
+
     Attributes:
-        source: The step whose tiles, disjoint and complete, are there.
+        sources: Steps that hold versions of the relation. The tiles of the first are
+            complete, and disjoint but for copies, if anything has to be put together.
+        at_hand: int64 (tiles, 2), the source (its place in `sources`) and the tile each
+            needed tile is cut from at its site; -1 where it is put together.
         tiles: What is needed, and where.
-        collective: The name of what happens.
-        nbytes: Bytes that cross sites.
+        collectives: What happens, one after another; nothing if all is at hand.
+        completes: True if the source is a completion and every site that contributed to
+            it gets the result here: together they are one all-reduce.
     """
 
-    source: int
+    sources: tuple[int, ...]
+    at_hand: np.ndarray
     tiles: Tiles
-    collective: str
-    nbytes: int
+    collectives: tuple[Collective, ...]
+    completes: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross sites."""
+        return sum(c.nbytes for c in self.collectives)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,13 +116,14 @@ class Local:
     Attributes:
         node: The operation over the whole domain.
         labels: The free labels, in the order of `cells`.
-        grid: The labels that are cut with their parts; cells are numbered by their
-            coordinates in this grid, the last label fastest.
+        grid: The labels that are cut with their parts, COPIES among them; sites are
+            numbered by the coordinates of their cells in this grid, the last fastest.
         sites: int64 (cells,), where each cell runs.
         cells: int64 (cells, labels, 2), the part of the domain of each cell.
         operands: For each operand the step that holds its tiles.
         picks: For each operand int64 (cells,), the tile that each cell reads.
         tiles: What comes out, one tile per cell; partial if labels are reduced and cut.
+            Cells that are there in several copies give that many copies.
         partial: True if tiles of several cells have to be merged.
     """
 
@@ -102,15 +146,18 @@ class Complete:
         source: The local step.
         tiles: What comes out; disjoint and complete.
         parts: int64 (tiles, n), the cells that contribute to each tile.
-        collective: "reduce" to one site of each group, or "reduce-scatter" over it.
-        nbytes: Bytes that cross sites.
+        collectives: A "reduce" to one site of each group, or a "reduce-scatter" over it.
     """
 
     source: int
     tiles: Tiles
     parts: np.ndarray
-    collective: str
-    nbytes: int
+    collectives: tuple[Collective, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross sites."""
+        return sum(c.nbytes for c in self.collectives)
 
 
 Step = Load | Exchange | Local | Complete

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
 from einsql.errors import IntegrityError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, Field, Key, Schema, valid
+from einsql.settings import MOST_SITES
 from einsql.sql.syntax import CreateTensor
 from einsql.sql.typed import convert
 
@@ -43,17 +45,31 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _stored(con, statement.name, result)
     else:
         made = _declared(con, statement)
-    keys = [k.name for k in made.relation.schema.keys]
-    for key, _ in statement.partition:
-        if key.lower() not in {k.lower() for k in keys}:
-            raise ProgrammingError(
-                f'PARTITION BY finds no key "{key}"', hint=suggest(key, keys, "keys")
-            )
-    con.store.put(replace(made, partition=statement.partition))
+    con.store.put(replace(made, partition=_parts(statement.partition, made.relation.schema)))
     present = made.relation.present
     if present is None:
         return made.relation.schema.size
     return 0 if statement.query is None else int(np.count_nonzero(present))
+
+
+def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tuple[int, ...] | None:
+    """How many parts each key is cut into; a key that is not named stays whole."""
+    if partition is None:
+        return None
+    keys = [k.name for k in schema.keys]
+    parts = {k.lower(): 1 for k in keys}
+    for key, number in partition:
+        if key.lower() not in parts:
+            raise ProgrammingError(
+                f'PARTITION BY finds no key "{key}"', hint=suggest(key, keys, "keys")
+            )
+        parts[key.lower()] = number
+    if prod(parts.values()) > MOST_SITES:
+        raise ProgrammingError(
+            f"PARTITION BY makes {prod(parts.values()):,} parts",
+            hint=f"There are never more than {MOST_SITES:,} sites.",
+        )
+    return tuple(parts.values())
 
 
 def _declared(con: Connection, statement: CreateTensor) -> Tensor:

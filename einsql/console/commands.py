@@ -83,8 +83,9 @@ def _definition(shell: Shell, name: str) -> str:
     stored = shell.connection.store.get(name)
     options = ""
     if isinstance(stored, Tensor):
-        if stored.partition:
-            parts = ", ".join(f"{_quoted(key)} {count}" for key, count in stored.partition)
+        if stored.partition is not None:
+            cut = zip(stored.relation.schema.keys, stored.partition, strict=True)
+            parts = ", ".join(f"{_quoted(k.name)} {count}" for k, count in cut if count > 1)
             options += f" PARTITION BY ({parts})"
         if stored.default is not None:
             options += f" DEFAULT {format_value(stored.default, '', '')}"

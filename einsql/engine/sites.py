@@ -101,7 +101,7 @@ class SiteProgram:
             if isinstance(step, Load):
                 held[n] = self._load(step, inputs[step.source.name], transport)
             elif isinstance(step, Exchange):
-                held[n] = self._exchange(step, held[step.source], transport)
+                held[n] = self._exchange(step, held, transport)
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure.seconds)
             else:
@@ -125,32 +125,33 @@ class SiteProgram:
             for n in _owned(step.tiles, transport)
         }
 
-    def _exchange(self, step: Exchange, held: Held, transport: Transport) -> Held:
-        """Sends each owned tile's share of every needed tile."""
-        source = self.program.steps[step.source]
-        assert not isinstance(source, Load)
-        have, need = source.tiles, step.tiles
-        parcels = []
-        for n, fields in held.items():
-            for m in _meeting(have.boxes[n], need.boxes):
-                box = _common(have.boxes[n], need.boxes[m])
-                part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
-                parcels.append(Parcel(int(have.sites[n]), int(need.sites[m]), int(m), box, part))
+    def _exchange(self, step: Exchange, held: dict[int, Held], transport: Transport) -> Held:
+        """Cuts what is at hand, and sends each owned tile's share of every other tile."""
+        steps, need = self.program.steps, step.tiles
         whole: Held = {n: {} for n in _owned(need, transport)}
+        for n, fields in whole.items():
+            source, tile = (int(k) for k in step.at_hand[n])
+            if source >= 0:
+                at = step.sources[source]
+                cut = _slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
+                fields.update({k: a[cut] for k, a in held[at][tile].items()})
+        gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
+        base = step.sources[0]
+        parcels = _shares(steps[base].tiles, need, gathered, held[base], self.program.sites)
         for p in transport.exchange(parcels):
             _paste(whole[p.tile], p, need.boxes[p.tile])
         for n, fields in whole.items():
             if not fields:  # a tile without elements meets no other
-                fields.update(self._nothing(step.source, need.boxes[n]))
+                fields.update(self._nothing(base, need.boxes[n]))
         return whole
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         made = self.program.steps[step]
-        while not isinstance(made, Local):
-            assert isinstance(made, Complete)
-            made = self.program.steps[made.source]
+        while not isinstance(made, Local | Load):
+            made = self.program.steps[_sources(made)[0]]
+        schema = made.node.schema if isinstance(made, Local) else made.source.schema
         shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
-        return {f.name: np.empty(shape, f.dtype.numpy) for f in made.node.schema.fields}
+        return {f.name: np.empty(shape, f.dtype.numpy) for f in schema.fields}
 
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
@@ -161,7 +162,7 @@ class SiteProgram:
         for n in _owned(step.tiles, transport):
             start = time.perf_counter()
             tiles = [int(pick[n]) for pick in step.picks]
-            boxes = [_tiles(self.program.steps[s]).boxes[t]
+            boxes = [self.program.steps[s].tiles.boxes[t]
                      for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
             operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
             runner = self._runner(number, node, step, n, boxes)
@@ -200,23 +201,42 @@ class SiteProgram:
         return {n: merged(local.node, parts) for n, parts in arrived.items()}
 
     def _assembled(self, held: Held) -> Fields:
-        tiles = _tiles(self.program.steps[self.program.root])
+        """The result from one copy of its tiles."""
+        tiles = self.program.steps[self.program.root].tiles
         keys = self.schema.keys
         whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
         fields: dict[str, np.ndarray] = {}
         for n, part in held.items():
-            _paste(fields, Parcel(0, 0, n, tiles.boxes[n], part), whole)
+            if n < tiles.once:
+                _paste(fields, Parcel(0, 0, n, tiles.boxes[n], part), whole)
         return fields
 
 
 def _sources(step: Load | Exchange | Local | Complete) -> tuple[int, ...]:
     if isinstance(step, Local):
         return step.operands
+    if isinstance(step, Exchange):
+        return step.sources
     return () if isinstance(step, Load) else (step.source,)
 
 
-def _tiles(step: Load | Exchange | Local | Complete) -> Tiles:
-    return step.tiles
+def _shares(
+    have: Tiles, need: Tiles, gathered: np.ndarray, held: Held, sites: int
+) -> list[Parcel]:  # fmt: skip
+    """The parcels that leave owned tiles for tiles that have to be put together."""
+    parcels = []
+    for n, fields in held.items():
+        copy, tile = divmod(n, have.once)
+        holders = have.sites[tile :: have.once]
+        for m in gathered[_meeting(have.boxes[n], need.boxes[gathered])]:
+            target = int(need.sites[m])
+            own = np.flatnonzero(holders == target)
+            # Each group of sites serves its own; who has a copy asks nobody.
+            if copy == (own[0] if len(own) else target * have.copies // sites):
+                box = _common(have.boxes[n], need.boxes[m])
+                part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
+                parcels.append(Parcel(int(have.sites[n]), target, int(m), box, part))
+    return parcels
 
 
 def _owned(tiles: Tiles, transport: Transport) -> list[int]:
@@ -306,11 +326,11 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
 
 
 def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    assert o.reduction is not None
-    reduction = REDUCTIONS[o.reduction]
+    name = o.reduction or "sum"  # a map of partial values is linear
+    reduction = REDUCTIONS[name]
     if reduction.monoid is None:
         return _merged_pairs(o, parts)
-    if o.reduction == "sum" and o.dtype.is_float:
+    if name == "sum" and o.dtype.is_float:
         total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
         return np.asarray(total).astype(o.dtype.numpy)
     function = SCALARS[reduction.monoid]

@@ -20,7 +20,8 @@ class Tensor:
 
     Attributes:
         columns: Column names in declared order; keys and values of the relation.
-        partition: Declared parts per key.
+        partition: Into how many parts each key is cut over the sites, all 1 for a copy at
+            every site; None if nothing is declared.
         default: The value of keys that were never set, or None.
         borrowed: True for a registered array, which its owner may change at any time.
     """
@@ -28,7 +29,7 @@ class Tensor:
     name: str
     relation: Relation
     columns: tuple[str, ...]
-    partition: tuple[tuple[str, int], ...] = ()
+    partition: tuple[int, ...] | None = None
     default: Any = None
     borrowed: bool = False
 
@@ -67,6 +68,7 @@ class Store:
             and isinstance(item, Tensor)
             and old.relation.schema == item.relation.schema
             and old.columns == item.columns
+            and old.partition == item.partition
         )
         self.objects[item.name.lower()] = item
         if not same:

@@ -179,10 +179,11 @@ class Reader(TokenReader):
             while self.take(","):
                 columns.append(self.column())
             self.expect(")", "after the columns")
-        partition: tuple[tuple[str, int], ...] = ()
+        partition: tuple[tuple[str, int], ...] | None = None
         default: exp.Expr | None = None
         while self.word() in ("PARTITION BY", "DEFAULT"):
-            if (partition and self.word() != "DEFAULT") or (default and self.word() == "DEFAULT"):
+            given = default if self.word() == "DEFAULT" else partition
+            if given is not None:
                 raise self.error("A clause is given twice")
             if self.take("PARTITION BY"):
                 partition = self.partition()
@@ -218,9 +219,11 @@ class Reader(TokenReader):
         return ColumnDef(name, None, dtype)
 
     def partition(self) -> tuple[tuple[str, int], ...]:
-        """(key n, key n, …)."""
+        """(key n, key n, …); () is a copy at every site."""
         self.expect("(", "after PARTITION BY")
         parts: dict[str, int] = {}
+        if self.take(")"):
+            return ()
         while True:
             position = self.position()
             key = self.name("a key")

@@ -44,7 +44,7 @@ class CreateTensor:
     replace: bool
     if_not_exists: bool
     columns: tuple[ColumnDef, ...] = ()
-    partition: tuple[tuple[str, int], ...] = ()
+    partition: tuple[tuple[str, int], ...] | None = None
     default: exp.Expr | None = None
     query: exp.Query | None = None
 

@@ -1,0 +1,235 @@
+"""Where one operation runs: the order of its grid and the completions that move least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql import placements
+from einsql.einsum import EinSum
+from einsql.optimizer.collectives import collectives
+from einsql.optimizer.completion import Completion, Partial, completions
+from einsql.optimizer.late import partial_cells
+from einsql.optimizer.layouts import (
+    Cells,
+    distinct,
+    following,
+    grids,
+    groups,
+    here,
+    lacking,
+    laid,
+    made,
+    made_layout,
+    needed,
+    read_layout,
+)
+from einsql.supersteps import COPIES, Collective, Tiles, tuple_bytes, with_state
+
+FOLLOWED = 256
+"""Element-wise operations of so many cells may run wherever most of their data lies."""
+
+Intern = Callable[[Tiles], Tiles]
+"""Gives equal tiles one object, so that what is equal is known by its identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is known of a relation that an operation reads.
+
+    Attributes:
+        versions: Tiles that lie at sites, complete ones first; none while the relation
+            is partial, and none of a stored tensor that lies wherever it is read.
+        partial: The partial result, if it is not completed yet.
+        shared: True if there are other readers.
+    """
+
+    versions: tuple[Tiles, ...] = ()
+    partial: Partial | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """How an operand comes to the cells that read it.
+
+    Attributes:
+        need: The tiles that are read.
+        pick: For each cell its tile.
+        used: Versions it is taken from, by their numbers; none for a stored tensor, and
+            for partial tiles, which are read as they are.
+        at_hand: As in `Exchange`.
+        collectives: As in `Exchange`.
+        completes: As in `Exchange`.
+    """
+
+    need: Tiles
+    pick: np.ndarray
+    used: tuple[int, ...]
+    at_hand: np.ndarray
+    collectives: tuple[Collective, ...]
+    completes: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A placement of one operation.
+
+    Attributes:
+        closing: For each source that was partial, by its number, how it is completed.
+        fetches: One for each operand.
+        tiles: What comes out.
+        partial: The same, if tiles have to be merged.
+    """
+
+    cells: Cells
+    closing: dict[int, Completion]
+    fetches: tuple[Fetch, ...]
+    tiles: Tiles
+    partial: Partial | None
+
+
+def choose(
+    node: EinSum,
+    parts: dict[str, int],
+    copies: int,
+    sites: int,
+    sources: Sequence[Source],
+    intern: Intern,
+) -> Choice:
+    """The placement of an operation that moves least.
+
+    Args:
+        node: The operation.
+        parts: How it is cut.
+        copies: How many groups of sites run all its cells.
+        sites: How many sites there are.
+        sources: What each operand reads; operands that read the same have the same object.
+        intern: Makes equal tiles identical.
+    """
+    waiting = [None if s.shared else s.partial for s in sources]
+    late = partial_cells(node, waiting, sites) if waiting else None
+    if late is not None:
+        return _still_partial(node, late, [p for p in waiting if p is not None], intern)
+    ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
+    best: tuple[int, Cells, dict[int, Completion]] | None = None
+    for cells in _candidates(node, parts, copies, sites, sources, ways):
+        moved, closing = _cost(node, cells, sources, ways)
+        if best is None or moved < best[0]:
+            best = moved, cells, closing
+        if moved == 0:
+            break
+    assert best is not None
+    _, cells, closing = best
+    tiles = intern(laid(made(node, cells), made_layout(node, cells)))
+    members = groups(node, cells)
+    cut = [x for x, _ in cells.grid if x != COPIES and x not in node.keys]
+    along = tuple(map(cells.labels.index, cut))
+    width = tuple_bytes(with_state(node))
+    return Choice(
+        cells,
+        {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
+        _fetches(node, cells, sources, closing, intern),
+        tiles,
+        None if members is None else Partial(tiles, members, width, along),
+    )
+
+
+def _still_partial(
+    node: EinSum, cells: Cells, waiting: Sequence[Partial], intern: Intern
+) -> Choice:
+    """The placement of a map on partial values, which makes partial values."""
+    each = np.arange(len(cells.sites))
+    at_hand = np.zeros((0, 2), np.int64)
+    fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
+    layout = made_layout(node, cells, copies=placements.Partial())
+    tiles = intern(laid(made(node, cells), layout))
+    width = tuple_bytes(node)
+    return Choice(cells, {}, fetches, tiles, Partial(tiles, waiting[0].members, width, (-1,)))
+
+
+def _candidates(
+    node: EinSum, parts: dict[str, int], copies: int, sites: int, sources: Sequence[Source],
+    ways: dict[int, list[Completion]],
+) -> Iterator[Cells]:  # fmt: skip
+    """Cells under each order of the grid, and where element-wise work finds its data."""
+    first: Cells | None = None
+    for cells in grids(node, parts, copies, sites):
+        first = first or cells
+        yield cells
+    if first is None or not node.is_elementwise or len(first.sites) > FOLLOWED:
+        return
+    for n, s in enumerate(sources):
+        need = needed(node, n, first)
+        for have in (*s.versions[:1], *(w.tiles for w in ways.get(id(s), ()))):
+            found = following(need, have)
+            if found is not None:
+                yield replace(first, sites=found)
+
+
+def _cost(
+    node: EinSum, cells: Cells, sources: Sequence[Source], ways: dict[int, list[Completion]]
+) -> tuple[int, dict[int, Completion]]:
+    """Bytes that bringing the operands to cells moves, and the completions that do it."""
+    needs: dict[int, list[Tiles]] = {}
+    widths: dict[int, int] = {}
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        if s.versions or s.partial:
+            needs.setdefault(id(s), []).append(needed(node, n, cells))
+            widths[id(s)] = tuple_bytes(o.source)
+    total, closing = 0, {}
+    for s in {id(s): s for s in sources if id(s) in needs}.values():
+        if s.partial is None:
+            elements = sum(lacking(need, s.versions)[0] for need in needs[id(s)])
+            total += elements * widths[id(s)]
+            continue
+        costs = [
+            (way.nbytes + widths[id(s)] * sum(lacking(n, (way.tiles,))[0] for n in needs[id(s)]))
+            for way in ways[id(s)]
+        ]
+        # Of equal ways one site does least; if all need the result, all share the work.
+        chosen = costs.index(min(costs))
+        if costs[chosen] > ways[id(s)][chosen].nbytes:
+            chosen = len(costs) - 1 - costs[::-1].index(costs[chosen])
+        total += costs[chosen]
+        closing[id(s)] = ways[id(s)][chosen]
+    return total, closing
+
+
+def _fetches(
+    node: EinSum, cells: Cells, sources: Sequence[Source], closing: dict[int, Completion],
+    intern: Intern,
+) -> tuple[Fetch, ...]:  # fmt: skip
+    """How each operand comes to the cells; what one operand fetches is there for the next."""
+    versions = {id(s): list(s.versions) for s in sources}
+    for read, way in closing.items():
+        versions[read] = [intern(way.tiles)]
+    fetches = []
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        need, pick = distinct(needed(node, n, cells))
+        need = laid(need, read_layout(node, n, cells))
+        known = versions[id(s)]
+        if not known:
+            at_hand = np.zeros((0, 2), np.int64)
+            fetches.append(Fetch(intern(need), pick, (), at_hand, (), False))
+            continue
+        elements, at_hand = lacking(need, known)
+        used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
+        held = at_hand[:, 0] >= 0
+        at_hand[held, 0] = np.searchsorted(used, at_hand[held, 0])
+        completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
+        moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
+        need = intern(need)
+        fetches.append(Fetch(need, pick, used, at_hand, moves, completes))
+        if elements:
+            known.append(need)
+    return tuple(fetches)
+
+
+def _same(a: Tiles, b: Tiles) -> bool:
+    """True if both are the same boxes at the same sites, in any order."""
+    if len(a.sites) != len(b.sites):
+        return False
+    return bool((here(a, b)[1] >= 0).all() and (here(b, a)[1] >= 0).all())

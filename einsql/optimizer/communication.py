@@ -1,0 +1,199 @@
+"""From one placement to another: the cheapest collectives along the axes of a mesh.
+
+Every count of bytes is exact, for uneven pieces too.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import prod
+
+import numpy as np
+
+from einsql.errors import InterfaceError, InternalError
+from einsql.placements import (
+    Entry,
+    Mesh,
+    Partial,
+    Placement,
+    Region,
+    Replicate,
+    Shard,
+    Single,
+    region,
+)
+
+COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], str] = {
+    (Shard, Replicate): "all-gather",
+    (Shard, Shard): "all-to-all",
+    (Shard, Single): "gather",
+    (Replicate, Shard): "slice",
+    (Replicate, Single): "slice",
+    (Partial, Replicate): "all-reduce",
+    (Partial, Shard): "reduce-scatter",
+    (Partial, Single): "reduce",
+    (Single, Replicate): "broadcast",
+    (Single, Shard): "scatter",
+}
+"""What leads from one entry of a mesh axis to another."""
+
+GENERAL = "all-to-all"
+"""Along several mesh axes: every site is sent what it lacks (Alltoallv), whatever that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One collective.
+
+    Attributes:
+        collective: Its name.
+        along: The mesh axes along which sites speak to each other.
+        before: The placement it finds.
+        after: The placement it leaves.
+        nbytes: Bytes that cross sites.
+    """
+
+    collective: str
+    along: tuple[str, ...]
+    before: Placement
+    after: Placement
+    nbytes: int
+
+
+def lacking(before: Region, after: Region) -> int:
+    """Elements that sites need and do not hold."""
+    lo = np.maximum(before.boxes[:, :, 0], after.boxes[:, :, 0])
+    hi = np.minimum(before.boxes[:, :, 1], after.boxes[:, :, 1])
+    kept = np.maximum(0, hi - lo).prod(axis=1) * before.there * after.there
+    return int(after.volumes.sum() - kept.sum())
+
+
+def solve(
+    mesh: Mesh, source: Placement, target: Placement, shape: Sequence[int], width: int
+) -> tuple[Move, ...]:
+    """The collectives that turn one placement into another and send least.
+
+    Of sequences that send the same, those without the general exchange come first, then
+    the shorter ones.
+
+    Args:
+        mesh: The mesh.
+        source: How the tensor lies.
+        target: How it is wanted.
+        shape: Its extents.
+        width: Bytes of an element.
+
+    Returns:
+        Nothing if the placements are the same.
+
+    Raises:
+        InterfaceError: The target is partial where the source is not.
+    """
+    for given, wanted, (axis, _) in zip(source, target, mesh.axes, strict=True):
+        if isinstance(wanted, Partial) and given != wanted:
+            raise InterfaceError(
+                f'The tensor is not partial along "{axis}", so nothing makes it so',
+                hint="Only a sum over a cut index leaves partial values.",
+            )
+    regions: dict[Placement, Region] = {}
+
+    def held(placed: Placement) -> Region:
+        if placed not in regions:
+            regions[placed] = region(mesh, placed, shape)
+        return regions[placed]
+
+    order = count()  # placements do not compare
+    queue: list[tuple[int, int, int, int, Placement, tuple[Move, ...]]]
+    queue = [(0, 0, 0, next(order), source, ())]
+    done: set[Placement] = set()
+    while queue:
+        nbytes, general, length, _, placed, moves = heapq.heappop(queue)
+        if placed == target:
+            return moves
+        if placed in done:
+            continue
+        done.add(placed)
+        for along, after, name in _moves(placed, source, target, len(shape)):
+            if after in done:
+                continue
+            sent = _sent(mesh, along, held(placed), held(after), placed, after) * width
+            move = Move(name, tuple(mesh.axes[n][0] for n in along), placed, after, sent)
+            heapq.heappush(
+                queue,
+                (
+                    nbytes + sent,
+                    general + (name == GENERAL and len(along) > 1),
+                    length + 1,
+                    next(order),
+                    after,
+                    (*moves, move),
+                ),
+            )
+    raise InternalError("No collective leads from one placement to the other")
+
+
+def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -> tuple[Move, ...]:
+    """Redistributions one after another, each pair along the same mesh axis as one.
+
+    A reduce-scatter and an all-gather are an all-reduce, two all-to-alls are one, a gather
+    and a scatter are an all-to-all, and what is undone at once is left out.
+
+    Args:
+        moves: Collectives; each finds the placement that the one before it left.
+        mesh: As for `solve`.
+        shape: As for `solve`.
+        width: As for `solve`.
+    """
+    kept: list[Move] = []
+    for move in moves:
+        last = kept.pop() if kept and kept[-1].along == move.along else None
+        if last is None:
+            kept.append(move)
+        elif last.before != move.after:
+            one = solve(mesh, last.before, move.after, shape, width)
+            kept += one if len(one) == 1 else (last, move)
+    return tuple(kept)
+
+
+def _moves(
+    placed: Placement, source: Placement, target: Placement, rank: int
+) -> Iterator[tuple[tuple[int, ...], Placement, str]]:
+    """Collectives that may follow: the mesh axes they run along, what they leave, their name."""
+    for n, entry in enumerate(placed):
+        options: list[Entry] = [target[n], Replicate()]
+        if isinstance(source[n], Partial):
+            options += map(Shard, range(rank))
+        for option in dict.fromkeys(options):
+            name = COLLECTIVES.get((type(entry), type(option)))
+            if name is not None and option != entry and _innermost(placed, n, entry, option):
+                yield (n,), (*placed[:n], option, *placed[n + 1 :]), name
+    changed = [n for n, (a, b) in enumerate(zip(placed, target, strict=True)) if a != b]
+    merged = [n for n in changed if (placed[n], target[n]) == (placed[changed[0]], Replicate())]
+    if len(merged) > 1 and isinstance(placed[merged[0]], Partial):
+        after = tuple(target[n] if n in merged else e for n, e in enumerate(placed))
+        yield tuple(merged), after, "all-reduce"
+    if not any(isinstance(placed[n], Partial) for n in changed):
+        cut = {e for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
+        along = tuple(n for n in range(len(placed)) if n in changed or placed[n] in cut)
+        if len(along) > 1:
+            yield along, target, GENERAL
+
+
+def _innermost(placed: Placement, at: int, *entries: Entry) -> bool:
+    """True if no later mesh axis cuts the pieces of these entries further."""
+    return not any(isinstance(e, Shard) and e in placed[at + 1 :] for e in entries)
+
+
+def _sent(
+    mesh: Mesh, along: Sequence[int], held: Region, wanted: Region, placed: Placement,
+    after: Placement,
+) -> int:  # fmt: skip
+    """Elements that a collective sends."""
+    if not isinstance(placed[along[0]], Partial):
+        return lacking(held, wanted)
+    parts = prod(mesh.shape[n] for n in along)
+    merged = int(held.volumes.sum()) // parts * (parts - 1)
+    return merged * 2 if isinstance(after[along[0]], Replicate) else merged

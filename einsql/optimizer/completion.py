@@ -1,0 +1,80 @@
+"""Ways to merge partial results: at one site of each group, or each member a piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql import placements
+from einsql.optimizer.layouts import laid
+from einsql.placements import Entry, Layout
+from einsql.supersteps import Tiles, split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """A result whose tiles have to be merged.
+
+    Attributes:
+        tiles: The partial tiles.
+        members: (groups, members), the tiles that are merged into one; groups of one
+            copy stand together.
+        width: Bytes of a tuple with what merging needs.
+        along: Positions of the free labels along whose grid axes they are merged, -1 for
+            the axis of copies.
+    """
+
+    tiles: Tiles
+    members: np.ndarray
+    width: int
+    along: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """A way to complete a partial result; attributes as those of the step `Complete`."""
+
+    tiles: Tiles
+    parts: np.ndarray
+    collective: str
+    nbytes: int
+
+
+def completions(partial: Partial) -> list[Completion]:
+    """Ways to complete a partial result: at one site of each group, or spread over it."""
+    members, held = partial.members, partial.tiles
+    first = members[:, 0]
+    tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
+    tiles = laid(tiles, _completed(held.layout, placements.Single()))
+    remote = held.sites[members] != tiles.sites[:, None]
+    nbytes = int((remote * tiles.volumes[:, None]).sum()) * partial.width
+    ways = [Completion(tiles, members, "reduce", nbytes)]
+    for axis in range(tiles.boxes.shape[1]):
+        extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]
+        if extents.min() >= members.shape[1]:
+            ways.append(_spread(partial, tiles, axis))
+    return ways
+
+
+def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
+    """Each member of a group completes its piece of the group's tile."""
+    members, sites = partial.members, partial.tiles.sites
+    n = members.shape[1]
+    boxes = np.repeat(tiles.boxes, n, axis=0)
+    pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
+    boxes[:, axis] = np.concatenate(pieces)
+    spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
+    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis)))
+    parts = np.repeat(members, n, axis=0)
+    remote = sites[parts] != spread.sites[:, None]
+    nbytes = int((remote * spread.volumes[:, None]).sum()) * partial.width
+    return Completion(spread, parts, "reduce-scatter", nbytes)
+
+
+def _completed(layout: Layout | None, entry: Entry) -> Layout | None:
+    """The layout with partial axes replaced."""
+    if layout is None:
+        return None
+    placed = (entry if isinstance(e, placements.Partial) else e for e in layout.placed)
+    return replace(layout, placed=tuple(placed))

@@ -1,0 +1,257 @@
+"""Where cells run and which tiles they read: arithmetic on boxes of keys at sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, permutations
+from math import prod
+
+import numpy as np
+
+from einsql.einsum import Axis, EinSum
+from einsql.intervals import interval
+from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
+from einsql.supersteps import COPIES, Tiles, split
+
+REPLICATE = Replicate()
+
+ORDERS = 24
+"""Orders of the labels that are tried for an operation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Cells of an operation on a grid of sites; those of one copy stand together.
+
+    Attributes:
+        labels: The free labels.
+        grid: The labels that are cut with their parts, COPIES among them, slowest first.
+        coordinates: (cells, labels), which interval of each label a cell has.
+        boxes: (cells, labels, 2).
+        sites: (cells,).
+        copies: How many groups of sites run all cells.
+        among: How many sites there are.
+    """
+
+    labels: tuple[str, ...]
+    grid: tuple[tuple[str, int], ...]
+    coordinates: np.ndarray
+    boxes: np.ndarray
+    sites: np.ndarray
+    copies: int
+    among: int
+
+
+def numbered(cells: int, sites: int) -> np.ndarray:
+    """The site of each cell in order: evenly spread, neighbours together."""
+    return np.arange(cells) * sites // cells
+
+
+def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
+    """For each axis of a grid the coordinate of every point, the last axis fastest."""
+    return np.unravel_index(np.arange(prod(shape)), tuple(shape)) if shape else ()
+
+
+def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Iterator[Cells]:
+    """The cells of an operation under each order of what is cut."""
+    free = [a for a in node.axes if a.define is None]
+    labels = tuple(a.label for a in free)
+    extent = {x: parts[x] for x in labels if parts[x] > 1}
+    if copies > 1:
+        extent[COPIES] = copies
+    number = prod(extent.values())
+    intervals = [split(a.lo, a.hi, parts[a.label]) for a in free]
+    for order in islice(permutations(extent), ORDERS):
+        shape = [extent[x] for x in order]
+        at = dict(zip(order, _coordinates(shape), strict=True))
+        where = numbered(number, sites)
+        if copies > 1:
+            together = np.argsort(at[COPIES], kind="stable")
+            at, where = {x: c[together] for x, c in at.items()}, where[together]
+        coordinates = np.zeros((number, len(free)), np.int64)
+        boxes = np.empty((number, len(free), 2), np.int64)
+        for n, x in enumerate(labels):
+            if x in at:
+                coordinates[:, n] = at[x]
+            boxes[:, n] = intervals[n][coordinates[:, n]]
+        grid = tuple(zip(order, shape, strict=True))
+        yield Cells(labels, grid, coordinates, boxes, where, copies, sites)
+
+
+def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:
+    """Where a stored tensor of a declared cut lies.
+
+    Args:
+        keys: Bounds of each key.
+        parts: Parts of each key; all 1 is a copy at every site.
+        sites: How many sites there are.
+    """
+    number = prod(parts)
+    if number == 1:
+        whole = np.array(keys, np.int64).reshape(1, -1, 2)
+        everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
+        return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
+    boxes = np.empty((number, len(keys), 2), np.int64)
+    for n, at in enumerate(_coordinates(parts)):
+        boxes[:, n] = split(*keys[n], parts[n])[at]
+    tiles = Tiles(numbered(number, sites), boxes)
+    if sites % number:
+        return tiles
+    mesh = Mesh((*(("", n) for n in parts), ("", sites // number)))
+    return laid(tiles, Layout(mesh, (*map(Shard, range(len(parts))), Single())))
+
+
+def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
+    """The tile of an operand that each cell reads."""
+    o = node.operands[operand]
+    place = {label: n for n, label in enumerate(cells.labels)}
+    boxes = np.empty((len(cells.sites), len(o.labels), 2), np.int64)
+    for axis, label in enumerate(o.labels):
+        if label in place:
+            boxes[:, axis] = cells.boxes[:, place[label]]
+        else:
+            boxes[:, axis] = reach(node, node.axis(label), cells.labels, cells.boxes)
+    return Tiles(cells.sites, boxes)
+
+
+def read_layout(node: EinSum, operand: int, cells: Cells) -> Layout | None:
+    """How the tiles of an operand lie that the cells read."""
+    labels = node.operands[operand].labels
+    return _layout(cells, lambda x: Shard(labels.index(x)) if labels.count(x) == 1 else REPLICATE)
+
+
+def made_layout(node: EinSum, cells: Cells, copies: Entry = REPLICATE) -> Layout | None:
+    """How the tiles lie that the cells make; `copies` is what repeated cells make."""
+
+    def entry(label: str) -> Entry:
+        if label == COPIES:
+            return copies
+        return Shard(node.keys.index(label)) if label in node.keys else Partial()
+
+    return _layout(cells, entry)
+
+
+def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
+    """One entry for each axis of the grid; the sites between cells hold nothing."""
+    idle, rest = divmod(cells.among, len(cells.sites))
+    if rest or not idle:
+        return None
+    unused = [("", idle)] if idle > 1 else []
+    mesh = Mesh((*cells.grid, *unused))
+    return Layout(mesh, (*(entry(x) for x, _ in cells.grid), *(Single() for _ in unused)))
+
+
+def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
+    """The tiles with the layout that puts them there, if it does."""
+    fits = layout is not None and covers(layout, tiles.sites, tiles.boxes)
+    return replace(tiles, layout=layout if fits else None)
+
+
+def made(node: EinSum, cells: Cells) -> Tiles:
+    """The tile of the result that each cell makes."""
+    place = {label: n for n, label in enumerate(cells.labels)}
+    boxes = np.empty((len(cells.sites), len(node.keys), 2), np.int64)
+    for axis, key in enumerate(node.keys):
+        known = node.axis(key)
+        boxes[:, axis] = cells.boxes[:, place[key]] if key in place else (known.lo, known.hi)
+    return Tiles(cells.sites, boxes, cells.copies)
+
+
+def groups(node: EinSum, cells: Cells) -> np.ndarray | None:
+    """The cells (groups, members) whose partial results make a tile; None if one cell does."""
+    merged = [n for n, x in enumerate(cells.labels) if x not in node.keys]
+    if not (cells.coordinates[:, merged] > 0).any():
+        return None
+    group = np.arange(len(cells.sites)) // (len(cells.sites) // cells.copies)
+    for n, x in enumerate(cells.labels):
+        if x in node.keys:
+            group = group * (cells.coordinates[:, n].max() + 1) + cells.coordinates[:, n]
+    return np.argsort(group, kind="stable").reshape(group.max() + 1, -1)
+
+
+def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) -> np.ndarray:
+    """Bounds (cells, 2) of a derived axis in each cell: a window's halo, or the whole axis."""
+    assert axis.define is not None
+    whole = np.array([axis.lo, axis.hi], np.int64)
+    if axis.label in node.keys:  # the result has all its values
+        return np.tile(whole, (len(cells), 1))
+    known = {a.label: (a.lo, a.hi) for a in node.axes}
+    found = np.tile(whole, (len(cells), 1))
+    seen: dict[bytes, np.ndarray] = {}
+    for n, cell in enumerate(cells):
+        key = cell.tobytes()
+        if key not in seen:
+            bounds = known | {
+                x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)
+            }
+            inside = interval(axis.define, bounds)
+            if inside is not None:
+                lo, hi = max(axis.lo, inside[0]), min(axis.hi, inside[1] + 1)
+                seen[key] = np.array([lo, max(lo, hi)], np.int64)
+            else:
+                seen[key] = whole
+        found[n] = seen[key]
+    return found
+
+
+def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
+    """The tiles without repetitions, and for each cell its tile."""
+    rows = np.concatenate([need.sites[:, None], need.boxes.reshape(len(need.sites), -1)], axis=1)
+    _, first, pick = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return Tiles(need.sites[first], need.boxes[first]), pick.reshape(-1)
+
+
+def following(need: Tiles, have: Tiles) -> np.ndarray | None:
+    """For each needed tile the site that has most of it, if these sites are all different."""
+    lo = np.maximum(need.boxes[:, None, :, 0], have.boxes[None, :, :, 0])
+    hi = np.minimum(need.boxes[:, None, :, 1], have.boxes[None, :, :, 1])
+    sites = have.sites[np.maximum(0, hi - lo).prod(axis=2).argmax(axis=1)]
+    return sites if len(np.unique(sites)) == len(sites) else None
+
+
+def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
+    """What of the needed tiles lies at their sites.
+
+    Returns:
+        For each needed tile the number of its elements that are there (tiles of one site
+        being disjoint), and a tile there that holds all of it, -1 if none does.
+    """
+    order = np.argsort(have.sites, kind="stable")
+    sites, boxes = have.sites[order], have.boxes[order]
+    first = np.searchsorted(sites, need.sites, side="left")
+    last = np.searchsorted(sites, need.sites, side="right")
+    found = np.zeros(len(need.sites), np.int64)
+    holder = np.full(len(need.sites), -1)
+    for n in range(int((last - first).max(initial=0))):
+        there = first + n < last
+        at = np.where(there, first + n, 0)
+        lo = np.maximum(need.boxes[:, :, 0], boxes[at, :, 0])
+        hi = np.minimum(need.boxes[:, :, 1], boxes[at, :, 1])
+        found += np.maximum(0, hi - lo).prod(axis=1) * there
+        holds = there & (lo == need.boxes[:, :, 0]).all(axis=1)
+        holds &= (hi == need.boxes[:, :, 1]).all(axis=1)
+        holder[holds] = order[at[holds]]
+    return found, holder
+
+
+def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:
+    """What has to move so that needed tiles lie at their sites.
+
+    Args:
+        need: The needed tiles.
+        versions: Tiles of the relation that lie somewhere; the first are complete.
+
+    Returns:
+        How many elements, and `Exchange.at_hand` over these versions.
+    """
+    found, holder = here(need, versions[0])
+    at_hand = np.stack([np.where(holder < 0, -1, 0), holder], axis=1)
+    for n, version in enumerate(versions[1:], 1):
+        if (at_hand[:, 0] >= 0).all():
+            break
+        _, holder = here(need, version)
+        new = (at_hand[:, 0] < 0) & (holder >= 0)
+        at_hand[new, 0], at_hand[new, 1] = n, holder[new]
+    moved = (need.volumes - found)[at_hand[:, 0] < 0].sum()
+    return int(moved), at_hand

@@ -1,0 +1,61 @@
+"""What a placed program costs by the count of the tensor-relational algebra (TRA §3).
+
+A count of floats that knows no sites but how many: a relation that ends at several sites
+was broadcast (BCAST) and costs its size for every copy; any other movement is a shuffle
+(SHUF) and costs its size once, however much of it stays where it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from einsql.supersteps import Complete, Exchange, Load, Local, Program, Tiles
+
+
+def tra_costs(program: Program) -> list[float]:
+    """Floats that each step costs.
+
+    An exchange costs its relation's size times the copies it makes, if all of it ends at
+    more than one site, else its size; a completion costs its size, and nothing where an
+    all-reduce goes on to make copies. What moves nothing costs nothing.
+    """
+    costs = [0.0] * len(program.steps)
+    sizes: dict[int, int] = {}  # by the identity of tiles, which repeated operations share
+    for n, step in enumerate(program.steps):
+        if isinstance(step, Complete):
+            costs[n] = float(step.tiles.volumes[: step.tiles.once].sum() * _width(program, n))
+        elif isinstance(step, Exchange) and step.nbytes:
+            tiles = id(step.tiles)
+            if tiles not in sizes:
+                sizes[tiles] = _moved(step.tiles)
+            costs[n] = float(sizes[tiles] * _width(program, n))
+            if step.completes:
+                costs[step.sources[0]] = 0.0
+    return costs
+
+
+def _moved(tiles: Tiles) -> int:
+    """Elements of every copy if each element is at several sites, else each element once."""
+    axes = [np.unique(tiles.boxes[:, n]) for n in range(tiles.boxes.shape[1])]
+    copies = np.zeros([max(1, len(a) - 1) for a in axes], np.int64)
+    order = np.argsort(tiles.sites, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(tiles.sites[order])) + 1):
+        there = np.zeros(copies.shape, np.bool_)
+        for box in tiles.boxes[mine]:
+            ends = (np.searchsorted(a, interval) for a, interval in zip(axes, box, strict=True))
+            there[tuple(slice(*e) for e in ends)] = True
+        copies += there
+    volumes = np.ones(copies.shape, np.int64)
+    for n, a in enumerate(axes):
+        shape = [-1 if m == n else 1 for m in range(len(axes))]
+        volumes *= np.diff(a).reshape(shape) if len(a) > 1 else 0
+    everywhere = (copies[copies > 0] > 1).all()
+    return int((volumes * (copies if everywhere else copies > 0)).sum())
+
+
+def _width(program: Program, step: int) -> int:
+    """Fields of a step's relation."""
+    made = program.steps[step]
+    while not isinstance(made, Local | Load):
+        made = program.steps[made.source if isinstance(made, Complete) else made.sources[0]]
+    return len((made.node if isinstance(made, Local) else made.source).schema.fields)
