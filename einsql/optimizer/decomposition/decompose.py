@@ -9,6 +9,7 @@ import numpy as np
 from einsql.einsum import Node
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
+from einsql.optimizer.decomposition.objective import FLOATS, Objective
 from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
 from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
 from einsql.optimizer.decomposition.vectors import restricted
@@ -50,11 +51,19 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """The cuts of a graph, producers first."""
+    """The cuts of a graph, producers first.
+
+    Attributes:
+        strategy: Who chose them.
+        sites: For how many sites.
+        cuts: One for each operation.
+        cost: What the choice costs, in the unit of what was minimised.
+    """
 
     strategy: str
     sites: int
     cuts: tuple[Cut, ...]
+    cost: float
 
     @property
     def floats(self) -> float:
@@ -62,27 +71,34 @@ class Decomposition:
         return sum(c.floats for c in self.cuts)
 
 
-def decompose(root: Node, sites: int, strategy: str = "eindecomp") -> Decomposition:
+def decompose(
+    root: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+) -> Decomposition:
     """Cuts every operation of a graph.
 
     Args:
         root: The graph.
         sites: p, the number of sites.
         strategy: A name of STRATEGIES, for `data` with a label: `data:batch`.
+        objective: What is minimised, within how much memory.
 
     Raises:
         InterfaceError: There is no such strategy.
-        OperationalError: Optimality was asked for and not proven in time.
+        OperationalError: Optimality was asked for and not proven in time, or an operation
+            takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root), sites, strategy)
+    return cut_problem(problem_of(root), sites, strategy, objective)
 
 
-def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> Decomposition:
+def cut_problem(
+    problem: Problem, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+) -> Decomposition:
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
-    vectors = completed(published, chosen.choose(problem, sites, argument), sites)
-    return Decomposition(strategy, sites, _cuts(published, vectors, sites))
+    vectors = chosen.choose(problem, sites, argument, objective)
+    vectors, cost = completed(published, vectors, sites, objective)
+    return Decomposition(strategy, sites, _cuts(published, vectors, sites), cost)
 
 
 def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:

@@ -186,11 +186,11 @@ def _tables(model: Model) -> list[_Table]:
     for e in model.edges:
         fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]
         if not any(fixed):
-            made.append(_Table((e.source, e.target), (e.made, e.used), e.floats))
+            made.append(_Table((e.source, e.target), (e.made, e.used), e.costs))
         elif not fixed[1]:
-            made.append(_Table((e.target,), (e.used,), at(e.floats, 0, int(e.made[0]))))
+            made.append(_Table((e.target,), (e.used,), at(e.costs, 0, int(e.made[0]))))
         elif not fixed[0]:
-            made.append(_Table((e.source,), (e.made,), at(e.floats, 1, int(e.used[0]))))
+            made.append(_Table((e.source,), (e.made,), at(e.costs, 1, int(e.used[0]))))
     return made
 
 
