@@ -94,8 +94,9 @@ def fitting(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
     taken = cell_bytes(v, vectors)
     if taken.min() > memory:
         raise OperationalError(
-            f"{v.name} fits no site: its smallest cut takes {int(taken.min()):,} bytes a site, "
-            f"and site_memory is {memory:,}",
-            hint="SET sites to a larger number, or SET site_memory to a larger size.",
+            f"The operation {v.name} over {', '.join(v.labels) or 'no key'} fits no site: "
+            f"its smallest cut takes {int(taken.min()):,} bytes a site, and site_memory is "
+            f"{memory:,}",
+            hint="More sites or more memory help: SET sites, SET site_memory.",
         )
     return vectors if taken.max() <= memory else vectors[taken <= memory]

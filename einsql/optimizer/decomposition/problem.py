@@ -133,7 +133,7 @@ def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
         node.schema.shape,
         len(node.outputs),
         reduces and len(node.operands) > 1,
-        _renames(node),
+        renames(node),
         nbytes=tuple_bytes(node),
         state_bytes=tuple_bytes(with_state(node)),
         flops=flops(node) // max(1, node.points),
@@ -141,7 +141,7 @@ def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
     )
 
 
-def _renames(node: EinSum) -> bool:
+def renames(node: EinSum) -> bool:
     """True if every output is a field of the only operand, and every key is one of its keys."""
     return (
         len(node.operands) == 1
