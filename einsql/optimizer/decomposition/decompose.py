@@ -104,6 +104,10 @@ def cut_problem(
 def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
     cuts: list[Cut] = []
     free = free_candidates(sites)
+    first: dict[int | None, int] = {}
+    for n, v in enumerate(problem.vertices):
+        for use in v.uses:
+            first.setdefault(use.producer, n)
     for n, v in enumerate(problem.vertices):
         if v.publishes:
             continue
@@ -115,7 +119,12 @@ def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
                 len(free(v)),
                 float(join_floats(v, one)[0]),
                 float(aggregate_floats(v, one)[0]),
-                _repartition(problem, vectors, n) + _published_here(problem, vectors, n),
+                _repartition(problem, vectors, n)
+                + sum(
+                    _repartition(problem, vectors, u)  # told at the first of its readers
+                    for u in {use.producer for use in v.uses} - {None}
+                    if u is not None and problem.vertices[u].publishes and first[u] == n
+                ),
             )
         )
     return tuple(cuts)
@@ -130,18 +139,4 @@ def _repartition(problem: Problem, vectors: Vectors, reader: int) -> float:
             made = restricted(vectors[use.producer][None, :], source.keys)
             used = restricted(vectors[reader][None, :], use.axes)
             total += float(repartition_floats(use.shape, use.width, made, used)[0, 0])
-    return total
-
-
-def _published_here(problem: Problem, vectors: Vectors, reader: int) -> float:
-    """What publishing results moves, told at the first vertex that reads them."""
-    total = 0.0
-    for producer in {u.producer for u in problem.vertices[reader].uses} - {None}:
-        assert producer is not None
-        if problem.vertices[producer].publishes:
-            first = min(
-                n for n, v in enumerate(problem.vertices) for u in v.uses if u.producer == producer
-            )
-            if first == reader:
-                total += _repartition(problem, vectors, producer)
     return total

@@ -17,7 +17,7 @@ from einsql.optimizer.decomposition.model import Choice, Edge, Model
 ROUNDS = 8
 """Picks without any gain after which a descent ends."""
 
-KICKS = 24
+KICKS = 64
 """Descents from a disturbed choice without any gain after which the search ends."""
 
 
