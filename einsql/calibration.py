@@ -144,7 +144,7 @@ class _Measures:
             start = time.perf_counter()
             run()
             best = min(best, time.perf_counter() - start)
-            self._tick((self._done + 1 - max(0.0, end - start) / BUDGET) / MEASUREMENTS)
+            self._tick(self._done / MEASUREMENTS)
         self._done += 1
         self._tick(self._done / MEASUREMENTS)
         return best

@@ -63,6 +63,7 @@ class Connection:
     Attributes:
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
+        planner_calls: How many queries were planned so far; a repeated one is not.
     """
 
     Warning = errors.Warning
@@ -81,6 +82,7 @@ class Connection:
         self.settings = Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
+        self.planner_calls = 0
         self._plans: dict[object, Plan] = {}
         self._interrupted = threading.Event()
         self._closed = False
@@ -324,6 +326,7 @@ class Connection:
 
     def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:
         assert isinstance(binder.catalog, BinderCatalog)
+        self.planner_calls += 1
         return make_plan(relation, binder.catalog, self.notices)
 
     def select(self, tree: exp.Query) -> Result:

@@ -67,9 +67,7 @@ def predict(program: Program, machine: Machine) -> Prediction:
     seconds, cells = [], []
     for n, step in enumerate(program.steps):
         seconds.append(predicting.seconds(n))
-        cells.append(
-            int(_cell_bytes(program, step).max(initial=0)) if isinstance(step, Local) else 0
-        )
+        cells.append(_largest(program, step) if isinstance(step, Local) else 0)
     return Prediction(seconds, cells, predicting.memory())
 
 
@@ -173,10 +171,20 @@ class _Predicting:
         for n, step in enumerate(steps):
             sizes[n] = self._sizes(n, step)
             held += sizes[n]
-            np.maximum(peak, held, out=peak)
+            np.maximum(peak, held + self._arriving(step), out=peak)
             for source in ends.get(n, ()):
                 held -= sizes.pop(source)
         return peak
+
+    def _arriving(self, step: Step) -> np.ndarray | int:
+        """Bytes of partial tiles at the sites that merge them."""
+        if not isinstance(step, Complete):
+            return 0
+        local = self.program.steps[step.source]
+        assert isinstance(local, Local)
+        remote = (local.tiles.sites[step.parts] != step.tiles.sites[:, None]).sum(axis=1)
+        nbytes = remote * step.tiles.volumes * tuple_bytes(with_state(local.node))
+        return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
         """Bytes of a step's tiles at each site."""
@@ -285,6 +293,14 @@ def _cell_bytes(program: Program, step: Local) -> np.ndarray:
     for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
         total += program.steps[source].tiles.volumes[pick] * float(tuple_bytes(o.source))
     return np.asarray(total)
+
+
+def _largest(program: Program, step: Local) -> int:
+    """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
+    total = _cell_bytes(program, step)
+    if step.partial:
+        total = total + step.tiles.volumes * float(tuple_bytes(with_state(step.node)))
+    return int(total.max(initial=0))
 
 
 def _sources(step: Step) -> tuple[int, ...]:
