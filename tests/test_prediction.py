@@ -9,10 +9,11 @@ import pytest
 
 import einsql
 from einsql.machine import Machine
-from einsql.optimizer import prediction
+from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
-from einsql.optimizer.prediction import exchanged, predict
+from einsql.optimizer.prediction import predict
+from einsql.optimizer.traffic import exchanged
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
@@ -36,7 +37,7 @@ def test_traffic_is_that_of_all_pairs_of_tiles(
     made: tuple[int, int], used: tuple[int, int], copies: int, grid: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(prediction, "LARGEST_GRID", grid)
+    monkeypatch.setattr(traffic, "LARGEST_GRID", grid)
     chance, sites = np.random.default_rng(1), 8
     have = tiles_on_grid((13, 9), made, chance.permutation(sites)[: np.prod(made)])
     need = tiles_on_grid((13, 9), used, chance.integers(0, sites, copies * int(np.prod(used))))
