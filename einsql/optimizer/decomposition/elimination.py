@@ -123,6 +123,7 @@ class _Order:
         for t in _tables(model):
             for v in t.vertices:
                 self.around[v].append(t)
+        self._joint_of: dict[int, dict[int, tuple[np.ndarray, int]]] = {}
         self._joints: dict[object, tuple[np.ndarray, int]] = {}
         self._known: dict[object, _Elimination] = {}
 
@@ -137,10 +138,10 @@ class _Order:
             work, v = heappop(heap)
             if v in done or work != works[v]:
                 continue
-            near = self._neighbours(v)
+            joint = self._joint(v)
+            near = list(joint)
             key = self._key(v, near)
             if key not in self._known:
-                joint = {u: self._joint(v, u) for u in near}
                 self._known[key] = _Elimination(
                     self.model.alone[v], self.around[v], v, near, joint, work
                 )
@@ -150,18 +151,16 @@ class _Order:
             table = _Table(tuple(near), tuple(e.joint[m][0] for m in e.near), e)
             for u in near:
                 self.around[u] = [t for t in self.around[u] if v not in t.vertices] + [table]
+                self._joint_of.pop(u, None)
             for u in near:
                 works[u] = self._work(u)
                 heappush(heap, (works[u], u))
         return steps
 
-    def _neighbours(self, v: int) -> list[int]:
-        return sorted({u for t in self.around[v] for u in t.vertices} - {v})
-
     def _work(self, v: int) -> float:
         work = float(len(self.model.states[v]))
-        for u in self._neighbours(v):
-            work *= self._joint(v, u)[1]
+        for _, size in self._joint(v).values():
+            work *= size
         return work
 
     def _key(self, v: int, near: list[int]) -> object:
@@ -172,9 +171,18 @@ class _Order:
             for t in self.around[v]
         )
 
-    def _joint(self, v: int, u: int) -> tuple[np.ndarray, int]:
-        """One view of u that tells apart what any table it shares with v tells apart."""
-        views = [t.view(u) for t in self.around[v] if u in t.vertices]
+    def _joint(self, v: int) -> dict[int, tuple[np.ndarray, int]]:
+        """For each neighbour of v one view that tells apart what any table with v does."""
+        if v not in self._joint_of:
+            views: dict[int, list[np.ndarray]] = {}
+            for t in self.around[v]:
+                for u, view in zip(t.vertices, t.views, strict=True):
+                    if u != v:
+                        views.setdefault(u, []).append(view)
+            self._joint_of[v] = {u: self._together(views[u]) for u in sorted(views)}
+        return self._joint_of[v]
+
+    def _together(self, views: list[np.ndarray]) -> tuple[np.ndarray, int]:
         key = tuple(map(id, views))
         if key not in self._joints:
             view = _finest(views)

@@ -13,7 +13,7 @@ import numpy as np
 
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
-from einsql.optimizer.decomposition.vectors import viable
+from einsql.optimizer.decomposition.vectors import distinct, viable
 
 Choice = list[int]
 """The number of the chosen state of each vertex."""
@@ -138,14 +138,14 @@ class _Tables:
         """How a reader sees a vertex: what it tells apart, and for each state which of it."""
         key = (id(states), v.keys)
         if key not in self._views:
-            self._views[key] = _view(self._objective.made(v, states))
+            self._views[key] = distinct(self._objective.made(v, states))
         return self._views[key]
 
     def used(self, use: Use, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How an operand's producer sees the reader."""
         key = (id(states), use.axes, "used")
         if key not in self._views:
-            self._views[key] = _view(self._objective.used(use, states))
+            self._views[key] = distinct(self._objective.used(use, states))
         return self._views[key]
 
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
@@ -154,8 +154,3 @@ class _Tables:
         if key not in self._repartitions:
             self._repartitions[key] = self._objective.repartition(use, made, used)
         return self._repartitions[key]
-
-
-def _view(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found, index = np.unique(rows, axis=0, return_inverse=True)
-    return found, index.reshape(-1)

@@ -30,9 +30,12 @@ ROUNDS = 6
 REACHES = (3.0, 2.0)
 """How many factors may be added or moved in a vector; fewer where that is too much work."""
 
+CLOSE = 2.0
+"""A factor moved from label to label: every combination of such changes was tried."""
+
 
 def refine(problem: Problem, sites: int, objective: Objective = FLOATS) -> list[np.ndarray]:
-    """A vector for each vertex.
+    """A vector for each vertex, the best among all that are close to it.
 
     Raises:
         OperationalError: A vertex has no vector within the objective's memory.
@@ -44,13 +47,21 @@ def refine(problem: Problem, sites: int, objective: Objective = FLOATS) -> list[
         # Fewer sites than there will be need not hold it all.
         free = free_candidates(p, objective.memory if p == sites else None)
         for _ in range(ROUNDS):
-            model, choice = _around(problem, vectors, free, log(factor), objective)
+            model, choice, reach = _around(problem, vectors, free, log(factor), objective)
             cost = model.cost(choice)
             if cost >= best * (1 - 1e-12):
                 break
-            best = cost
+            best, before = cost, vectors
             vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
+            moved = max(map(_distance, vectors, before))
+            if moved <= (reach - CLOSE) * log(factor) + 1e-9:
+                break  # what is close to the new vectors was near the old ones already
     return vectors
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Logarithm of the factors between two vectors."""
+    return float(np.abs(np.log(a / b)).sum())
 
 
 def prime_factors(n: int) -> list[int]:
@@ -71,14 +82,14 @@ def _around(
     free: Candidates,
     unit: float,
     objective: Objective,
-) -> tuple[Model, Choice]:
-    """The best choice near the given vectors."""
+) -> tuple[Model, Choice, float]:
+    """The best choice near the given vectors, and how far it was looked for everywhere."""
     for reach in REACHES:
         model = model_of(problem, _near(problem, vectors, free, reach * unit), objective)
         choice = eliminate(model)
         if choice is not None:
-            return model, choice
-    return model, search(model)
+            return model, choice, reach
+    return model, search(model), 0.0
 
 
 def _near(

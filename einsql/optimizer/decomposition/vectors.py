@@ -66,6 +66,24 @@ def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
     return np.asarray(np.unique(both, axis=0))
 
 
+def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different rows in lexicographic order, and for each row which of them it is.
+
+    Args:
+        rows: Numbers from 0 on.
+    """
+    keys, size = np.zeros(len(rows), np.int64), 1
+    for column in rows.T:
+        most = int(column.max(initial=0)) + 1
+        size *= most
+        keys = keys * most + column
+    if size >= 2**63:  # too many combinations to number
+        found, index = np.unique(rows, axis=0, return_inverse=True)
+        return found, index.reshape(-1)
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first], index.reshape(-1)
+
+
 def restricted(vectors: np.ndarray, axes: Sequence[int | None]) -> np.ndarray:
     """Vectors over labels as vectors over axes; an axis that is never cut gets 1."""
     out = np.ones((len(vectors), len(axes)), np.int64)
