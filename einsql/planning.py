@@ -304,12 +304,16 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
 
 
 def objective_of(settings: Settings) -> Objective:
-    """What cuts are chosen by: SET cost, the machine, and SET site_memory."""
+    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
+
+    A single site holds everything, whatever its memory is.
+    """
     from einsql.optimizer.decomposition import Floats, Seconds  # as in `sited`
 
+    memory = settings.site_memory if settings.sites > 1 else None
     if settings.cost == "seconds":
-        return Seconds(settings.machine, settings.sites, settings.site_memory)
-    return Floats(settings.site_memory)
+        return Seconds(settings.machine, settings.sites, memory)
+    return Floats(memory)
 
 
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
