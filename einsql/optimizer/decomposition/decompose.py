@@ -9,7 +9,7 @@ import numpy as np
 from einsql.einsum import Node
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
-from einsql.optimizer.decomposition.objective import FLOATS, Objective
+from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
 from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
 from einsql.optimizer.decomposition.vectors import restricted
@@ -98,10 +98,10 @@ def cut_problem(
     published = with_published(problem)
     vectors = chosen.choose(problem, sites, argument, objective)
     vectors, cost = completed(published, vectors, sites, objective)
-    return Decomposition(strategy, sites, _cuts(published, vectors, sites), cost)
+    return Decomposition(strategy, sites, _cuts(published, vectors, sites, objective), cost)
 
 
-def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
+def _cuts(problem: Problem, vectors: Vectors, sites: int, objective: Objective) -> tuple[Cut, ...]:
     cuts: list[Cut] = []
     free = free_candidates(sites)
     first: dict[int | None, int] = {}
@@ -116,7 +116,7 @@ def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
             Cut(
                 v.name,
                 dict(zip(v.labels, map(int, vectors[n]), strict=True)),
-                len(free(v)),
+                int(fits(v, free(v), objective.memory).sum()),
                 float(join_floats(v, one)[0]),
                 float(aggregate_floats(v, one)[0]),
                 _repartition(problem, vectors, n)

@@ -83,20 +83,25 @@ def cell_bytes(v: Vertex, vectors: np.ndarray) -> np.ndarray:
     return np.asarray(total + result * np.where(merged, 2 * v.state_bytes, v.nbytes))
 
 
+def fits(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
+    """True for the vectors whose cells take no more than so much memory."""
+    if memory is None or v.publishes:
+        return np.ones(len(vectors), bool)
+    return np.asarray(cell_bytes(v, vectors) <= memory)
+
+
 def fitting(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
     """The vectors whose cells take no more than so much memory.
 
     Raises:
         OperationalError: There is none.
     """
-    if memory is None or v.publishes:
-        return vectors
-    taken = cell_bytes(v, vectors)
-    if taken.min() > memory:
+    fit = fits(v, vectors, memory)
+    if not fit.any():
+        least = int(cell_bytes(v, vectors).min())
         raise OperationalError(
-            f"The operation {v.name} over {', '.join(v.labels) or 'no key'} fits no site: "
-            f"its smallest cut takes {int(taken.min()):,} bytes a site, and site_memory is "
-            f"{memory:,}",
+            f"The operation {v.name} over {', '.join(v.labels) or 'no key'} fits no site: its "
+            f"smallest cut takes {least:,} bytes a site, and site_memory is {memory:,}",
             hint="More sites or more memory help: SET sites, SET site_memory.",
         )
-    return vectors if taken.max() <= memory else vectors[taken <= memory]
+    return vectors if fit.all() else vectors[fit]
