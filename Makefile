@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench fuzz clean
+.PHONY: help demo test bench optimality fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +24,9 @@ test: $(VENV)/.dev  ## format, lint, types, imports, tests
 
 bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
+
+optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
+	@$(BIN)/python -m benchmarks.optimality
 
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)

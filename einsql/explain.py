@@ -37,7 +37,7 @@ def explain_rows(
         if cut is None or placed is None:
             cut, placed = sited(plan.optimized.root, settings)
         measure = measures if isinstance(measures, SiteMeasure) else None
-        return [(json.dumps(as_json(cut, placed, settings.cost, measure)),)]
+        return [(json.dumps(as_json(cut, placed, settings.cost, settings.machine, measure)),)]
     lines: list[str] = []
     if asked.verbose:
         lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
@@ -51,7 +51,7 @@ def explain_rows(
         lines += _steps(plan.program, given)
     elif plan.cut is not None and plan.placed is not None:
         measure = measures if isinstance(measures, SiteMeasure) else None
-        lines += as_text(plan.cut, plan.placed, measure)
+        lines += as_text(plan.cut, plan.placed, settings.machine, measure)
     return [(line,) for line in lines]
 
 

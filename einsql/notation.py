@@ -95,4 +95,5 @@ def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DTy
     stays = con.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
     catalog = BinderCatalog(con.store, con.settings, con.in_scope, con._tick)
+    con.planner_calls += 1
     return make_plan(relation, catalog, kept)

@@ -29,7 +29,7 @@ from einsql.sql.scope import Column, Relation
 
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteProgram
-    from einsql.optimizer.decomposition import Decomposition
+    from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.supersteps import Program as Placed
 
 T = TypeVar("T")
@@ -304,8 +304,21 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     from einsql.optimizer.placement import place
 
     check_domains(root)
-    cut = decompose(root, settings.sites, settings.strategy)
+    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
     return cut, place(root, cut)
+
+
+def objective_of(settings: Settings) -> Objective:
+    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
+
+    A single site holds everything, whatever its memory is.
+    """
+    from einsql.optimizer.decomposition import Floats, Seconds  # as in `sited`
+
+    memory = settings.site_memory if settings.sites > 1 else None
+    if settings.cost == "seconds":
+        return Seconds(settings.machine, settings.sites, memory)
+    return Floats(memory)
 
 
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:

@@ -7,7 +7,9 @@ from typing import Any
 
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
+from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
 from einsql.optimizer.work import flops
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
@@ -135,7 +137,7 @@ def kind(node: EinSum) -> str:
 
 
 def as_json(
-    cut: Decomposition, placed: Program, cost: str, measure: SiteMeasure | None
+    cut: Decomposition, placed: Program, cost: str, machine: Machine, measure: SiteMeasure | None
 ) -> dict[str, Any]:
     """A plan as nested lists and dicts of plain values.
 
@@ -143,14 +145,18 @@ def as_json(
         cut: How the operations are cut.
         placed: What each site does.
         cost: The setting of that name.
+        machine: What seconds are predicted for.
         measure: What a run took, for EXPLAIN ANALYZE.
 
     Returns:
-        strategy, cost, sites, total, nodes and, with a measure, per_site. `floats` are
-        EinDecomp's, in elements, and tra_cost is the TRA paper's count of them; bytes
-        are those sent between different sites.
+        strategy, cost, sites, total, nodes and per_site. `floats` are EinDecomp's, in
+        elements, and tra_cost is the TRA paper's count of them; bytes are those sent
+        between different sites; `seconds` are predicted but under `measured` and, with a
+        measure, per_site; `memory` is what a cell takes, or what a site holds at once, in
+        bytes.
     """
     found = nodes_of(cut, placed)
+    predicted = predict(placed, machine)
     report: dict[str, Any] = {
         "strategy": cut.strategy,
         "cost": cost,
@@ -160,24 +166,24 @@ def as_json(
             "bytes_sent": placed.bytes_sent,
             "tra_cost": sum(n.tra_cost for n in found),
             "flops": sum(flops(n.node) for n in found),
+            "seconds": sum(predicted.seconds),
+            "memory": int(predicted.memory.max()),
         },
-        "nodes": [_node_json(n, measure) for n in found],
+        "nodes": [_node_json(n, predicted, measure) for n in found],
+        "per_site": [
+            {"flops": f, "memory": int(m)}
+            for f, m in zip(site_flops(found, placed), predicted.memory, strict=True)
+        ],
     }
     if measure is not None:
-        report["per_site"] = [
-            {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
-            for f, s, r, t in zip(
-                site_flops(found, placed),
-                measure.sent,
-                measure.received,
-                measure.seconds,
-                strict=True,
-            )
-        ]
+        for site, s, r, t in zip(
+            report["per_site"], measure.sent, measure.received, measure.seconds, strict=True
+        ):
+            site |= {"bytes_sent": s, "bytes_received": r, "seconds": t}
     return report
 
 
-def _node_json(n: Node, measure: SiteMeasure | None) -> dict[str, Any]:
+def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
     axes = n.node.axes
     made: dict[str, Any] = {
         "id": n.cut.name,
@@ -203,6 +209,8 @@ def _node_json(n: Node, measure: SiteMeasure | None) -> dict[str, Any]:
         "bytes_sent": n.nbytes,
         "tra_cost": n.tra_cost,
         "flops": flops(n.node),
+        "seconds": sum(predicted.seconds[s] for s in n.steps),
+        "memory": predicted.cells[n.local],
     }
     if measure is not None:
         steps = [measure.steps[s] for s in n.steps]
@@ -226,11 +234,15 @@ def site_flops(nodes: list[Node], placed: Program) -> list[int]:
     return total
 
 
-def as_text(cut: Decomposition, placed: Program, measure: SiteMeasure | None) -> list[str]:
+def as_text(
+    cut: Decomposition, placed: Program, machine: Machine, measure: SiteMeasure | None
+) -> list[str]:
     """A plan as lines: cut, placement, traffic and cost of every operation."""
+    predicted = predict(placed, machine)
     lines = [
         f"-- {cut.sites} sites, strategy {cut.strategy}: "
-        f"{cut.floats:,.0f} floats, {placed.bytes_sent:,} bytes sent"
+        f"{cut.floats:,.0f} floats, {placed.bytes_sent:,} bytes sent, "
+        f"{sum(predicted.seconds) * 1e3:,.3f} ms predicted"
     ]
     for n in nodes_of(cut, placed):
         grid = " ".join(f"{x}:{parts}" for x, parts in n.grid) or "whole"
@@ -238,10 +250,11 @@ def as_text(cut: Decomposition, placed: Program, measure: SiteMeasure | None) ->
         text = f"{n.cut.name}  {n.op}  [{grid}]  {operands} -> {_short(n.result)}"
         text += f"  {n.collective}"
         text += f"  {n.cut.floats:,.0f} floats  {n.nbytes:,} bytes"
+        text += f"  {sum(predicted.seconds[s] for s in n.steps) * 1e3:,.3f} ms"
         if measure is not None:
             steps = [measure.steps[s] for s in n.steps]
-            text += f"  {sum(s.seconds for s in steps) * 1e3:.3f} ms"
-            text += f"  {sum(s.nbytes for s in steps):,} bytes measured"
+            text += f"  {sum(s.seconds for s in steps) * 1e3:.3f} ms and"
+            text += f" {sum(s.nbytes for s in steps):,} bytes measured"
         lines.append(text)
     return lines
 

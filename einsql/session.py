@@ -63,6 +63,7 @@ class Connection:
     Attributes:
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
+        planner_calls: How many queries were planned so far; a repeated one is not.
     """
 
     Warning = errors.Warning
@@ -81,6 +82,7 @@ class Connection:
         self.settings = Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
+        self.planner_calls = 0
         self._plans: dict[object, Plan] = {}
         self._interrupted = threading.Event()
         self._closed = False
@@ -294,6 +296,8 @@ class Connection:
                 cursor._changed(changes.copy(self, statement))
             case st.Set():
                 self._set(statement)
+            case st.Calibrate():
+                cursor._list(("name", "value", "unit"), self._calibrate())
             case st.Show():
                 cursor._list(*catalog.show(self, statement))
             case st.Transaction(action="BEGIN"):
@@ -322,6 +326,7 @@ class Connection:
 
     def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:
         assert isinstance(binder.catalog, BinderCatalog)
+        self.planner_calls += 1
         return make_plan(relation, binder.catalog, self.notices)
 
     def select(self, tree: exp.Query) -> Result:
@@ -389,8 +394,13 @@ class Connection:
         if not isinstance(inner, st.Query):
             raise NotSupportedError("EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT")
         before = self.settings
-        if statement.sites is not None:
-            self.settings = replace(before, sites=statement.sites)
+        machine = before.machine
+        if statement.flops is not None:
+            machine = machine.with_flops(statement.flops)
+        if statement.network is not None:
+            machine = replace(machine, network=statement.network)
+        sites = statement.sites or before.sites
+        self.settings = replace(before, sites=sites, machine=machine)
         try:
             plan = self.plan(inner.tree)
             return explain_rows(plan, self.settings, statement, self._measure(plan, statement))
@@ -401,6 +411,14 @@ class Connection:
         if not statement.analyze:
             return None
         return plan.program.measured(self._inputs, self._tick)[1]
+
+    def _calibrate(self) -> list[tuple[str, float, str]]:
+        from einsql.calibration import calibrated, calibration_rows  # few sessions need it
+
+        machine = calibrated(self.settings, self._tick)
+        self.settings = replace(self.settings, machine=machine)
+        self._plans.clear()
+        return calibration_rows(machine)
 
     def _set(self, statement: st.Set) -> None:
         changed = changed_settings(self.settings, statement.name, statement.value)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from einsql.errors import ProgrammingError, suggest
+from einsql.machine import Machine
+from einsql.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 
 
 @dataclass
 class Settings:
-    """What SET changes."""
+    """What SET changes.
+
+    Attributes:
+        machine: The rates that costs in seconds are counted with; each is a setting.
+        site_memory: Bytes that a cell of a cut operation may take; None for any number.
+    """
 
     float_math: str = "float"
     fallback: str = "on"
@@ -19,17 +26,34 @@ class Settings:
     sites: int = 1
     strategy: str = "eindecomp"
     cost: str = "floats"
+    site_memory: int | None = None
+    machine: Machine = field(default_factory=Machine)
 
 
 _CHOICES = {
     "float_math": ("float", "double"),
     "fallback": ("on", "off"),
     "jit": ("auto", "always", "never"),
-    "cost": ("floats",),
+    "cost": ("floats", "seconds"),
 }
 MOST_SITES = 65536
 
-SETTINGS = (*_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy")
+RATES: dict[str, Quantity] = {
+    "flops_float": FLOPS,
+    "flops_double": FLOPS,
+    "map_float": FLOPS,
+    "map_double": FLOPS,
+    "memory_bandwidth": BANDWIDTH,
+    "call_overhead": DURATION,
+    "latency": DURATION,
+    "network": BANDWIDTH,
+}
+"""The machine's attributes, each a setting."""
+
+SETTINGS = (
+    *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", "site_memory",
+    *RATES,
+)  # fmt: skip
 
 
 def changed_settings(settings: Settings, name: str, value: str) -> Settings:
@@ -46,6 +70,12 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         made = replace(settings)
         setattr(made, name, choice)
         return made
+    if name in RATES:
+        machine = replace(settings.machine, **{name: RATES[name].read(value)})
+        return replace(settings, machine=machine)
+    if name == "site_memory":
+        memory = None if value.lower() == "none" else int(SIZE.read(value))
+        return replace(settings, site_memory=memory)
     if name == "disabled_rules":
         rules = frozenset(r.strip() for r in value.split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
@@ -69,7 +99,11 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
 
 def setting_text(settings: Settings, name: str) -> str:
     """A setting's value as SET takes it."""
+    if name in RATES:
+        return RATES[name].text(getattr(settings.machine, name))
     value = getattr(settings, name)
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
+    if name == "site_memory" and value is not None:
+        return f"{value}B"
     return str(value).lower()

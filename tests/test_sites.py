@@ -174,7 +174,7 @@ def test_cells_that_differ_in_position_share_a_kernel() -> None:
         ("SET sites = many", "from 1 to"),
         ("SET strategy = 'best'", "no strategy"),
         ("SET strategy = 'data'", "not complete"),
-        ("SET cost = 'seconds'", "cannot be"),
+        ("SET cost = 'hours'", "cannot be"),
         ("EXPLAIN (SITES 0) SELECT 1", "at least 1"),
         ("EXPLAIN (FORMAT yaml) SELECT 1", "FORMAT text or json"),
     ],

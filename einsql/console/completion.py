@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from einsql.console.shell import Shell
 
 KEYWORDS = [
-    "ALL", "ANALYZE", "AND", "AS", "ASC", "BEGIN", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASE",
-    "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DEFAULT", "DELETE", "DESC", "DESCRIBE", "DIM",
+    "ALL", "ANALYZE", "AND", "AS", "ASC", "BEGIN", "BETWEEN", "BIGINT", "BOOLEAN", "BY",
+    "CALIBRATE", "CASE", "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DEFAULT", "DELETE", "DESC",
+    "DESCRIBE", "DIM",
     "DISTINCT", "DOUBLE", "DROP", "EINSUM", "ELSE", "END", "EXISTS", "EXPLAIN", "FALSE", "FILTER",
     "FLOAT", "FORMAT", "FROM", "GROUP", "HALF", "HAVING", "IF", "IN", "INSERT",
     "INTEGER", "INTO", "IS", "JOIN", "LEFT", "LIMIT", "MACRO", "NATURAL", "NOT", "NULL", "ON",

@@ -21,6 +21,7 @@ from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.parameters import mark, place
 from einsql.sql.syntax import (
+    Calibrate,
     Change,
     ColumnDef,
     Copy,
@@ -36,6 +37,7 @@ from einsql.sql.syntax import (
     Transaction,
 )
 from einsql.sql.tokens import TokenReader, tokenize
+from einsql.units import BANDWIDTH, FLOPS, Quantity
 
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
@@ -113,14 +115,14 @@ class Reader(TokenReader):
             "COPY": self.copy, "BEGIN": self.transaction, "START": self.transaction,
             "COMMIT": self.transaction, "END": self.transaction, "ROLLBACK": self.transaction,
             "ABORT": self.transaction, "INSERT": self.change, "UPDATE": self.change,
-            "DELETE": self.change,
+            "DELETE": self.change, "CALIBRATE": self.calibrate,
         }  # fmt: skip
         if word in readers:
             return readers[word]()
         raise NotSupportedError(
             f"einsql has no {word} statement",
             hint="Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, INSERT, UPDATE, "
-            "DELETE, COPY, SET, SHOW, DESCRIBE, BEGIN, COMMIT, ROLLBACK.",
+            "DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, ROLLBACK.",
             position=self.position(),
         )
 
@@ -129,6 +131,7 @@ class Reader(TokenReader):
         self.take("EXPLAIN")
         flags: set[str] = set()
         form, sites = "text", None
+        rates: dict[str, float] = {}
         while self.word() in ("ANALYZE", "VERBOSE"):
             flags.add(self.word())
             self.at += 1
@@ -139,16 +142,31 @@ class Reader(TokenReader):
                     form = self.name("a format").lower()
                 elif option == "SITES":
                     sites = self.integer("the number of sites", least=1)
+                elif option in _RATES:
+                    rates[option.lower()] = self.quantity(_RATES[option])
                 elif option in ("ANALYZE", "VERBOSE"):
                     flags.add(option)
                 else:
-                    known = "ANALYZE, VERBOSE, FORMAT text or json, and SITES n"
+                    known = "ANALYZE, VERBOSE, FORMAT text or json, SITES n, NETWORK and FLOPS"
                     raise self.error(f"EXPLAIN knows {known} here")
                 if not self.take(",") and self.word() != ")":
                     raise self.error("Expected , or )")
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
-        return Explain(self.statement(), "ANALYZE" in flags, "VERBOSE" in flags, form, sites)
+        return Explain(
+            self.statement(), "ANALYZE" in flags, "VERBOSE" in flags, form, sites, **rates
+        )
+
+    def quantity(self, kind: Quantity) -> float:
+        """A quoted number with its unit."""
+        position = self.position()
+        return kind.read(self.text(f"a {kind.name} in quotes, as in {kind.example}"), position)
+
+    def calibrate(self) -> Calibrate:
+        """CALIBRATE."""
+        self.take("CALIBRATE")
+        self.end()
+        return Calibrate()
 
     def create(self) -> Statement:
         """CREATE [OR REPLACE] TENSOR | VIEW | MACRO."""
@@ -401,6 +419,9 @@ class Reader(TokenReader):
             raise ProgrammingError("This statement could not be read", position=0)
         return Change(tree)
 
+
+_RATES = {"NETWORK": BANDWIDTH, "FLOPS": FLOPS}
+"""Options of EXPLAIN that say what machine to plan for."""
 
 TYPE_NAMES = {
     **{t.value: t for t in DType},

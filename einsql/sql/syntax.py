@@ -18,13 +18,20 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT text | json, SITES n)] statement."""
+    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…')] statement.
+
+    Attributes:
+        network: Bytes per second to plan for instead of the setting's.
+        flops: Scalar operations per second of a FLOAT contraction to plan for.
+    """
 
     statement: Statement
     analyze: bool
     verbose: bool
     form: str = "text"
     sites: int | None = None
+    network: float | None = None
+    flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,11 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibrate:
+    """CALIBRATE."""
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """SHOW TENSORS, SHOW SETTINGS, DESCRIBE name or DESCRIBE query."""
 
@@ -125,5 +137,5 @@ class Transaction:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Show | Transaction
+    | Calibrate | Show | Transaction
 )  # fmt: skip

@@ -1,6 +1,18 @@
 """EinDecomp: how every operation of a graph is cut over the sites, by cost (EinDecomp §6-8)."""
 
 from einsql.optimizer.decomposition.decompose import Cut, Decomposition, decompose
+from einsql.optimizer.decomposition.objective import Floats, Objective
+from einsql.optimizer.decomposition.seconds import Seconds
 from einsql.optimizer.decomposition.strategies import STRATEGIES, Strategy, strategy_of
 
-__all__ = ["STRATEGIES", "Cut", "Decomposition", "Strategy", "decompose", "strategy_of"]
+__all__ = [
+    "STRATEGIES",
+    "Cut",
+    "Decomposition",
+    "Floats",
+    "Objective",
+    "Seconds",
+    "Strategy",
+    "decompose",
+    "strategy_of",
+]

@@ -9,6 +9,7 @@ import numpy as np
 from einsql.einsum import Node
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
+from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
 from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
 from einsql.optimizer.decomposition.vectors import restricted
@@ -50,11 +51,19 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """The cuts of a graph, producers first."""
+    """The cuts of a graph, producers first.
+
+    Attributes:
+        strategy: Who chose them.
+        sites: For how many sites.
+        cuts: One for each operation.
+        cost: What the choice costs, in the unit of what was minimised.
+    """
 
     strategy: str
     sites: int
     cuts: tuple[Cut, ...]
+    cost: float
 
     @property
     def floats(self) -> float:
@@ -62,32 +71,43 @@ class Decomposition:
         return sum(c.floats for c in self.cuts)
 
 
-def decompose(root: Node, sites: int, strategy: str = "eindecomp") -> Decomposition:
+def decompose(
+    root: Node, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+) -> Decomposition:
     """Cuts every operation of a graph.
 
     Args:
         root: The graph.
         sites: p, the number of sites.
         strategy: A name of STRATEGIES, for `data` with a label: `data:batch`.
+        objective: What is minimised, within how much memory.
 
     Raises:
         InterfaceError: There is no such strategy.
-        OperationalError: Optimality was asked for and not proven in time.
+        OperationalError: Optimality was asked for and not proven in time, or an operation
+            takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root), sites, strategy)
+    return cut_problem(problem_of(root), sites, strategy, objective)
 
 
-def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> Decomposition:
+def cut_problem(
+    problem: Problem, sites: int, strategy: str = "eindecomp", objective: Objective = FLOATS
+) -> Decomposition:
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
-    vectors = completed(published, chosen.choose(problem, sites, argument), sites)
-    return Decomposition(strategy, sites, _cuts(published, vectors, sites))
+    vectors = chosen.choose(problem, sites, argument, objective)
+    vectors, cost = completed(published, vectors, sites, objective)
+    return Decomposition(strategy, sites, _cuts(published, vectors, sites, objective), cost)
 
 
-def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
+def _cuts(problem: Problem, vectors: Vectors, sites: int, objective: Objective) -> tuple[Cut, ...]:
     cuts: list[Cut] = []
     free = free_candidates(sites)
+    first: dict[int | None, int] = {}
+    for n, v in enumerate(problem.vertices):
+        for use in v.uses:
+            first.setdefault(use.producer, n)
     for n, v in enumerate(problem.vertices):
         if v.publishes:
             continue
@@ -96,10 +116,15 @@ def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
             Cut(
                 v.name,
                 dict(zip(v.labels, map(int, vectors[n]), strict=True)),
-                len(free(v)),
+                int(fits(v, free(v), objective.memory).sum()),
                 float(join_floats(v, one)[0]),
                 float(aggregate_floats(v, one)[0]),
-                _repartition(problem, vectors, n) + _published_here(problem, vectors, n),
+                _repartition(problem, vectors, n)
+                + sum(
+                    _repartition(problem, vectors, u)  # told at the first of its readers
+                    for u in {use.producer for use in v.uses} - {None}
+                    if u is not None and problem.vertices[u].publishes and first[u] == n
+                ),
             )
         )
     return tuple(cuts)
@@ -114,18 +139,4 @@ def _repartition(problem: Problem, vectors: Vectors, reader: int) -> float:
             made = restricted(vectors[use.producer][None, :], source.keys)
             used = restricted(vectors[reader][None, :], use.axes)
             total += float(repartition_floats(use.shape, use.width, made, used)[0, 0])
-    return total
-
-
-def _published_here(problem: Problem, vectors: Vectors, reader: int) -> float:
-    """What publishing results moves, told at the first vertex that reads them."""
-    total = 0.0
-    for producer in {u.producer for u in problem.vertices[reader].uses} - {None}:
-        assert producer is not None
-        if problem.vertices[producer].publishes:
-            first = min(
-                n for n, v in enumerate(problem.vertices) for u in v.uses if u.producer == producer
-            )
-            if first == reader:
-                total += _repartition(problem, vectors, producer)
     return total

@@ -17,7 +17,7 @@ from einsql.optimizer.decomposition.model import Choice, Edge, Model
 ROUNDS = 8
 """Picks without any gain after which a descent ends."""
 
-KICKS = 24
+KICKS = 64
 """Descents from a disturbed choice without any gain after which the search ends."""
 
 
@@ -88,7 +88,7 @@ def greedy(model: Model) -> Choice:
         total = reach[v].copy()
         for e in around[v]:
             if e.source == v:
-                total += e.floats[e.made, e.used[choice[e.target]]]
+                total += e.costs[e.made, e.used[choice[e.target]]]
         choice[v] = int(total.argmin())
     return choice
 
@@ -157,8 +157,8 @@ def _solve_forest(
 def _fixed(e: Edge, v: int, choice: Choice) -> np.ndarray:
     """What an edge costs for each state of v while its other end stays."""
     if e.source == v:
-        return np.asarray(e.floats[e.made, e.used[choice[e.target]]])
-    return np.asarray(e.floats[e.made[choice[e.source]], e.used])
+        return np.asarray(e.costs[e.made, e.used[choice[e.target]]])
+    return np.asarray(e.costs[e.made[choice[e.source]], e.used])
 
 
 def _messages(
@@ -169,7 +169,7 @@ def _messages(
         return _message(between[0], total, v)
     table = np.broadcast_to(total[:, None], (len(total), size)).copy()
     for e in between:
-        pairs = e.floats[np.ix_(e.made, e.used)]
+        pairs = e.costs[np.ix_(e.made, e.used)]
         table += pairs if e.source == v else pairs.T
     at = table.argmin(axis=0)
     return table[at, np.arange(size)], at
@@ -178,7 +178,7 @@ def _messages(
 def _message(e: Edge, total: np.ndarray, v: int) -> tuple[np.ndarray, np.ndarray]:
     """For each state of the other end: the least total of v with the edge, and v's state."""
     mine, other = (e.made, e.used) if e.source == v else (e.used, e.made)
-    table = e.floats if e.source == v else e.floats.T
+    table = e.costs if e.source == v else e.costs.T
     order = np.lexsort((total, mine))
     first = np.concatenate(([True], mine[order][1:] != mine[order][:-1]))
     lead = order[first]  # the cheapest state of each view, in the order of the views

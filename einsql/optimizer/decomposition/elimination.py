@@ -7,6 +7,7 @@ the width of the graph, so a limit decides when to give up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -16,6 +17,9 @@ from einsql.optimizer.decomposition.model import Choice, Model
 
 LIMIT = 4e8
 """Additions all eliminations together may take; about a second."""
+
+BLOCK = 2**17
+"""Sums that are made at once; they stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +55,7 @@ class _Elimination:
         joint: For each neighbour one view that tells apart all that the tables do.
         work: Additions it takes, at most.
         costs: The least costs over the neighbours' views, once it is run.
-        states: The states that give them.
+        leaders: The states that can be best.
     """
 
     alone: np.ndarray
@@ -61,25 +65,35 @@ class _Elimination:
     joint: dict[int, tuple[np.ndarray, int]]
     work: float
     costs: np.ndarray = field(init=False)
-    states: np.ndarray = field(init=False)
+    leaders: np.ndarray = field(init=False)
 
     def run(self) -> None:
         """Sums the tables and keeps the least entry over the vertex's states."""
         shape = tuple(self.joint[u][1] for u in self.near)
+        views = [t.view(self.vertex) for t in self.tables]
+        self.leaders = _leaders(self.alone, views)
+        spread = [_spread(t, self.vertex, self.near, self.joint) for t in self.tables]
         best = np.full(shape, np.inf)
-        states = np.zeros(shape, np.int32)
-        spread = [
-            (t.view(self.vertex), _spread(t, self.vertex, self.near, self.joint))
-            for t in self.tables
-        ]
-        for state in _leaders(self.alone, [t.view(self.vertex) for t in self.tables]):
-            total = np.full(shape, self.alone[state])
-            for rows, costs in spread:
-                total += costs[rows[state]]
-            better = total < best
-            np.copyto(best, total, where=better)
-            states[better] = state
-        self.costs, self.states = best, states
+        together = max(1, BLOCK // max(1, best.size))
+        for first in range(0, len(self.leaders), together):
+            states = self.leaders[first : first + together]
+            total = self.alone[states].reshape(-1, *(1 for _ in shape))
+            for view, costs in zip(views, spread, strict=True):
+                total = total + costs[view[states]]
+            np.minimum(best, total.min(axis=0), out=best)
+        self.costs = best
+
+    def state(self, near: Sequence[int]) -> int:
+        """The vertex's state that gives the least cost for given states of its neighbours."""
+        given = dict(zip(self.near, near, strict=True))
+        total = self.alone[self.leaders]
+        for t in self.tables:
+            at = tuple(
+                view[self.leaders] if u == self.vertex else view[given[u]]
+                for u, view in zip(t.vertices, t.views, strict=True)
+            )
+            total = total + t.costs[at]
+        return int(self.leaders[total.argmin()])
 
 
 def eliminate(model: Model, limit: float = LIMIT) -> Choice | None:
@@ -93,8 +107,7 @@ def eliminate(model: Model, limit: float = LIMIT) -> Choice | None:
         e.run()
     choice = [0] * len(model.states)
     for v, near, e in reversed(steps):
-        at = tuple(e.joint[m][0][choice[u]] for u, m in zip(near, e.near, strict=True))
-        choice[v] = int(e.states[at])
+        choice[v] = e.state([choice[u] for u in near])
     return choice
 
 
@@ -110,6 +123,7 @@ class _Order:
         for t in _tables(model):
             for v in t.vertices:
                 self.around[v].append(t)
+        self._joint_of: dict[int, dict[int, tuple[np.ndarray, int]]] = {}
         self._joints: dict[object, tuple[np.ndarray, int]] = {}
         self._known: dict[object, _Elimination] = {}
 
@@ -124,10 +138,10 @@ class _Order:
             work, v = heappop(heap)
             if v in done or work != works[v]:
                 continue
-            near = self._neighbours(v)
+            joint = self._joint(v)
+            near = list(joint)
             key = self._key(v, near)
             if key not in self._known:
-                joint = {u: self._joint(v, u) for u in near}
                 self._known[key] = _Elimination(
                     self.model.alone[v], self.around[v], v, near, joint, work
                 )
@@ -137,18 +151,16 @@ class _Order:
             table = _Table(tuple(near), tuple(e.joint[m][0] for m in e.near), e)
             for u in near:
                 self.around[u] = [t for t in self.around[u] if v not in t.vertices] + [table]
+                self._joint_of.pop(u, None)
             for u in near:
                 works[u] = self._work(u)
                 heappush(heap, (works[u], u))
         return steps
 
-    def _neighbours(self, v: int) -> list[int]:
-        return sorted({u for t in self.around[v] for u in t.vertices} - {v})
-
     def _work(self, v: int) -> float:
         work = float(len(self.model.states[v]))
-        for u in self._neighbours(v):
-            work *= self._joint(v, u)[1]
+        for _, size in self._joint(v).values():
+            work *= size
         return work
 
     def _key(self, v: int, near: list[int]) -> object:
@@ -159,16 +171,22 @@ class _Order:
             for t in self.around[v]
         )
 
-    def _joint(self, v: int, u: int) -> tuple[np.ndarray, int]:
-        """One view of u that tells apart what any table it shares with v tells apart."""
-        views = [t.view(u) for t in self.around[v] if u in t.vertices]
+    def _joint(self, v: int) -> dict[int, tuple[np.ndarray, int]]:
+        """For each neighbour of v one view that tells apart what any table with v does."""
+        if v not in self._joint_of:
+            views: dict[int, list[np.ndarray]] = {}
+            for t in self.around[v]:
+                for u, view in zip(t.vertices, t.views, strict=True):
+                    if u != v:
+                        views.setdefault(u, []).append(view)
+            self._joint_of[v] = {u: self._together(views[u]) for u in sorted(views)}
+        return self._joint_of[v]
+
+    def _together(self, views: list[np.ndarray]) -> tuple[np.ndarray, int]:
         key = tuple(map(id, views))
         if key not in self._joints:
-            if len(views) == 1:
-                self._joints[key] = views[0], int(views[0].max()) + 1
-            else:
-                found, index = np.unique(np.stack(views), axis=1, return_inverse=True)
-                self._joints[key] = index.reshape(-1), found.shape[1]
+            view = _finest(views)
+            self._joints[key] = view, int(view.max()) + 1
         return self._joints[key]
 
 
@@ -186,11 +204,11 @@ def _tables(model: Model) -> list[_Table]:
     for e in model.edges:
         fixed = [len(model.states[v]) == 1 for v in (e.source, e.target)]
         if not any(fixed):
-            made.append(_Table((e.source, e.target), (e.made, e.used), e.floats))
+            made.append(_Table((e.source, e.target), (e.made, e.used), e.costs))
         elif not fixed[1]:
-            made.append(_Table((e.target,), (e.used,), at(e.floats, 0, int(e.made[0]))))
+            made.append(_Table((e.target,), (e.used,), at(e.costs, 0, int(e.made[0]))))
         elif not fixed[0]:
-            made.append(_Table((e.source,), (e.made,), at(e.floats, 1, int(e.used[0]))))
+            made.append(_Table((e.source,), (e.made,), at(e.costs, 1, int(e.used[0]))))
     return made
 
 
@@ -198,10 +216,19 @@ def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
     """The cheapest of the states that no view tells apart."""
     if not views:
         return np.array([alone.argmin()])
-    groups = np.unique(np.stack(views), axis=1, return_inverse=True)[1].reshape(-1)
+    groups = _finest(views)
     order = np.lexsort((alone, groups))
     first = np.concatenate(([True], np.diff(groups[order]) != 0))
     return order[first]
+
+
+def _finest(views: Sequence[np.ndarray]) -> np.ndarray:
+    """One view that tells apart what any of the views does, in their lexicographic order."""
+    finest = views[0]
+    for view in views[1:]:
+        keys = finest * (int(view.max()) + 1) + view
+        finest = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    return finest
 
 
 def _spread(

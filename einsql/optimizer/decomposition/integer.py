@@ -34,9 +34,9 @@ def solve(model: Model, seconds: float = 60.0) -> tuple[Choice, bool] | None:
         right.append(1.0)
     at = int(starts[-1])
     for e in model.edges:
-        a, b = e.floats.shape
+        a, b = e.costs.shape
         cells = at + np.arange(a * b).reshape(a, b)
-        costs.append(e.floats.reshape(-1))
+        costs.append(e.costs.reshape(-1))
         for count, view, vertex, lines in (
             (a, e.made, e.source, cells),
             (b, e.used, e.target, cells.T),

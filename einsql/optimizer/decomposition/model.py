@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.optimizer.decomposition.costs import repartition_floats, vertex_floats
-from einsql.optimizer.decomposition.problem import Problem, Vertex
-from einsql.optimizer.decomposition.vectors import restricted, viable
+from einsql.optimizer.decomposition.objective import FLOATS, Objective, fitting
+from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
+from einsql.optimizer.decomposition.vectors import distinct, viable
 
 Choice = list[int]
 """The number of the chosen state of each vertex."""
@@ -28,14 +28,14 @@ class Edge:
         target: The reading vertex.
         made: For each state of the source the row of the table.
         used: For each state of the target the column of the table.
-        floats: Cost of the repartition between them.
+        costs: What the repartition between them costs.
     """
 
     source: int
     target: int
     made: np.ndarray
     used: np.ndarray
-    floats: np.ndarray
+    costs: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,14 +47,14 @@ class Model:
     edges: list[Edge]
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Floats moved under a choice."""
+        """What a choice costs, in the objective's unit."""
         total = sum(float(a[s]) for a, s in zip(self.alone, choice, strict=True))
         return total + sum(self.edge_cost(e, choice) for e in self.edges)
 
     @staticmethod
     def edge_cost(e: Edge, choice: Sequence[int]) -> float:
-        """Floats an edge's repartition moves under a choice."""
-        return float(e.floats[e.made[choice[e.source]], e.used[choice[e.target]]])
+        """What an edge's repartition costs under a choice."""
+        return float(e.costs[e.made[choice[e.source]], e.used[choice[e.target]]])
 
     @property
     def around(self) -> list[list[Edge]]:
@@ -69,10 +69,10 @@ class Model:
 Candidates = Callable[[Vertex], np.ndarray]
 
 
-def model_of(problem: Problem, candidates: Candidates) -> Model:
+def model_of(problem: Problem, candidates: Candidates, objective: Objective = FLOATS) -> Model:
     """Tables of a problem over the vectors that `candidates` gives for each vertex."""
     states = [candidates(v) for v in problem.vertices]
-    tables = _Tables()
+    tables = _Tables(objective)
     alone = [tables.vertex(v, s) for v, s in zip(problem.vertices, states, strict=True)]
     edges = []
     for n, v in enumerate(problem.vertices):
@@ -80,46 +80,77 @@ def model_of(problem: Problem, candidates: Candidates) -> Model:
             if use.producer is None:
                 continue
             source = problem.vertices[use.producer]
-            made, rows = tables.view(states[use.producer], source.keys)
-            used, columns = tables.view(states[n], use.axes)
-            floats = tables.repartition(use.shape, use.width, made, used)
-            edges.append(Edge(use.producer, n, rows, columns, floats))
+            made, rows = tables.made(source, states[use.producer])
+            used, columns = tables.used(use, states[n])
+            costs = tables.repartition(use, made, used)
+            edges.append(Edge(use.producer, n, rows, columns, costs))
     return Model(states, alone, edges)
 
 
-def free_candidates(p: int) -> Candidates:
-    """Every viable vector: exactly p calls for contractions, at most p for the rest."""
-    return lambda v: viable(v, p, exactly=v.contraction)
+def free_candidates(p: int, memory: int | None = None) -> Candidates:
+    """Every viable vector: exactly p calls for contractions, at most p for the rest.
+
+    Args:
+        p: Kernel calls.
+        memory: Bytes a cell may take.
+
+    Raises:
+        OperationalError: From the candidates: a vertex has none that takes so little.
+    """
+    made: dict[object, np.ndarray] = {}
+
+    def candidates(v: Vertex) -> np.ndarray:
+        states = viable(v, p, exactly=v.contraction)
+        if memory is None or v.publishes:
+            return states
+        key = (id(states), *_parts(v))
+        if key not in made:  # equal vertices get the very same array
+            made[key] = fitting(v, states, memory)
+        return made[key]
+
+    return candidates
+
+
+def _parts(v: Vertex) -> tuple[object, ...]:
+    """What a vertex's costs depend on beside its states."""
+    uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
+    kind = (v.contraction, v.renames, v.publishes, v.flops, v.double)
+    return v.extents, uses, v.keys, v.shape, v.width, v.nbytes, v.state_bytes, kind
 
 
 class _Tables:
     """Views and tables, each computed once: layers of a network repeat them."""
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
         self._views: dict[object, tuple[np.ndarray, np.ndarray]] = {}
         self._repartitions: dict[object, np.ndarray] = {}
         self._vertices: dict[object, np.ndarray] = {}
 
     def vertex(self, v: Vertex, states: np.ndarray) -> np.ndarray:
-        uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
-        key = (id(states), v.extents, uses, v.keys, v.shape, v.width, v.renames, v.publishes)
+        """Costs of a vertex's states."""
+        key = (id(states), *_parts(v))
         if key not in self._vertices:
-            self._vertices[key] = vertex_floats(v, states)
+            self._vertices[key] = self._objective.vertex(v, states)
         return self._vertices[key]
 
-    def view(
-        self, states: np.ndarray, axes: tuple[int | None, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        key = (id(states), axes)
+    def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How a reader sees a vertex: what it tells apart, and for each state which of it."""
+        key = (id(states), v.keys)
         if key not in self._views:
-            cuts, index = np.unique(restricted(states, axes), axis=0, return_inverse=True)
-            self._views[key] = (cuts, index.reshape(-1))
+            self._views[key] = distinct(self._objective.made(v, states))
         return self._views[key]
 
-    def repartition(
-        self, shape: tuple[int, ...], width: int, made: np.ndarray, used: np.ndarray
-    ) -> np.ndarray:
-        key = (shape, width, made.tobytes(), used.tobytes())
+    def used(self, use: Use, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How an operand's producer sees the reader."""
+        key = (id(states), use.axes, "used")
+        if key not in self._views:
+            self._views[key] = distinct(self._objective.used(use, states))
+        return self._views[key]
+
+    def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """The table of an edge."""
+        key = (use.shape, use.width, use.nbytes, made.tobytes(), used.tobytes())
         if key not in self._repartitions:
-            self._repartitions[key] = repartition_floats(shape, width, made, used)
+            self._repartitions[key] = self._objective.repartition(use, made, used)
         return self._repartitions[key]

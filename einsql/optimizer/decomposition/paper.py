@@ -12,16 +12,17 @@ from itertools import pairwise
 import numpy as np
 
 from einsql.optimizer.decomposition.model import Candidates, Choice, Edge, Model
+from einsql.optimizer.decomposition.objective import fitting
 from einsql.optimizer.decomposition.problem import Vertex
 from einsql.optimizer.decomposition.vectors import viable
 
 
-def paper_candidates(sites: int) -> Candidates:
+def paper_candidates(sites: int, memory: int | None = None) -> Candidates:
     """Exactly as many calls as the next power of two, whatever the operation."""
     p = 1 << (sites - 1).bit_length()
 
     def candidates(v: Vertex) -> np.ndarray:
-        return viable(v, p, exactly=True)
+        return fitting(v, viable(v, p, exactly=True), memory)
 
     return candidates
 
@@ -70,7 +71,7 @@ def _solve(model: Model, inside: set[int], edges: list[Edge], choice: list[int |
     for v in sorted(inside):
         total = model.alone[v].copy()
         for e in into.get(v, []):
-            pairs = reach[e.source][:, None] + e.floats[e.made]
+            pairs = reach[e.source][:, None] + e.costs[e.made]
             at = pairs.argmin(axis=0)
             total += pairs[at, np.arange(pairs.shape[1])][e.used]
             back.append((e, at))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.einsum import TRUE, EinSum, Node, Value, walk
+from einsql.optimizer.work import flops
+from einsql.supersteps import tuple_bytes, with_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class Use:
         axes: For each axis the position of its label in the vertex, None if never cut.
         shape: Extent of each axis, in elements.
         width: Fields of a tuple.
+        nbytes: Bytes of a tuple.
     """
 
     producer: int | None
     axes: tuple[int | None, ...]
     shape: tuple[int, ...]
     width: int = 1
+    nbytes: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class Vertex:
             order of keys; it costs nothing where it lies.
         publishes: True for no operation but the layout in which a result with several
             readers is kept for them.
+        nbytes: Bytes of a tuple of the result.
+        state_bytes: The same of a partial result.
+        flops: Scalar operations at one point of the domain.
+        double: True if it computes in values of 8 bytes.
     """
 
     name: str
@@ -58,6 +66,10 @@ class Vertex:
     contraction: bool = False
     renames: bool = False
     publishes: bool = False
+    nbytes: int = 4
+    state_bytes: int = 4
+    flops: int = 2
+    double: bool = False
 
     @property
     def reduced(self) -> tuple[int, ...]:
@@ -107,6 +119,7 @@ def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
             ),
             o.source.schema.shape,
             len(o.source.schema.fields),
+            tuple_bytes(o.source),
         )
         for o in node.operands
     )
@@ -120,11 +133,15 @@ def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
         node.schema.shape,
         len(node.outputs),
         reduces and len(node.operands) > 1,
-        _renames(node),
+        renames(node),
+        nbytes=tuple_bytes(node),
+        state_bytes=tuple_bytes(with_state(node)),
+        flops=flops(node) // max(1, node.points),
+        double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
     )
 
 
-def _renames(node: EinSum) -> bool:
+def renames(node: EinSum) -> bool:
     """True if every output is a field of the only operand, and every key is one of its keys."""
     return (
         len(node.operands) == 1
@@ -146,8 +163,7 @@ def with_published(problem: Problem) -> Problem:
     moved: dict[int, int] = {}
     for n, v in enumerate(problem.vertices):
         uses = tuple(
-            u if u.producer is None else Use(moved[u.producer], u.axes, u.shape, u.width)
-            for u in v.uses
+            u if u.producer is None else replace(u, producer=moved[u.producer]) for u in v.uses
         )
         vertices.append(replace(v, uses=uses))
         moved[n] = len(vertices) - 1
@@ -160,11 +176,12 @@ def with_published(problem: Problem) -> Problem:
                     f"{v.name}'",
                     tuple(v.labels[k] for k in cuttable),
                     tuple(v.extents[k] for k in cuttable),
-                    (Use(moved[n], axes, v.shape, v.width),),
+                    (Use(moved[n], axes, v.shape, v.width, v.nbytes),),
                     axes,
                     v.shape,
                     v.width,
                     publishes=True,
+                    nbytes=v.nbytes,
                 )
             )
             moved[n] = len(vertices) - 1

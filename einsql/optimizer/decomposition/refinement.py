@@ -14,9 +14,15 @@ import numpy as np
 
 from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
-from einsql.optimizer.decomposition.model import Candidates, Choice, Model, model_of
+from einsql.optimizer.decomposition.model import (
+    Candidates,
+    Choice,
+    Model,
+    free_candidates,
+    model_of,
+)
+from einsql.optimizer.decomposition.objective import FLOATS, Objective
 from einsql.optimizer.decomposition.problem import Problem, Vertex
-from einsql.optimizer.decomposition.vectors import viable
 
 ROUNDS = 6
 """Neighbourhoods tried for one number of sites, at most."""
@@ -24,21 +30,38 @@ ROUNDS = 6
 REACHES = (3.0, 2.0)
 """How many factors may be added or moved in a vector; fewer where that is too much work."""
 
+CLOSE = 2.0
+"""A factor moved from label to label: every combination of such changes was tried."""
 
-def refine(problem: Problem, sites: int) -> list[np.ndarray]:
-    """A vector for each vertex."""
+
+def refine(problem: Problem, sites: int, objective: Objective = FLOATS) -> list[np.ndarray]:
+    """A vector for each vertex, the best among all that are close to it.
+
+    Raises:
+        OperationalError: A vertex has no vector within the objective's memory.
+    """
     vectors = [np.ones(len(v.labels), np.int64) for v in problem.vertices]
     factors = prime_factors(sites)
     for n, factor in enumerate(factors):
         p, best = prod(factors[: n + 1]), np.inf
+        # Fewer sites than there will be need not hold it all.
+        free = free_candidates(p, objective.memory if p == sites else None)
         for _ in range(ROUNDS):
-            model, choice = _around(problem, vectors, p, log(factor))
+            model, choice, reach = _around(problem, vectors, free, log(factor), objective)
             cost = model.cost(choice)
             if cost >= best * (1 - 1e-12):
                 break
-            best = cost
+            best, before = cost, vectors
             vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
+            moved = max(map(_distance, vectors, before))
+            if moved <= (reach - CLOSE) * log(factor) + 1e-9:
+                break  # what is close to the new vectors was near the old ones already
     return vectors
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Logarithm of the factors between two vectors."""
+    return float(np.abs(np.log(a / b)).sum())
 
 
 def prime_factors(n: int) -> list[int]:
@@ -54,27 +77,32 @@ def prime_factors(n: int) -> list[int]:
 
 
 def _around(
-    problem: Problem, vectors: list[np.ndarray], p: int, unit: float
-) -> tuple[Model, Choice]:
-    """The best choice near the given vectors."""
+    problem: Problem,
+    vectors: list[np.ndarray],
+    free: Candidates,
+    unit: float,
+    objective: Objective,
+) -> tuple[Model, Choice, float]:
+    """The best choice near the given vectors, and how far it was looked for everywhere."""
     for reach in REACHES:
-        model = model_of(problem, _near(problem, vectors, p, reach * unit))
+        model = model_of(problem, _near(problem, vectors, free, reach * unit), objective)
         choice = eliminate(model)
         if choice is not None:
-            return model, choice
-    return model, search(model)
+            return model, choice, reach
+    return model, search(model), 0.0
 
 
-def _near(problem: Problem, vectors: list[np.ndarray], p: int, reach: float) -> Candidates:
-    """The viable vectors within some distance; equal layers get the very same arrays."""
+def _near(
+    problem: Problem, vectors: list[np.ndarray], free: Candidates, reach: float
+) -> Candidates:
+    """The free vectors within some distance; equal layers get the very same arrays."""
     made: dict[object, np.ndarray] = {}
     place = {v.name: n for n, v in enumerate(problem.vertices)}
 
     def candidates(v: Vertex) -> np.ndarray:
-        centre = vectors[place[v.name]]
-        key = (v.extents, v.contraction, centre.tobytes())
+        centre, states = vectors[place[v.name]], free(v)
+        key = (id(states), centre.tobytes())
         if key not in made:
-            states = viable(v, p, exactly=v.contraction)
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)
             near = distance <= max(reach, distance.min(initial=0.0)) + 1e-9
             made[key] = states[near]

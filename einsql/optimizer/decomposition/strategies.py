@@ -12,6 +12,7 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
+from einsql.optimizer.decomposition.objective import Objective, fitting
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, Vertex, with_published
 from einsql.optimizer.decomposition.refinement import refine
@@ -29,13 +30,13 @@ class Strategy:
 
     Attributes:
         law: What it does, in one line.
-        choose: Gives vectors for a problem's operations; its last argument is what
-            follows the colon in the strategy's name.
+        choose: Gives vectors for a problem's operations; from the problem, the number of
+            sites, what follows the colon in the strategy's name, and what to minimise.
     """
 
     name: str
     law: str
-    choose: Callable[[Problem, int, str], Vectors]
+    choose: Callable[[Problem, int, str, Objective], Vectors]
 
 
 def _picked(model: Model, choice: Sequence[int]) -> Vectors:
@@ -47,19 +48,19 @@ def _operations(problem: Problem, vectors: Vectors) -> Vectors:
     return [x for v, x in zip(problem.vertices, vectors, strict=True) if not v.publishes]
 
 
-def _eindecomp(problem: Problem, sites: int, _: str) -> Vectors:
+def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
     shared = with_published(problem)
-    model = model_of(shared, free_candidates(sites))
+    model = model_of(shared, free_candidates(sites, objective.memory), objective)
     choice = eliminate(model)
     if choice is None and len(model.states) <= SMALL:
         choice = search(model)
-    vectors = refine(shared, sites) if choice is None else _picked(model, choice)
+    vectors = refine(shared, sites, objective) if choice is None else _picked(model, choice)
     return _operations(shared, vectors)
 
 
-def _exact(problem: Problem, sites: int, _: str) -> Vectors:
+def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
     shared = with_published(problem)
-    model = model_of(shared, free_candidates(sites))
+    model = model_of(shared, free_candidates(sites, objective.memory), objective)
     choice = eliminate(model)
     if choice is None:
         found = solve(model)
@@ -72,17 +73,18 @@ def _exact(problem: Problem, sites: int, _: str) -> Vectors:
     return _operations(shared, _picked(model, choice))
 
 
-def _paper(problem: Problem, sites: int, _: str) -> Vectors:
-    model = model_of(problem, paper_candidates(sites))
+def _paper(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
+    # It counts floats whatever the objective is; only the memory holds.
+    model = model_of(problem, paper_candidates(sites, objective.memory))
     return _picked(model, solve_paper(model))
 
 
-def _equal(problem: Problem, sites: int, _: str) -> Vectors:
+def _equal(problem: Problem, sites: int, _: str, __: Objective) -> Vectors:
     parts = next(n for n in range(1, sites + 1) if n**3 >= sites)
     return _by_label(problem, lambda label: parts)
 
 
-def _data(problem: Problem, sites: int, label: str) -> Vectors:
+def _data(problem: Problem, sites: int, label: str, _: Objective) -> Vectors:
     known = {name for v in problem.vertices for name in v.labels}
     if label not in known:
         raise InterfaceError(
@@ -103,7 +105,7 @@ def _by_label(problem: Problem, parts: Callable[[str], int]) -> Vectors:
 STRATEGIES = {
     s.name: s
     for s in (
-        Strategy("eindecomp", "least floats; contractions in p calls, others in at most p",
+        Strategy("eindecomp", "least cost; contractions in p calls, others in at most p",
                  _eindecomp),
         Strategy("exact", "as eindecomp, proven optimal", _exact),
         Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
@@ -135,13 +137,22 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
     return STRATEGIES[name], argument
 
 
-def completed(problem: Problem, vectors: Vectors, sites: int) -> Vectors:
+def completed(
+    problem: Problem, vectors: Vectors, sites: int, objective: Objective
+) -> tuple[Vectors, float]:
     """Adds the best layouts of published results to the vectors of all operations.
 
     Args:
         problem: With publishing vertices.
         vectors: Of its operations only.
         sites: Layouts have at most as many parts, or those of some reader.
+        objective: What the layouts should minimise.
+
+    Returns:
+        The vectors, and what they cost.
+
+    Raises:
+        OperationalError: A cell takes more memory than the objective allows.
     """
     given = iter(vectors)
     fixed = {v.name: next(given)[None, :] for v in problem.vertices if not v.publishes}
@@ -156,11 +167,12 @@ def completed(problem: Problem, vectors: Vectors, sites: int) -> Vectors:
 
     def candidates(v: Vertex) -> np.ndarray:
         if not v.publishes:
-            return fixed[v.name]
+            return fitting(v, fixed[v.name], objective.memory)
         return np.unique(np.concatenate([free(v), *layouts[v.name]]), axis=0)
 
-    model = model_of(problem, candidates)
-    return _picked(model, eliminate(model) or search(model))
+    model = model_of(problem, candidates, objective)
+    choice = eliminate(model) or search(model)
+    return _picked(model, choice), model.cost(choice)
 
 
 def _layout(vector: np.ndarray, axes: tuple[int | None, ...], published: Vertex) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import isqrt, prod
 
 import numpy as np
 
@@ -37,7 +38,8 @@ def at_most(p: int, bounds: tuple[int, ...]) -> np.ndarray:
 
 def divisors(n: int) -> list[int]:
     """The divisors of a number, ascending."""
-    return [k for k in range(1, n + 1) if n % k == 0]
+    small = [k for k in range(1, isqrt(n) + 1) if n % k == 0]
+    return small + [n // k for k in reversed(small) if k * k != n]
 
 
 def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
@@ -47,15 +49,39 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
         v: The operation.
         p: Kernel calls wanted.
         exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides p.
+            number of calls that divides either of these.
     """
-    if not exactly:
-        return at_most(p, v.extents)
-    for calls in range(p, 0, -1):
-        found = products(calls, v.extents)
-        if len(found):
-            return found
-    raise AssertionError("one call is always viable")
+    return _viable(p, v.extents, exactly)
+
+
+@lru_cache(maxsize=4096)
+def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
+    most = min(p, prod(max(1, b) for b in bounds))
+    calls = next(n for n in range(most, 0, -1) if len(products(n, bounds)))
+    if exactly:
+        return products(calls, bounds)
+    if calls == p:
+        return at_most(p, bounds)
+    both = np.concatenate([at_most(p, bounds), at_most(calls, bounds)])
+    return np.asarray(np.unique(both, axis=0))
+
+
+def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different rows in lexicographic order, and for each row which of them it is.
+
+    Args:
+        rows: Numbers from 0 on.
+    """
+    keys, size = np.zeros(len(rows), np.int64), 1
+    for column in rows.T:
+        most = int(column.max(initial=0)) + 1
+        size *= most
+        keys = keys * most + column
+    if size >= 2**63:  # too many combinations to number
+        found, index = np.unique(rows, axis=0, return_inverse=True)
+        return found, index.reshape(-1)
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first], index.reshape(-1)
 
 
 def restricted(vectors: np.ndarray, axes: Sequence[int | None]) -> np.ndarray:

@@ -1,0 +1,47 @@
+"""How fast a site is: what costs in seconds are counted with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates and latencies of a site; all sites are alike.
+
+    Attributes:
+        flops_float: Scalar operations per second of FLOAT contractions.
+        flops_double: The same in DOUBLE and BIGINT, whose values take 8 bytes.
+        map_float: Scalar operations per second of everything else, in FLOAT.
+        map_double: The same in DOUBLE and BIGINT.
+        memory_bandwidth: Bytes per second a kernel reads and writes.
+        call_overhead: Seconds a kernel call takes before its work starts.
+        latency: Seconds a message between sites takes before its first byte arrives (α).
+        network: Bytes per second that a site sends, or receives (1/β).
+    """
+
+    flops_float: float = 5e10
+    flops_double: float = 2.5e10
+    map_float: float = 2e9
+    map_double: float = 1e9
+    memory_bandwidth: float = 1e10
+    call_overhead: float = 2e-5
+    latency: float = 2e-5
+    network: float = 1e10
+
+    def rate(self, *, contraction: bool, double: bool) -> float:
+        """Scalar operations per second of an operation."""
+        if contraction:
+            return self.flops_double if double else self.flops_float
+        return self.map_double if double else self.map_float
+
+    def with_flops(self, flops: float) -> Machine:
+        """A machine whose FLOAT contractions run at a rate; its other rates keep their ratios."""
+        by = flops / self.flops_float
+        return replace(
+            self,
+            flops_float=flops,
+            flops_double=self.flops_double * by,
+            map_float=self.map_float * by,
+            map_double=self.map_double * by,
+        )

@@ -1,0 +1,140 @@
+"""Predicted seconds of a cut, from a machine's rates: what `SET cost = 'seconds'` minimises.
+
+Before cells are placed it is not known which site holds what. What is assumed here is
+what a good placement reaches: cells are spread evenly over the sites; every site already
+holds the piece of its operand that overlaps it most; partial results are merged by all
+sites of their group, each one a piece, where an axis of the result is long enough; and
+senders share what is sent evenly. Stored tensors are read where they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from einsql.machine import Machine
+from einsql.optimizer.decomposition.costs import tiles
+from einsql.optimizer.decomposition.problem import Use, Vertex
+from einsql.optimizer.decomposition.vectors import restricted
+from einsql.supersteps import split
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Seconds until the busiest site is done, summed over operations and what moves between.
+
+    Attributes:
+        machine: The rates.
+        sites: p, which many calls share.
+        memory: Bytes a cell may take; None for any number.
+    """
+
+    machine: Machine
+    sites: int
+    memory: int | None = None
+
+    def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
+        """The roofline of the largest cell, a call's overhead, and merging partial results.
+
+        A cell takes its arithmetic at the machine's rate or its tiles at the bandwidth of
+        memory, whichever is longer.
+        """
+        if v.publishes or v.renames:
+            return np.zeros(len(vectors))
+        m = self.machine
+        rounds = -(-vectors.prod(axis=1) // self.sites)
+        work = _volume(tiles(v.extents, vectors)) * v.flops
+        rate = m.rate(contraction=v.contraction, double=v.double)
+        cut = restricted(vectors, v.keys)
+        result = _volume(tiles(v.shape, cut)) * v.state_bytes
+        nbytes = result.copy()
+        for use in v.uses:
+            nbytes += _volume(tiles(use.shape, restricted(vectors, use.axes))) * use.nbytes
+        once = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        group = vectors[:, list(v.reduced)].prod(axis=1)
+        share = np.where(_spreads(v.shape, cut, group), group, 1)
+        arriving = (group - 1) / share * result
+        merging = arriving / m.network + (group - 1) * m.latency
+        merging += (arriving + result) / m.memory_bandwidth
+        return np.asarray(rounds * once + np.where(group > 1, merging, 0.0))
+
+    def made(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
+        """The cut of the result, the calls that make it, and how many of them share a tile."""
+        calls = vectors.prod(axis=1)
+        group = vectors[:, list(v.reduced)].prod(axis=1)
+        return np.column_stack([restricted(vectors, v.keys), calls, group])
+
+    def used(self, use: Use, vectors: np.ndarray) -> np.ndarray:
+        """The cut of the operand, and the calls that read it."""
+        return np.column_stack([restricted(vectors, use.axes), vectors.prod(axis=1)])
+
+    def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """Seconds of the site that receives or sends most, for every pair of cuts.
+
+        A reader's site misses its tile without the overlap with what it holds; where more
+        calls read than sites hold anything, some miss all of it.
+        """
+        axes = len(use.shape)
+        calls, group = made[:, None, axes], made[:, None, axes + 1]
+        readers = used[None, :, axes]
+        shares = _spreads(use.shape, made[:, :axes], made[:, axes + 1])[:, None]
+        piece = _volume(tiles(use.shape, made[:, :axes]))[:, None] / np.where(shares, group, 1)
+        holders = np.minimum(np.where(shares, calls, calls // group), self.sites)
+        need = _volume(tiles(use.shape, used[:, :axes]))[None, :]
+        least, mean, met = _overlaps(use.shape, made[:, :axes], used[:, :axes])
+        idle = readers > holders
+        missing = need - np.where(idle, 0.0, np.minimum(least, piece))
+        held = np.minimum(mean, piece) * np.minimum(readers, holders)
+        sent = np.maximum(0.0, readers * need - held) / holders
+        most = np.maximum(missing, sent) * use.nbytes
+        messages = met * np.where(shares & (group > 1), group, 1) - np.where(idle, 0, 1)
+        messages = np.clip(messages, 1, np.maximum(1, holders))
+        m = self.machine
+        return np.asarray(np.where(most > 0, most / m.network + messages * m.latency, 0.0))
+
+
+def _volume(extents: np.ndarray) -> np.ndarray:
+    return np.asarray(extents.prod(axis=1, dtype=np.float64))
+
+
+def _spreads(shape: tuple[int, ...], cut: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """True where some axis of a result's tiles has a slice for each member of a group."""
+    smallest = np.asarray(shape, np.int64) // cut
+    return np.asarray((smallest >= group[:, None]).any(axis=1))
+
+
+def _overlaps(
+    shape: tuple[int, ...], made: np.ndarray, used: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the tile of one cut that fits best has of a tile of another cut.
+
+    Returns:
+        Three arrays (a, b): elements of the overlap for the tile it is least for, for the
+        mean tile, and how many tiles meet one tile at most.
+    """
+    least, mean, met = (np.ones((len(made), len(used))) for _ in range(3))
+    for axis, extent in enumerate(shape):
+        rows, row = np.unique(made[:, axis], return_inverse=True)
+        columns, column = np.unique(used[:, axis], return_inverse=True)
+        table = np.array([[_overlap(extent, int(a), int(b)) for b in columns] for a in rows])
+        for total, part in zip((least, mean, met), table.transpose(2, 0, 1), strict=True):
+            total *= part[row[:, None], column[None, :]]
+    return least, mean, met
+
+
+@lru_cache(maxsize=65536)
+def _overlap(extent: int, made: int, used: int) -> tuple[float, float, float]:
+    """As `_overlaps`, along one axis cut into so many intervals on either side."""
+    have, need = split(0, extent, made), split(0, extent, used)
+    first = np.searchsorted(have[:, 1], need[:, 0], side="right")
+    last = np.searchsorted(have[:, 0], need[:, 1], side="left")
+    best = np.zeros(used)
+    # An interval meets its best partner among the first two and the last, for those
+    # between are covered whole and differ by one element at most.
+    for at in (first, first + 1, last - 1):
+        mine = have[np.clip(at, 0, made - 1)]
+        common = np.minimum(mine[:, 1], need[:, 1]) - np.maximum(mine[:, 0], need[:, 0])
+        best = np.maximum(best, common)
+    return float(best.min()), float(best.mean()), float(np.maximum(1, last - first).max())

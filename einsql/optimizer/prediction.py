@@ -1,0 +1,207 @@
+"""What a placed program will take: seconds of every step, and memory of every site.
+
+Exact about which site computes, holds, sends and receives what; the rates are those of
+the machine. A step takes as long as the site that is busiest with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.einsum import EinSum
+from einsql.machine import Machine
+from einsql.optimizer.decomposition.problem import renames
+from einsql.optimizer.traffic import Traffic, exchanged
+from einsql.optimizer.work import flops
+from einsql.supersteps import (
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    Step,
+    Tiles,
+    tuple_bytes,
+    with_state,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a program will take.
+
+    Attributes:
+        seconds: Of each step.
+        cells: Bytes of the largest cell of each step; 0 for what is no local step.
+        memory: int64 (sites,), the most bytes of tiles that a site holds at once.
+    """
+
+    seconds: list[float]
+    cells: list[int]
+    memory: np.ndarray
+
+
+def predict(program: Program, machine: Machine) -> Prediction:
+    """What a program will take on a machine."""
+    predicting = _Predicting(program, machine)
+    seconds, cells = [], []
+    for n, step in enumerate(program.steps):
+        seconds.append(predicting.seconds(n))
+        cells.append(_largest(program, step) if isinstance(step, Local) else 0)
+    return Prediction(seconds, cells, predicting.memory())
+
+
+class _Predicting:
+    """One prediction; layers of a network repeat steps, so equal ones are counted once."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.program = program
+        self.machine = machine
+        self._traffic: dict[object, Traffic] = {}
+        self._keys: dict[int, object] = {}
+
+    def seconds(self, n: int) -> float:
+        """Seconds of a step."""
+        step = self.program.steps[n]
+        if isinstance(step, Load):
+            return 0.0
+        if isinstance(step, Local):
+            return self._local(step)
+        width = tuple_bytes(self._node(n))
+        if isinstance(step, Exchange):
+            if step.nbytes == 0:
+                return 0.0
+            have = self.program.steps[step.source].tiles
+            key = (self._key(have), self._key(step.tiles))
+            if key not in self._traffic:
+                self._traffic[key] = exchanged(have, step.tiles, self.program.sites)
+            return self._moved(self._traffic[key], width)
+        return self._complete(step)
+
+    def _node(self, n: int) -> EinSum:
+        """The operation whose result a step holds."""
+        step = self.program.steps[n]
+        while not isinstance(step, Local):
+            assert isinstance(step, Exchange | Complete)
+            step = self.program.steps[step.source]
+        return step.node
+
+    def _key(self, tiles: Tiles) -> object:
+        """The same for equal tiles."""
+        if id(tiles) not in self._keys:
+            self._keys[id(tiles)] = tiles.sites.tobytes(), tiles.boxes.tobytes()
+        return self._keys[id(tiles)]
+
+    def _moved(self, traffic: Traffic, width: int) -> float:
+        """Seconds of the site that sends or receives most."""
+        busiest = np.maximum(traffic.sent, traffic.received) * width / self.machine.network
+        return float((busiest + traffic.messages * self.machine.latency).max(initial=0.0))
+
+    def _local(self, step: Local) -> float:
+        """The roofline of every cell; cells at one site run one after another."""
+        node, m = step.node, self.machine
+        contraction = bool(node.reduced) and len(node.operands) > 1
+        double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
+        points = _volumes(step.cells)
+        if points.max(initial=0) == 0:
+            return 0.0
+        if renames(node):  # it hands on what it reads
+            return float(np.bincount(step.sites).max() * m.call_overhead)
+        work = points * (flops(node) // max(1, node.points))
+        rate = m.rate(contraction=contraction, double=double)
+        nbytes = _cell_bytes(self.program, step)
+        each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        return float(np.bincount(step.sites, each).max())
+
+    def _complete(self, step: Complete) -> float:
+        """What the members of a group send to those who merge, and the merging itself."""
+        local = self.program.steps[step.source]
+        assert isinstance(local, Local)
+        sites, width = self.program.sites, tuple_bytes(with_state(local.node))
+        volumes = step.tiles.volumes.astype(np.float64)
+        source, target = local.tiles.sites[step.parts], step.tiles.sites[:, None]
+        remote = source != target
+        moved = remote * volumes[:, None]
+        received = np.bincount(step.tiles.sites, moved.sum(axis=1), sites)
+        sent = np.bincount(source.reshape(-1), moved.reshape(-1), sites)
+        messages = np.maximum(
+            np.bincount(step.tiles.sites, remote.sum(axis=1), sites),
+            np.bincount(source.reshape(-1), remote.reshape(-1), sites),
+        )
+        parts = step.parts.shape[1] + 1  # read one after another, and written once
+        merging = np.bincount(step.tiles.sites, volumes * parts * width, sites)
+        return self._moved(Traffic(sent, received, messages), width) + float(
+            merging.max() / self.machine.memory_bandwidth
+        )
+
+    def memory(self) -> np.ndarray:
+        """The most bytes each site holds at once; tiles go after their last reader."""
+        steps = self.program.steps
+        last = {n: n for n in range(len(steps))}
+        for n, step in enumerate(steps):
+            for source in _sources(step):
+                last[source] = n
+        last[self.program.root] = len(steps)
+        ends: dict[int, list[int]] = {}
+        for source, n in last.items():
+            ends.setdefault(n, []).append(source)
+        held = np.zeros(self.program.sites, np.int64)
+        peak = held.copy()
+        sizes: dict[int, np.ndarray] = {}
+        for n, step in enumerate(steps):
+            sizes[n] = self._sizes(n, step)
+            held += sizes[n]
+            np.maximum(peak, held + self._arriving(step), out=peak)
+            for source in ends.get(n, ()):
+                held -= sizes.pop(source)
+        return peak
+
+    def _arriving(self, step: Step) -> np.ndarray | int:
+        """Bytes of partial tiles at the sites that merge them."""
+        if not isinstance(step, Complete):
+            return 0
+        local = self.program.steps[step.source]
+        assert isinstance(local, Local)
+        remote = (local.tiles.sites[step.parts] != step.tiles.sites[:, None]).sum(axis=1)
+        nbytes = remote * step.tiles.volumes * tuple_bytes(with_state(local.node))
+        return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
+
+    def _sizes(self, n: int, step: Step) -> np.ndarray:
+        """Bytes of a step's tiles at each site."""
+        if isinstance(step, Load):
+            width = tuple_bytes(step.source)
+        elif isinstance(step, Local) and step.partial:
+            width = tuple_bytes(with_state(step.node))
+        else:
+            width = tuple_bytes(self._node(n))
+        counts = np.bincount(step.tiles.sites, step.tiles.volumes * width, self.program.sites)
+        return counts.astype(np.int64)
+
+
+def _volumes(boxes: np.ndarray) -> np.ndarray:
+    return np.asarray((boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.float64))
+
+
+def _cell_bytes(program: Program, step: Local) -> np.ndarray:
+    """Bytes of each cell: the tiles it reads and the one it makes."""
+    node = with_state(step.node) if step.partial else step.node
+    total = step.tiles.volumes * float(tuple_bytes(node))
+    for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
+        total += program.steps[source].tiles.volumes[pick] * float(tuple_bytes(o.source))
+    return np.asarray(total)
+
+
+def _largest(program: Program, step: Local) -> int:
+    """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
+    total = _cell_bytes(program, step)
+    if step.partial:
+        total = total + step.tiles.volumes * float(tuple_bytes(with_state(step.node)))
+    return int(total.max(initial=0))
+
+
+def _sources(step: Step) -> tuple[int, ...]:
+    if isinstance(step, Local):
+        return step.operands
+    return () if isinstance(step, Load) else (step.source,)

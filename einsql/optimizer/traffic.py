@@ -1,0 +1,112 @@
+"""What sites send and receive when tiles change their cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.supersteps import Tiles
+
+LARGEST_GRID = 2**22
+"""Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What sites send and receive in one step; each array is float64 (sites,).
+
+    Attributes:
+        sent: Elements that leave each site.
+        received: Elements that reach it.
+        messages: Pieces of tiles that leave or reach it, whichever are more.
+    """
+
+    sent: np.ndarray
+    received: np.ndarray
+    messages: np.ndarray
+
+
+def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
+    """What an exchange moves between sites.
+
+    What a tile shares with all tiles of the other side is a product over the axes where
+    those lie on a grid, so no pair of tiles is looked at.
+    """
+    sent, parcels_out = _shared(have.boxes, need.boxes)
+    got, parcels_in = _shared(need.boxes, have.boxes)
+    sent = np.bincount(have.sites, sent, sites)
+    received = np.bincount(need.sites, got, sites)
+    out = np.bincount(have.sites, parcels_out, sites)
+    incoming = np.bincount(need.sites, parcels_in, sites)
+    stays, pieces = _staying(have, need, sites)
+    return Traffic(sent - stays, received - stays, np.maximum(out, incoming) - pieces)
+
+
+def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each box what it shares with all the others in sum, and how many it meets."""
+    if boxes.shape[1] == 0:
+        once = np.full(len(boxes), float(len(others)))
+        return once, once
+    at, index = np.zeros(len(boxes), np.int64), np.zeros(len(others), np.int64)
+    axes = range(boxes.shape[1])
+    mine, rows = zip(*(_intervals(boxes[:, a]) for a in axes), strict=True)
+    theirs, columns = zip(*(_intervals(others[:, a]) for a in axes), strict=True)
+    shape = [len(t) for t in theirs]
+    if prod(max(len(m), n) for m, n in zip(mine, shape, strict=True)) > LARGEST_GRID:
+        return _shared_by_pairs(boxes, others)
+    volumes = []
+    for a in axes:
+        at, index = at * len(mine[a]) + rows[a], index * shape[a] + columns[a]
+        volumes.append(_common(mine[a][:, None], theirs[a][None]).astype(np.float64))
+    grid = np.bincount(index, minlength=prod(shape)).astype(np.float64)
+    meets = [(v > 0).astype(np.float64) for v in volumes]
+    found = []
+    for tables in (volumes, meets):
+        total = grid.reshape(shape)
+        for table in tables:  # the axis in front goes, the one of `boxes` comes last
+            total = np.tensordot(total, table, axes=(0, 1))
+        found.append(total.reshape(-1)[at])
+    return found[0], found[1]
+
+
+def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `_shared`, for boxes on no grid."""
+    pairs = np.array([
+        (common.sum(), (common > 0).sum())
+        for common in (_common(box[None], others).prod(axis=1) for box in boxes)
+    ]).reshape(-1, 2)  # fmt: skip
+    return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What intervals share; the last axis of both holds lo and hi."""
+    lo, hi = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
+    return np.asarray(np.maximum(0, hi - lo))
+
+
+def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different intervals of an axis, and the number of each row's."""
+    base = axis[:, 0].min(initial=0)
+    span = int(axis.max(initial=0)) - int(base) + 1
+    _, first, index = np.unique(
+        (axis[:, 0] - base) * span + (axis[:, 1] - base), return_index=True, return_inverse=True
+    )
+    return axis[first], index.reshape(-1)
+
+
+def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of each site's needed tiles that it holds already, and the pieces they are."""
+    order = np.argsort(have.sites, kind="stable")
+    holders, boxes = have.sites[order], have.boxes[order]
+    first = np.searchsorted(holders, need.sites, side="left")
+    last = np.searchsorted(holders, need.sites, side="right")
+    stays, pieces = np.zeros(sites), np.zeros(sites)
+    for n in range(int((last - first).max(initial=0))):
+        there = first + n < last
+        mine = boxes[np.where(there, first + n, 0)]
+        common = _common(need.boxes, mine).prod(axis=1) * there
+        stays += np.bincount(need.sites, common, sites)
+        pieces += np.bincount(need.sites, common > 0, sites)
+    return stays, pieces

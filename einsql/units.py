@@ -1,0 +1,114 @@
+"""Quantities with units, as SET and EXPLAIN take them: '512MB', '100Gbps', '19.5T', '20us'."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from einsql.errors import ProgrammingError
+
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(\S*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A kind of quantity.
+
+    Attributes:
+        name: What it is.
+        unit: Its base unit.
+        example: How it may be written.
+        units: Factors of the units it is shown in, by name, the smallest first.
+        others: Factors of further units.
+    """
+
+    name: str
+    unit: str
+    example: str
+    units: Mapping[str, float]
+    others: Mapping[str, float]
+
+    def read(self, text: str, position: int | None = None) -> float:
+        """A number in the base unit.
+
+        Args:
+            text: A positive number and a unit.
+            position: Where it stands in a statement.
+
+        Raises:
+            ProgrammingError: It cannot be read, or is not above zero.
+        """
+        found = _NUMBER.fullmatch(text)
+        factor = {**self.others, **self.units}.get(found[2]) if found else None
+        value = float(found[1]) * factor if found and factor else 0.0
+        if not 0 < value < inf:
+            raise ProgrammingError(
+                f"'{text}' is no {self.name}",
+                hint=f"Write it as {self.example}.",
+                position=position,
+            )
+        return value
+
+    def text(self, value: float) -> str:
+        """A value as `read` takes it, with up to six digits."""
+        name, factor = next(iter(self.units.items()))
+        for other, larger in self.units.items():
+            if value >= larger * (1 - 1e-9):
+                name, factor = other, larger
+        return f"{value / factor:.6g}{name}"
+
+
+def _powers(base: float, letters: str, ending: str) -> dict[str, float]:
+    return {letter + ending: base ** (n + 1) for n, letter in enumerate(letters)}
+
+
+SIZE = Quantity(
+    "size",
+    "B",
+    "'512MB' or '2GiB'",
+    {"B": 1, **_powers(1000, "KMGT", "B")},
+    {
+        **_powers(1024, "KMGT", "iB"),
+        **{name.lower(): f for name, f in _powers(1000, "KMGT", "B").items()},
+        **{name.lower(): f for name, f in _powers(1024, "KMGT", "iB").items()},
+        **_powers(1000, "KMGT", ""),
+        "b": 1,
+        "bytes": 1,
+    },
+)
+"""Bytes; DuckDB's spelling."""
+
+BANDWIDTH = Quantity(
+    "bandwidth",
+    "B/s",
+    "'100Gbps' (bits) or '12.5GB/s' (bytes)",
+    {"B/s": 1, **_powers(1000, "KMGT", "B/s")},
+    {
+        "bps": 1 / 8,
+        **{name: f / 8 for name, f in _powers(1000, "KMGT", "bps").items()},
+        **{name: f / 8 for name, f in _powers(1000, "KMGT", "bit/s").items()},
+        **_powers(1024, "KMGT", "iB/s"),
+    },
+)
+"""Bytes per second."""
+
+FLOPS = Quantity(
+    "rate of scalar operations",
+    "FLOP/s",
+    "'19.5T'",
+    {"": 1, **_powers(1000, "KMGTP", "")},
+    {
+        "FLOPS": 1,
+        **_powers(1000, "KMGTP", "FLOPS"),
+        **_powers(1000, "KMGTP", "FLOP/s"),
+        **_powers(1000, "KMGTP", "flop/s"),
+    },
+)
+"""Scalar operations per second."""
+
+DURATION = Quantity(
+    "duration", "s", "'20us'", {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}, {"µs": 1e-6}
+)
+"""Seconds."""
