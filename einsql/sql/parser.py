@@ -135,20 +135,22 @@ class Reader(TokenReader):
         if self.take("("):
             while not self.take(")"):
                 option = self.name("an EXPLAIN option").upper()
-                if option == "FORMAT" and self.word() in ("TEXT", "JSON"):
+                if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
                     form = self.name("a format").lower()
                 elif option == "SITES":
                     sites = self.integer("the number of sites", least=1)
                 elif option in ("ANALYZE", "VERBOSE"):
                     flags.add(option)
                 else:
-                    known = "ANALYZE, VERBOSE, FORMAT text or json, and SITES n"
+                    known = "ANALYZE, VERBOSE, FORMAT text or json or svg or html, and SITES n"
                     raise self.error(f"EXPLAIN knows {known} here")
                 if not self.take(",") and self.word() != ")":
                     raise self.error("Expected , or )")
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
-        return Explain(self.statement(), "ANALYZE" in flags, "VERBOSE" in flags, form, sites)
+        text = self.sql[self.position() :].strip()
+        flagged = "ANALYZE" in flags, "VERBOSE" in flags
+        return Explain(self.statement(), *flagged, form, sites, text)
 
     def create(self) -> Statement:
         """CREATE [OR REPLACE] TENSOR | VIEW | MACRO."""

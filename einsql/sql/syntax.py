@@ -18,13 +18,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT text | json, SITES n)] statement."""
+    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT text | json | svg | html, SITES n)] statement."""
 
     statement: Statement
     analyze: bool
     verbose: bool
     form: str = "text"
     sites: int | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
