@@ -16,6 +16,9 @@ from einsql.supersteps import Exchange, Local, Program, tuple_bytes
 MOST_CELLS = 64
 """Of operations of more cells the report does not say where each of them runs."""
 
+MOST_LINES = 400
+"""Longer stretches of a graph that a rule changed are shown before and after, not compared."""
+
 
 def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str, Any]:
     """A report with what the graph says, beside how it is cut and placed.
@@ -28,16 +31,18 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
     Returns:
         The report with `inputs`, the stored tensors, and `result`, and in each node its
         `text` as EXPLAIN prints it, `keys`, `reads` (the operands, and what bringing them
-        here moves), `bytes` (of the result) and `cells` (the site of each, if they are few).
+        here moves; "shared" is what another operation has brought here), `bytes` (of the
+        result) and `cells` (the site of each, if they are few).
     """
     names = _names(root)
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
     locals_ = [s for s in placed.steps if isinstance(s, Local)]
+    seen: set[int] = set()
     return {
         **report,
         "inputs": [_input(n) for n in walk(root) if isinstance(n, Input)],
         "nodes": [
-            made | _node(node, local, placed, names)
+            made | _node(node, local, placed, names, seen)
             for made, node, local in zip(report["nodes"], nodes, locals_, strict=True)
         ],
         "result": names[id(root)],
@@ -92,17 +97,25 @@ def _input(node: Input) -> dict[str, Any]:
     }
 
 
-def _node(node: EinSum, local: Local, placed: Program, names: dict[int, str]) -> dict[str, Any]:
+def _node(
+    node: EinSum, local: Local, placed: Program, names: dict[int, str], seen: set[int]
+) -> dict[str, Any]:
     reads = []
     for o, step in zip(node.operands, local.operands, strict=True):
         brought = placed.steps[step]
+        collective, nbytes = "none", 0
+        if isinstance(brought, Exchange):
+            collective, nbytes = brought.collective, brought.nbytes
+            if nbytes and step in seen:
+                collective, nbytes = "shared", 0
+        seen.add(step)
         reads.append(
             {
                 "id": names[id(o.source)],
                 "stored": isinstance(o.source, Input),
                 "labels": list(o.labels),
-                "collective": brought.collective if isinstance(brought, Exchange) else "none",
-                "bytes_sent": brought.nbytes if isinstance(brought, Exchange) else 0,
+                "collective": collective,
+                "bytes_sent": nbytes,
             }
         )
     text = format_node(node, names[id(node)], tuple(names[id(o.source)] for o in node.operands))
@@ -129,10 +142,15 @@ def changes(old: Node, new: Node) -> list[str]:
     lines: list[str] = []
     matcher = SequenceMatcher(None, [b[0] for b in before], [b[0] for b in after], autojunk=False)
     for tag, i0, i1, j0, j1 in matcher.get_opcodes():
-        if tag != "equal":
-            gone = [line for _, text in before[i0:i1] for line in text]
-            come = [line for _, text in after[j0:j1] for line in text]
-            lines += [" …"] * bool(lines) + _differing(gone, come)
+        if tag == "equal":
+            continue
+        gone = [text for _, text in before[i0:i1]]
+        come = [text for _, text in after[j0:j1]]
+        lines += [" …"] * bool(lines)
+        if len(gone) == len(come):
+            lines += [line for a, b in zip(gone, come, strict=True) for line in _differing(a, b)]
+        else:
+            lines += _differing(*([x for text in side for x in text] for side in (gone, come)))
     return lines
 
 
@@ -150,6 +168,8 @@ def _blocks(root: Node) -> list[tuple[tuple[str, ...], list[str]]]:
 
 
 def _differing(gone: list[str], come: list[str]) -> list[str]:
+    if max(len(gone), len(come)) > MOST_LINES:
+        return [*(f"- {line}" for line in gone), *(f"+ {line}" for line in come)]
     lines: list[str] = []
     matcher = SequenceMatcher(None, gone, come, autojunk=False)
     for tag, i0, i1, j0, j1 in matcher.get_opcodes():

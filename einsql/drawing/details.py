@@ -19,13 +19,12 @@ def input_details(number: int, given: Report, readers: Sequence[str]) -> str:
     rows += list(given["values"].items())
     return _section(
         f"input-{number}",
-        f"{given['id']} <small>stored tensor</small>",
+        (given["id"], "stored tensor"),
         [
             table(("column", "bounds or type"), rows),
             f"<p>{given['bytes']:,} bytes if dense.</p>",
             _readers(readers),
         ],
-        given["id"],
     )
 
 
@@ -37,9 +36,7 @@ def node_details(node: Report, report: Report, readers: Sequence[str]) -> str:
     else:
         parts.append(_operands(node, report))
     parts += [_costs(node), _readers(readers)]
-    return _section(
-        node["id"], f"{escape(node['id'])} <small>{escape(node['op'])}</small>", parts, node["id"]
-    )
+    return _section(node["id"], (node["id"], node["op"]), parts)
 
 
 def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
@@ -51,13 +48,12 @@ def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
         rows.append((f"{n // period + 2}", Html(" ".join(_link(i) for i in ids))))
     return _section(
         "repeat",
-        f"{len(rows):,} more of the same",
+        (f"{len(rows):,} more of the same", ""),
         [
             f"<p>These repeat {' '.join(_link(i) for i in first)}: they compute the same from "
             "other tensors, and are cut and placed alike.</p>",
             table(("repetition", "operations"), rows),
         ],
-        "repetition",
     )
 
 
@@ -94,12 +90,12 @@ def _link(name: str) -> str:
     return f'<a href="#{escape(name)}">{escape(name)}</a>'
 
 
-def _section(key: str, heading: str, parts: Iterable[str], label: str) -> str:
+def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
+    name, kind = map(escape, heading)
     body = "\n".join(p for p in parts if p)
-    shown = heading if "<small>" in heading else escape(heading)
     return (
-        f'<section class="details" id="{key}" aria-label="{escape(label)}">'
-        f"<h2>{shown}</h2>\n{body}</section>"
+        f'<section class="details" id="{key}" aria-label="{name}">'
+        f"<h2>{name} <small>{kind}</small></h2>\n{body}</section>"
     )
 
 
@@ -192,9 +188,11 @@ def _tiles(node: Report) -> str:
         _tensor(f"{node['id']}[{', '.join(node['keys'])}]", node["keys"], grid, cells, "+")
     )
     unique = list(dict.fromkeys(pictures))
-    return '<h3>Tiles, and the sites that have them</h3><div class="tilings">' + "".join(
-        unique
-    ) + "</div>"
+    return (
+        '<h3>Tiles, and the sites that have them</h3><div class="tilings">'
+        + "".join(unique)
+        + "</div>"
+    )
 
 
 def _tensor(
@@ -223,10 +221,10 @@ def _tensor(
     lines = [f'<table class="tiles"><caption>{escape(title)}</caption>']
     for r in range(rows):
         lines.append("<tr>")
-        for tile in held[r * columns : (r + 1) * columns]:
-            hue = 360 * min(tile, default=0) // sites
-            full = joint.join(map(str, tile))
-            lines.append(f'<td style="--hue:{hue}" title="{full}">{_sites(tile, joint)}</td>')
+        for having in held[r * columns : (r + 1) * columns]:
+            hue = 360 * min(having, default=0) // sites
+            full = joint.join(map(str, having))
+            lines.append(f'<td style="--hue:{hue}" title="{full}">{_sites(having, joint)}</td>')
         lines.append("</tr>")
     return "".join([*lines, "</table>"])
 

@@ -89,6 +89,7 @@ def figure_of(report: Report) -> Figure:
             source = at["input" if read["stored"] else "node", read["id"]]
             sent, old = read["bytes_sent"], found.get((source, target))
             text = f"{read['collective']} {quantity(sent)}B" if sent else ""
+            text = "same tiles" if read["collective"] == "shared" else text
             if old is not None:  # the same relation read twice
                 text = " + ".join(t for t in dict.fromkeys((old.text, text)) if t)
                 sent += old.nbytes
@@ -114,9 +115,7 @@ def _node_box(node: Report, sites: int, spent: float) -> Box:
     lines = [line.strip() for line in node["text"] if ":=" in line]
     lines += [re.sub(r"\s+", " ", t.strip()) for t in node["text"] if t.startswith("  where ")]
     if sites > 1:
-        bars = tuple(
-            Bar(x, n, node["partition"][x], x in keys) for x, n in node["labels"].items()
-        )
+        bars = tuple(Bar(x, n, node["partition"][x], x in keys) for x, n in node["labels"].items())
         bars = tuple(sorted(bars, key=lambda b: not b.kept))
     else:
         over = [f"{x}:{n}" for x, n in node["labels"].items() if x not in keys]
@@ -183,7 +182,7 @@ def folded(figure: Figure, report: Report) -> Figure | None:
         members=tuple(b.id for b in others),
     )  # fmt: skip
     kept = [n for n in range(len(figure.boxes)) if n not in hidden and n < first]
-    tail = [n for n in range(last, len(figure.boxes))]
+    tail = list(range(last, len(figure.boxes)))
     at = {n: k for k, n in enumerate(kept)}
     at |= {n: len(kept) for n in hidden}
     at |= {n: len(kept) + 1 + k for k, n in enumerate(tail)}
@@ -214,7 +213,7 @@ def _signatures(report: Report) -> list[object]:
 
 def _nameless(node: Report) -> str:
     """What an operation computes, with its operands numbered instead of named."""
-    text = "\n".join(node["text"])
+    text = "\n".join(node["text"][1:])
     for n, name in enumerate(dict.fromkeys(r["id"] for r in node["reads"])):
         text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
     return text
@@ -240,15 +239,15 @@ def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
 # ---- numbers
 
 
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
 def quantity(n: float) -> str:
     """A number with an SI prefix and three digits, to stand before its unit."""
-    value = float(n)
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 999.5:
-            break
-        value /= 1000
-    else:
-        prefix = "E"
+    value, power = float(n), 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    prefix = _PREFIXES[power]
     text = f"{value:.0f}" if prefix == "" or value >= 99.95 else f"{value:.3g}"
     return f"{text} {prefix}"
 

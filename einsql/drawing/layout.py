@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 Point = tuple[float, float]
 
@@ -92,7 +94,7 @@ class _Grid:
                 chain.append(len(layer) - 1)
             chain.append(target)
             self.chains.append(chain)
-            for a, b in zip(chain, chain[1:], strict=False):
+            for a, b in pairwise(chain):
                 self.below[a].append(b)
                 self.above[b].append(a)
         self.layer = layer
@@ -133,7 +135,7 @@ class _Grid:
     def _crossings(self) -> int:
         """How many pairs of edges cross: inversions between each layer and the next."""
         total = 0
-        for upper, lower in zip(self.rows, self.rows[1:], strict=False):
+        for upper, lower in pairwise(self.rows):
             place = {n: k for k, n in enumerate(lower)}
             seen: list[int] = []
             for n in upper:
@@ -149,17 +151,54 @@ class _Grid:
         """Moves every layer as near to its neighbours as its order allows, down and up."""
         for row in self.rows:
             self._move(row, [self.x[n] for n in row])
-        for sweep in range(_SWEEPS):
+        for sweep in range(2 * _SWEEPS):
             down = sweep % 2 == 0
-            neighbours = self.above if down else self.below
+            # Once each layer has seen the others from one side, both sides count.
+            one = self.above if down else self.below
             for row in self.rows if down else reversed(self.rows):
-                wanted = [
-                    sum(self.x[m] for m in neighbours[n]) / len(neighbours[n])
-                    if neighbours[n]
-                    else self.x[n]
-                    for n in row
-                ]
-                self._move(row, wanted)
+                near = [one[n] if sweep < 4 else self.above[n] + self.below[n] for n in row]
+                self._move(row, [self._centre(n, m) for n, m in zip(row, near, strict=True)])
+        self._align()
+
+    def _align(self) -> None:
+        """Makes stretches of long edges vertical where their neighbours leave room."""
+        beside: dict[int, tuple[int | None, int | None]] = {}
+        for row in self.rows:
+            for k, n in enumerate(row):
+                if n >= self.boxes:
+                    right = row[k + 1] if k + 1 < len(row) else None
+                    beside[n] = (row[k - 1] if k else None, right)
+        for chain in self.chains:
+            run: list[int] = []
+            least, most = -inf, inf
+            for n in chain[1:-1]:
+                lo, hi = self._room(*beside[n])
+                if max(least, lo) > min(most, hi):
+                    self._stack(run, least, most)
+                    run, least, most = [], -inf, inf
+                run.append(n)
+                least, most = max(least, lo), min(most, hi)
+            self._stack(run, least, most)
+
+    def _stack(self, run: list[int], least: float, most: float) -> None:
+        if run:
+            x = min(most, max(least, sum(self.x[m] for m in run) / len(run)))
+            for m in run:
+                self.x[m] = x
+
+    def _room(self, left: int | None, right: int | None) -> Point:
+        """Between which positions a bend may move."""
+        lo = -inf if left is None else self.x[left] + self.sizes[left][0] / 2 + GAP / 2
+        hi = inf if right is None else self.x[right] - self.sizes[right][0] / 2 - GAP / 2
+        return lo, hi
+
+    def _centre(self, n: int, near: list[int]) -> float:
+        """The mean of neighbours' positions; bends of one edge want to be below each other."""
+        if not near:
+            return self.x[n]
+        weights = [_STRAIGHT if m >= self.boxes and n >= self.boxes else 1.0 for m in near]
+        total = sum(w * self.x[m] for w, m in zip(weights, near, strict=True))
+        return total / sum(weights)
 
     def _move(self, row: list[int], wanted: list[float]) -> None:
         """The nearest positions to the wanted ones (least squares) that keep their distances.

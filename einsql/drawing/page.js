@@ -29,7 +29,10 @@
   // What fits the width is legible; the rest is a matter of scrolling.
   function start() {
     zoom(Math.max(0.55, Math.min(1, canvas.clientWidth / shown.viewBox.baseVal.width)));
-    canvas.scrollLeft = (canvas.scrollWidth - canvas.clientWidth) / 2;
+    const first = shown.querySelector(".node").getBoundingClientRect();
+    const here = canvas.getBoundingClientRect();
+    canvas.scrollLeft += (first.left + first.right - here.left - here.right) / 2;
+    canvas.scrollTop += first.top - here.top - 20;
   }
   function show(drawing) {
     if (drawing === shown) return;
@@ -52,6 +55,7 @@
     root.dataset.open = id;
     if (find(shown, id) === null) show(drawings.find((d) => find(d, id) !== null) ?? shown);
     for (const d of drawings) find(d, id)?.classList.add("open");
+    canvas.scrollIntoView({ block: "nearest" });
     reveal(find(shown, id));
   }
   function reveal(node) {

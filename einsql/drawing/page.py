@@ -44,7 +44,7 @@ def page(report: Report, sql: str, text: str) -> str:
         _sites(report),
         _operations(report),
         _rewrites(report),
-        f'<details class="block" open><summary>SQL</summary><pre>{_clean(sql)}</pre></details>',
+        _sql(sql),
         f'<details class="block"><summary>Text</summary><pre>{_clean(text)}</pre></details>',
     ]
     return "\n".join(
@@ -136,6 +136,13 @@ def _period(name: str, members: Sequence[str]) -> int:
     return len(members) // int(name.split(" ")[0].replace(",", ""))
 
 
+def _sql(sql: str) -> str:
+    is_open = " open" * (sql.count("\n") < 30)
+    return (
+        f'<details class="block"{is_open}><summary>SQL</summary><pre>{_clean(sql)}</pre></details>'
+    )
+
+
 def _sites(report: Report) -> str:
     """Bars for what each site did."""
     per_site: list[dict[str, Any]] = report.get("per_site", [])
@@ -156,7 +163,8 @@ def _sites(report: Report) -> str:
             f'<figure><div class="bars">{bars}</div><figcaption>{key.replace("_", " ")} by site: '
             f"at most {escape(show(most).strip())}{uneven}</figcaption></figure>"
         )
-    return f'<section class="block"><h2>Sites</h2><div class="charts">{"".join(charts)}</div></section>'
+    body = f'<h2>Sites</h2><div class="charts">{"".join(charts)}</div>'
+    return f'<section class="block">{body}</section>'
 
 
 def _operations(report: Report) -> str:

@@ -116,12 +116,10 @@ def _box(box: Box, corner: Point) -> str:
         f"<title>{_text(chr(10).join([_heading(box), *box.lines, *box.notes]))}</title>",
     ]
     if box.kind == "repeat":
-        lines.append(
-            f'<path class="behind" d="M8 {_number(height)}v5h{_number(width)}V8h-5" />'
-        )
+        lines.append(f'<path class="behind" d="M8 {_number(height)}v5h{_number(width)}V8h-5" />')
     lines += [
         f'<rect class="body" width="{_number(width)}" height="{_number(height)}" rx="{radius}"/>',
-        f'<text class="head" x="{_number(_PAD)}" y="16">{_text(_clipped(_heading(box), 30))}</text>',
+        _line("head", 16, _clipped(_heading(box), 30)),
     ]
     if box.share is not None:
         lines += [
@@ -131,21 +129,22 @@ def _box(box: Box, corner: Point) -> str:
         ]
     y = _HEAD + 11
     for line in box.lines:
-        lines.append(f'<text x="{_number(_PAD)}" y="{_number(y)}">{_text(_clipped(line))}</text>')
+        lines.append(_line("line", y, _clipped(line)))
         y += _LINE
     for bar in box.bars[:_BARS]:
         lines += _bar(bar, _bar_left(box), y)
         y += _LINE
     if len(box.bars) > _BARS:
-        more = f"… {len(box.bars) - _BARS} more labels"
-        lines.append(f'<text x="{_number(_PAD)}" y="{_number(y)}">{more}</text>')
+        lines.append(_line("line", y, f"… {len(box.bars) - _BARS} more labels"))
         y += _LINE
     for note in box.notes:
-        lines.append(
-            f'<text class="note" x="{_number(_PAD)}" y="{_number(y)}">{_text(_clipped(note))}</text>'
-        )
+        lines.append(_line("note", y, _clipped(note)))
         y += _LINE
     return "\n".join([*lines, "</a>"])
+
+
+def _line(kind: str, y: float, text: str) -> str:
+    return f'<text class="{kind}" x="{_number(_PAD)}" y="{_number(y)}">{_text(text)}</text>'
 
 
 def _bar_left(box: Box) -> float:
@@ -165,7 +164,7 @@ def _bar(bar: Bar, left: float, y: float) -> list[str]:
     gap = min(2.0, step / 3) if shown > 1 else 0.0
     cut = "" if bar.parts > 1 else " whole"
     lines = [
-        f'<text x="{_number(_PAD)}" y="{_number(y)}">{_text(_bar_text(bar))}</text>',
+        _line("line", y, _bar_text(bar)),
         *(
             f'<rect class="{kind}{cut}" x="{_number(left + k * step)}" y="{_number(y - 8)}" '
             f'width="{_number(step - gap)}" height="8"/>'
@@ -189,9 +188,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
             d.append(f"L{_number(x1)} {_number(y1)}")
         else:
             middle = _number((y0 + y1) / 2)
-            d.append(
-                f"C{_number(x0)} {middle} {_number(x1)} {middle} {_number(x1)} {_number(y1)}"
-            )
+            d.append(f"C{_number(x0)} {middle} {_number(x1)} {middle} {_number(x1)} {_number(y1)}")
     source, target = figure.boxes[arrow.source], figure.boxes[arrow.target]
     moves = " moves" if arrow.nbytes else ""
     return (
