@@ -31,8 +31,8 @@ WIDE = 2048
 TILE = 16
 """Rows that OpenBLAS's kernels take at once."""
 
-IN_CACHE = 2**18
-"""Bytes of a result that are still in cache when they are read again."""
+IN_CACHE = 2**19
+"""Bytes that are still in cache when they are read again."""
 
 Load = Callable[[Sequence[Fields]], np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
@@ -240,13 +240,15 @@ def _outer(
     def outer(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         out = empty(shape, work)
         a, b = a[lift_a], b[lift_b]
-        if out.nbytes <= IN_CACHE:
+        if not IN_CACHE < out.nbytes < 8 * IN_CACHE * shape[0]:
             return _started(np.multiply(a, b, out=out))
         rows = max(1, IN_CACHE * shape[0] // out.nbytes)
         a, b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
+        products = np.empty((rows, *shape[1:]), work)
         for start in range(0, shape[0], rows):
             part = slice(start, start + rows)
-            _started(np.multiply(a[part], b[part], out=out[part]))
+            made = np.multiply(a[part], b[part], out=products[: len(out[part])])
+            np.add(made, work.type(0), out=out[part])
         return out
 
     return outer
