@@ -256,7 +256,7 @@ def _outer(
 
 def _started(product: np.ndarray) -> np.ndarray:
     """Products as the sums that they are: 0 + (-0.0) is 0.0, and matrix products begin so."""
-    return np.add(product, product.dtype.type(0), out=product)
+    return np.asarray(np.add(product, product.dtype.type(0), out=product))
 
 
 def _matrices(
@@ -281,7 +281,7 @@ def _matrices(
     chunks = _chunks(flat, size_k)
     if natural == list(result) and chunks == 1:
         out_shape = tuple(extent[x] for x in natural)
-        unfold = None if len(natural) == len(flat) else out_shape
+        unfold = None if out_shape == flat else out_shape
         is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
         product = _flat_product if is_flat else _whole_product(flat, work)
 
