@@ -448,7 +448,11 @@ def _as_query(tree: exp.Expr, position: int) -> exp.Query:
     return tree
 
 
-def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:
+_LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
+"""Clauses that DuckDB takes in more places than sqlglot."""
+
+
+def _syntax_error(sql: str, error: ParseError) -> Error:
     detail = error.errors[0] if error.errors else {}
     description = str(detail.get("description") or "it cannot be read").split(" but got <")[0]
     if description.startswith("Required keyword"):
@@ -459,6 +463,10 @@ def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:
         starts.append(starts[-1] + len(text) + 1)
     highlight = str(detail.get("highlight") or "")
     position = max(0, starts[int(line) - 1] + int(col) - max(1, len(highlight)))
+    if highlight.upper() in _LATER:
+        return NotSupportedError(
+            f"{highlight.upper()} is outside the tensor fragment", position=position
+        )
     return ProgrammingError(
         f"Syntax error: {description.rstrip('.')}", position=min(position, max(0, len(sql) - 1))
     )
