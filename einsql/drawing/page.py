@@ -28,9 +28,9 @@ def page(report: Report, sql: str, text: str) -> str:
     """
     whole = figure_of(report)
     short = folded(whole, report)
-    drawings = [draw(whole, "The plan's graph", attributes=' id="whole"')]
+    drawings = [draw(whole, "The plan's graph", "whole")]
     if short is not None:
-        drawings.insert(0, draw(short, "The plan, repetitions folded", attributes=' id="folded"'))
+        drawings.insert(0, draw(short, "The plan, repetitions folded", "folded"))
     body = [
         _header(report),
         _tools(report, short is not None),

@@ -31,29 +31,29 @@ def standalone(report: Report, title: str) -> str:
     whole = figure_of(report)
     figure = folded(whole, report) or whole
     style = files(__package__).joinpath("graph.css").read_text(encoding="utf-8")
-    return draw(figure, title, f"<style>\n{style}</style>\n")
+    return draw(figure, title, style=f"<style>\n{style}</style>\n")
 
 
-def draw(figure: Figure, title: str, style: str = "", attributes: str = "") -> str:
+def draw(figure: Figure, title: str, name: str = "graph", style: str = "") -> str:
     """An SVG element.
 
     Args:
         figure: What to draw.
         title: What it is called where it is read aloud.
+        name: The element's id, unique in a page.
         style: A style element, unless the page has one.
-        attributes: More attributes of the element, each led by a blank.
     """
     layout = layered(
         [_size(b) for b in figure.boxes], [(a.source, a.target) for a in figure.arrows]
     )
     w, h = _number(layout.width), _number(layout.height)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" role="group" width="{w}" '
-        f'height="{h}" viewBox="0 0 {w} {h}" aria-label="{_text(title)}"{attributes}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{name}" class="plan" role="group" '
+        f'width="{w}" height="{h}" viewBox="0 0 {w} {h}" aria-label="{_text(title)}">',
         style + f"<title>{_text(title)}</title>",
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'<defs><marker id="{name}-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>',
-        '<g class="arrows">',
+        f'<g class="arrows" marker-end="url(#{name}-tip)">',
         *(_arrow(a, p, figure) for a, p in zip(figure.arrows, layout.paths, strict=True)),
         "</g>",
         *(_box(b, c) for b, c in zip(figure.boxes, layout.corners, strict=True)),
@@ -193,7 +193,7 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
     moves = " moves" if arrow.nbytes else ""
     return (
         f'<path class="arrow{moves}" data-from="{source.id}" data-to="{target.id}" '
-        f'd="{"".join(d)}" marker-end="url(#tip)"/>'
+        f'd="{"".join(d)}"/>'
     )
 
 

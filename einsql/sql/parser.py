@@ -37,6 +37,9 @@ from einsql.sql.syntax import (
 )
 from einsql.sql.tokens import TokenReader, tokenize
 
+_QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
+"""What a query may begin with."""
+
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
     """Parses one statement.
@@ -101,7 +104,7 @@ class Reader(TokenReader):
     def statement(self) -> Statement:
         """Reads the statement its first word announces."""
         word = self.word()
-        if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
+        if word in _QUERY:
             position = self.position()
             tree = self.rest()
             if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
@@ -132,7 +135,7 @@ class Reader(TokenReader):
         while self.word() in ("ANALYZE", "VERBOSE"):
             flags.add(self.word())
             self.at += 1
-        if self.take("("):
+        if self.word(1) not in _QUERY and self.take("("):
             while not self.take(")"):
                 option = self.name("an EXPLAIN option").upper()
                 if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):

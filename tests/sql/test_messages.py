@@ -88,3 +88,11 @@ def test_a_huge_empty_tensor_is_read_without_memory() -> None:
     con.execute("INSERT INTO few VALUES (3, 2.5)")
     assert cursor.fetchall() == [(2, 1.5)]  # what was read stays as it was
     assert con.execute("SELECT i, val FROM few").fetchall() == [(2, 1.5), (3, 2.5)]
+
+
+def test_a_query_in_parentheses_is_explained() -> None:
+    con = connection()
+    query = "SELECT SUM(val) AS s FROM x"
+    assert str(con.explain(f"({query})")) == str(con.explain(query))
+    plan = con.explain(f"(({query}))", sites=2)
+    assert plan.to_dict()["sites"] == 2
