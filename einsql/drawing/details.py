@@ -35,7 +35,7 @@ def node_details(node: Report, report: Report, readers: Sequence[str]) -> str:
         parts += [_labels(node), _operands(node, report), _tiles(node)]
     else:
         parts.append(_operands(node, report))
-    parts += [_costs(node), _readers(readers)]
+    parts += [_costs(node, report["sites"] > 1), _readers(readers)]
     return _section(node["id"], (node["id"], node["op"]), parts)
 
 
@@ -144,12 +144,15 @@ def _operands(node: Report, report: Report) -> str:
 _UNITS = {"bytes": "B", "bytes_sent": "B", "flops": "flop", "points": "points"}
 
 
-def _costs(node: Report) -> str:
+def _costs(node: Report, sited: bool) -> str:
     """Everything counted for an operation, predicted beside measured."""
     measured: dict[str, Any] = node.get("measured", {})
     predicted: dict[str, Any] = {f"floats: {k}": v for k, v in node["floats"].items()}
     simple = {k: v for k, v in node.items() if isinstance(v, int | float) and k != "viable"}
     predicted |= {k: v for k, v in simple.items() if not isinstance(v, bool)}
+    if not sited:  # nothing moves
+        predicted = {k: v for k, v in predicted.items() if k in ("seconds", *_UNITS)}
+        del predicted["bytes_sent"]
     rows = []
     for key in dict.fromkeys([*predicted, *measured]):
         row: list[object] = [key.replace("_", " "), _amount(key, predicted.get(key))]

@@ -152,6 +152,11 @@
   });
   window.addEventListener("pointerup", () => { grip = null; canvas.classList.remove("dragged"); });
 
+  // On paper nothing can be unfolded.
+  window.addEventListener("beforeprint", () => {
+    for (const d of document.querySelectorAll("details.block")) d.open = true;
+  });
+
   start();
   hashed();
   root.dataset.ready = String(shown.querySelectorAll(".node").length);
