@@ -15,7 +15,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType
 from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
-from einsql.sql.arguments import as_sql, surplus, text
+from einsql.sql.arguments import surplus, text
 from einsql.sql.functions import NAMED
 from einsql.sql.literals import negated, number, parse_type, read_text
 from einsql.sql.typed import (
@@ -197,7 +197,7 @@ class ScalarBinder:
     def parameter(self, node: exp.Expr) -> Typed:
         """`?` or `$n`; the parser numbers them, and the session has a value for each."""
         if isinstance(node, exp.Placeholder):
-            raise unsupported(f"The parameter {as_sql(node)}", node, "Write ? or $1.")
+            raise unsupported(f"The parameter {node.sql()}", node, "Write ? or $1.")
         return bind_parameter(self.env.parameters[int(node.name) - 1])
 
     def greater(self, node: exp.Expr) -> Typed:
