@@ -136,7 +136,7 @@ def _notes(node: Report, sites: int) -> list[str]:
             predicted.append(f"{quantity(node['bytes_sent'])}B")
     else:
         predicted.insert(0, str(node.get("kernel", "")))
-    if node.get("seconds") is not None:
+    if isinstance(node.get("seconds"), int | float):
         predicted.append(duration(node["seconds"]))
     notes = [" · ".join(p for p in predicted if p)]
     if sites > 1 and node["collective"] != "none":

@@ -171,7 +171,7 @@ def _operations(report: Report) -> str:
     """Every operation in one table, which is also the graph for those who do not see it."""
     sited = report["sites"] > 1
     measured = any("measured" in n for n in report["nodes"])
-    predicted = any("seconds" in n for n in report["nodes"])
+    predicted = any(isinstance(n.get("seconds"), int | float) for n in report["nodes"])
     head = ["operation", "kind", "labels" + " (÷ parts)" * sited, "reads"]
     head += ["collective", "floats", "bytes sent"] if sited else ["kernel", "points"]
     head += ["flops"] + ["seconds"] * predicted + ["measured"] * measured
@@ -190,7 +190,7 @@ def _operations(report: Report) -> str:
             row += [node.get("kernel", ""), node.get("points", 0)]
         row.append(node["flops"])
         if predicted:
-            row.append(duration(node.get("seconds") or 0))
+            row.append(duration(node["seconds"]))
         if measured:
             row.append(duration(node["measured"]["seconds"]))
         rows.append(row)
