@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from einsql.engine.executor import Measure, Program
 from einsql.planning import Plan, sited
@@ -18,41 +21,107 @@ if TYPE_CHECKING:
     Measures = Sequence[Measure] | SiteMeasure | None
 
 
-def explain_rows(
-    plan: Plan, settings: Settings, asked: Explain, measures: Measures
-) -> list[tuple[str]]:
-    """The lines of EXPLAIN; with FORMAT json a single one.
+@dataclass(frozen=True)
+class Explanation:
+    """A plan to look at: as text, as a value, as a drawing or as a page.
 
-    Args:
-        plan: A plan.
+    `print` shows the text, and a notebook the page.
+
+    Attributes:
+        plan: The plan.
         settings: Under which it was made.
-        asked: The statement; VERBOSE also shows the graph as bound and what rules changed.
+        asked: The statement; VERBOSE also shows what each rewrite rule changed.
         measures: What each step took, for EXPLAIN ANALYZE.
     """
-    from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-    from einsql.report import as_json, as_text
 
-    if asked.form == "json":
-        cut, placed = (plan.cut, plan.placed)
+    plan: Plan
+    settings: Settings
+    asked: Explain
+    measures: Measures
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as nested dicts and lists of plain values (docs/explain.md)."""
+        from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
+        from einsql.graph_report import rewrites, with_graph, with_kernels
+        from einsql.report import as_json
+
+        plan = self.plan
+        cut, placed = plan.cut, plan.placed
         if cut is None or placed is None:
-            cut, placed = sited(plan.optimized.root, settings)
-        measure = measures if isinstance(measures, SiteMeasure) else None
-        return [(json.dumps(as_json(cut, placed, settings.cost, settings.machine, measure)),)]
-    lines: list[str] = []
-    if asked.verbose:
-        lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
-        for rewrite in plan.optimized.trace:
-            lines.append(f"-- {rewrite.rule.name}: {rewrite.rule.law}")
-            lines += rewrite.after.split("\n") if rewrite.fired else ["SAME TEXT AS ABOVE"]
-        lines.append("-- optimized")
-    lines += format_graph(plan.optimized.root).split("\n")
-    if isinstance(plan.program, Program):
-        given = None if isinstance(measures, SiteMeasure) else measures
-        lines += _steps(plan.program, given)
-    elif plan.cut is not None and plan.placed is not None:
-        measure = measures if isinstance(measures, SiteMeasure) else None
-        lines += as_text(plan.cut, plan.placed, settings.machine, measure)
-    return [(line,) for line in lines]
+            cut, placed = sited(plan.optimized.root, self.settings)
+        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
+        report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
+        report = with_graph(report, plan.optimized.root, placed)
+        if isinstance(plan.program, Program):
+            given = None if isinstance(self.measures, SiteMeasure) else self.measures
+            report = with_kernels(report, plan.program, given)
+        if self.asked.verbose:
+            report["rewrites"] = rewrites(plan.optimized.trace)
+        return report
+
+    def to_json(self) -> str:
+        """The plan as JSON text: `to_dict`, written down."""
+        return json.dumps(self._report)
+
+    def svg(self) -> str:
+        """The plan's graph as an SVG document; what repeats is drawn once."""
+        from einsql.drawing import standalone
+
+        return standalone(self._report, self.asked.text)
+
+    def html(self) -> str:
+        """The plan as one HTML page that needs nothing else."""
+        from einsql.drawing import page
+
+        return page(self._report, self.asked.text, str(self))
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, for notebooks."""
+        return (
+            '<iframe title="Plan" style="width:100%;height:640px;border:1px solid #8886" '
+            f'srcdoc="{escape(self.html())}"></iframe>'
+        )
+
+    def rows(self) -> list[tuple[str]]:
+        """What EXPLAIN gives: the lines of the text, or one document."""
+        documents = {"json": self.to_json, "svg": self.svg, "html": self.html}
+        if self.asked.form in documents:
+            return [(documents[self.asked.form](),)]
+        return [(line,) for line in self._lines()]
+
+    @cached_property
+    def _report(self) -> dict[str, Any]:
+        return self.to_dict()
+
+    def _lines(self) -> list[str]:
+        plan = self.plan
+        lines: list[str] = []
+        if self.asked.verbose:
+            lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
+            for rewrite in plan.optimized.trace:
+                lines.append(f"-- {rewrite.rule.name}: {rewrite.rule.law}")
+                lines += rewrite.after.split("\n") if rewrite.fired else ["SAME TEXT AS ABOVE"]
+            lines.append("-- optimized")
+        lines += format_graph(plan.optimized.root).split("\n")
+        return lines + self._program_lines()
+
+    def _program_lines(self) -> list[str]:
+        """What runs: the kernel of each step, or what the sites do."""
+        from einsql.engine.sites import SiteMeasure  # as in `to_dict`
+        from einsql.report import as_text
+
+        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
+        if isinstance(self.plan.program, Program):
+            given = None if isinstance(self.measures, SiteMeasure) else self.measures
+            return _steps(self.plan.program, given)
+        if self.plan.cut is None or self.plan.placed is None:
+            return []
+        return as_text(self.plan.cut, self.plan.placed, self.settings.machine, by_site)
 
 
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:

@@ -29,7 +29,7 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import explain_rows
+from einsql.explain import Explanation
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
@@ -90,6 +90,7 @@ class Connection:
         self._inputs: dict[str, Fields] = {}
         self._busy = threading.RLock()
         self._caller: FrameType | None = None
+        self._explanation: Explanation | None = None
 
     # ---- the public face
 
@@ -144,11 +145,25 @@ class Connection:
         self._open()
         self.store.unregister(str(name))
 
-    def explain(self, sql: str, *, analyze: bool = False, verbose: bool = False) -> str:
-        """The plan of a SELECT as text."""
+    def explain(
+        self, sql: str, *, analyze: bool = False, verbose: bool = False, sites: int | None = None
+    ) -> Explanation:
+        """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
+
+        Args:
+            sql: The SELECT.
+            analyze: Whether to run it and measure.
+            verbose: Whether to show what each rewrite rule changed.
+            sites: Plan for so many sites instead of the setting.
+
+        Raises:
+            Error: With the position in the text.
+        """
         words = "EXPLAIN" + " ANALYZE" * analyze + " VERBOSE" * verbose
-        rows = self.execute(f"{words} {sql}").fetchall()
-        return "\n".join(str(r[0]) for r in rows)
+        self.execute(f"{words} {'' if sites is None else f'(SITES {sites}) '}{sql}")
+        found, self._explanation = self._explanation, None
+        assert found is not None
+        return found
 
     def split(self, sql: str) -> list[tuple[int, str]]:
         """Splits a script into (offset, text) of its statements."""
@@ -277,7 +292,8 @@ class Connection:
     def _other(self, statement: st.Statement, cursor: Cursor) -> None:
         match statement:
             case st.Explain():
-                cursor._list(("explain",), self._explain(statement))
+                self._explanation = self._explain(statement)
+                cursor._list(("explain",), self._explanation.rows())
             case st.CreateTensor():
                 cursor._changed(changes.create_tensor(self, statement))
             case st.CreateView():
@@ -387,7 +403,7 @@ class Connection:
 
     # ---- definitions and settings
 
-    def _explain(self, statement: st.Explain) -> list[tuple[str]]:
+    def _explain(self, statement: st.Explain) -> Explanation:
         inner = statement.statement
         if isinstance(inner, st.CreateTensor) and inner.query is not None:
             inner = st.Query(inner.query)
@@ -403,7 +419,7 @@ class Connection:
         self.settings = replace(before, sites=sites, machine=machine)
         try:
             plan = self.plan(inner.tree)
-            return explain_rows(plan, self.settings, statement, self._measure(plan, statement))
+            return Explanation(plan, self.settings, statement, self._measure(plan, statement))
         finally:
             self.settings = before
 

@@ -45,7 +45,7 @@ def test_plan(name: str) -> None:
     con.register("s", np.ones((8, 8), np.float32), ("i", "j"))
     con.register("e", np.ones((9, 3), np.float32), ("w", "d"))
     con.register("tokens", np.array([1, 8, 3], np.int32), ("p",))
-    text = con.explain(STATEMENTS[name]) + "\n"
+    text = f"{con.explain(STATEMENTS[name])}\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("EINSQL_GOLDEN"):
         path.parent.mkdir(exist_ok=True)

@@ -176,7 +176,7 @@ def test_cells_that_differ_in_position_share_a_kernel() -> None:
         ("SET strategy = 'data'", "not complete"),
         ("SET cost = 'hours'", "cannot be"),
         ("EXPLAIN (SITES 0) SELECT 1", "at least 1"),
-        ("EXPLAIN (FORMAT yaml) SELECT 1", "FORMAT text or json"),
+        ("EXPLAIN (FORMAT yaml) SELECT 1", "FORMAT text or json or svg or html"),
     ],
 )
 def test_wrong_settings_are_refused(sql: str, reason: str) -> None:

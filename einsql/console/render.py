@@ -121,13 +121,14 @@ MODES: dict[str, Mode] = {
     "list": _list,
 }
 
-_VERBATIM = {"duckbox", "box", "line", "list"}
+_VERBATIM = MODES.keys() - {"json", "jsonlines"}
+"""Modes in which a plan, be it text or a page, is printed as it is."""
 
 
 def render(
     mode: str, columns: Sequence[Column], rows: Iterable[Row], style: Style
 ) -> Iterator[str]:
-    """The lines of a result; a plan stands as it is in the modes made for reading."""
+    """The lines of a result; a plan stands as it is unless the mode is JSON."""
     if mode in _VERBATIM and [c.name for c in columns] == ["explain"]:
         return (str(row[0]) for row in rows)
     return MODES[mode](columns, rows, style)

@@ -31,6 +31,9 @@ WIDE = 2048
 TILE = 16
 """Rows that OpenBLAS's kernels take at once."""
 
+IN_CACHE = 2**19
+"""Bytes that are still in cache when they are read again."""
+
 Load = Callable[[Sequence[Fields]], np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -187,8 +190,8 @@ def _single(node: EinSum, found: _Product, work: np.dtype) -> Callable[..., np.n
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in dict.fromkeys(labels) if x not in kept]
     load = _load(node, found.left, [*kept, *summed], len(summed), work)
-    if not summed:  # a copy, as only view kernels alias their operands
-        return lambda operands, tick: load(operands).copy()
+    if not summed:  # only view kernels alias their operands, and 0 + (-0.0) is 0.0
+        return lambda operands, tick: np.asarray(load(operands) + work.type(0))
     return lambda operands, tick: load(operands)
 
 
@@ -236,10 +239,24 @@ def _outer(
 
     def outer(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         out = empty(shape, work)
-        np.multiply(a[lift_a], b[lift_b], out=out)
+        a, b = a[lift_a], b[lift_b]
+        if not IN_CACHE < out.nbytes < 8 * IN_CACHE * shape[0]:
+            return _started(np.multiply(a, b, out=out))
+        rows = max(1, IN_CACHE * shape[0] // out.nbytes)
+        a, b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
+        products = np.empty((rows, *shape[1:]), work)
+        for start in range(0, shape[0], rows):
+            part = slice(start, start + rows)
+            made = np.multiply(a[part], b[part], out=products[: len(out[part])])
+            np.add(made, work.type(0), out=out[part])
         return out
 
     return outer
+
+
+def _started(product: np.ndarray) -> np.ndarray:
+    """Products as the sums that they are: 0 + (-0.0) is 0.0, and matrix products begin so."""
+    return np.asarray(np.add(product, product.dtype.type(0), out=product))
 
 
 def _matrices(
@@ -264,7 +281,7 @@ def _matrices(
     chunks = _chunks(flat, size_k)
     if natural == list(result) and chunks == 1:
         out_shape = tuple(extent[x] for x in natural)
-        unfold = None if len(natural) == len(flat) else out_shape
+        unfold = None if out_shape == flat else out_shape
         is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
         product = _flat_product if is_flat else _whole_product(flat, work)
 
@@ -398,7 +415,7 @@ def _finish(
 
     def finish(result: np.ndarray) -> np.ndarray:
         if scale != 1.0:
-            result = result * result.dtype.type(scale)
+            result = _started(np.asarray(result * result.dtype.type(scale)))
         result = np.asarray(result).astype(dtype, copy=False)
         return result if lift is None else np.broadcast_to(result[lift], shape)
 

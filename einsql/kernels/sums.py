@@ -26,17 +26,20 @@ def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> n
         dtype: float32 or float64, the type of the result.
 
     Returns:
-        The sums over the remaining axes, which keep their order.
+        The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
     if array.dtype != dtype or array.size < 4096:
-        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64)).astype(dtype)
+        few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
+        return np.asarray(few).astype(dtype)
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
     gone = [n in axes for n in order]
     sums = _contiguous(flat, gone) if flat.flags.c_contiguous else _strided(flat, gone)
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
-    return sums.astype(dtype, copy=False).transpose(turn)
+    sums = sums.astype(dtype, copy=False)
+    sums += sums.dtype.type(0)  # NumPy's sum of -0.0 alone is -0.0
+    return sums.transpose(turn)
 
 
 def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:

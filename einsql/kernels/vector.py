@@ -351,6 +351,8 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     value = cast_array(args[0], o.output.dtype)
     if selected is not None:
         value = np.where(selected, value, np.asarray(_identity(o.output), value.dtype))
+    if o.output.reduction == "sum" and value.dtype.kind == "f":
+        return np.asarray(value + value.dtype.type(0))  # 0 + (-0.0) is 0.0
     return np.asarray(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Value
+from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 
 View = Callable[[np.ndarray], np.ndarray]
@@ -63,13 +63,26 @@ def reading(node: EinSum, operand: Operand, order: Sequence[str]) -> View | None
 
 
 def matches(node: EinSum) -> bool:
-    """True for element-wise nodes of free axes whose outputs are plain values or literals."""
+    """True for element-wise nodes of free axes whose outputs are plain values or literals.
+
+    Where a guard does not hold values are arbitrary; a flag may be the guard itself.
+    """
     return (
-        node.guard == TRUE
-        and node.is_elementwise
-        and all(a.define is None for a in node.axes)
-        and all(is_plain(node, o.args[0]) and o.args[0].dtype is o.dtype for o in node.outputs)
+        is_plain(node, node.guard)
+        and all(a.define is None and a.label in node.keys for a in node.axes)
+        and all(is_plain(node, _value(node, o)) for o in node.outputs)
+        and all(o.reduction is None or _is_guard(o) for o in node.outputs)
+        and all(_value(node, o).dtype is o.dtype for o in node.outputs)
     )
+
+
+def _is_guard(o: Output) -> bool:
+    return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
+
+
+def _value(node: EinSum, o: Output) -> Expr:
+    """What an output is at the one point of its key."""
+    return o.args[0] if o.reduction is None else node.guard
 
 
 def compile_views(node: EinSum) -> Runner | None:
@@ -80,7 +93,7 @@ def compile_views(node: EinSum) -> Runner | None:
     literals: dict[str, np.ndarray] = {}
     reads: list[tuple[str, int, str, View | None]] = []
     for o in node.outputs:
-        arg = o.args[0]
+        arg = _value(node, o)
         if isinstance(arg, Const):
             literals[o.name] = np.broadcast_to(np.asarray(arg.value, o.dtype.numpy), shape)
         elif isinstance(arg, Value):

@@ -38,9 +38,13 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
     args = list(node.expressions)
     if not isinstance(node, exp.Anonymous):
         args = [a for a in (node.this, node.args.get("expression"), *args) if a is not None]
-    if name == "count" and (not args or (len(args) == 1 and isinstance(args[0], exp.Star))):
+    if name == "count" and (not args or (len(args) == 1 and _is_star(args[0]))):
         return []
     for a in args:
+        if isinstance(a, exp.Column) and _is_star(a):
+            raise ProgrammingError(
+                f"{name.upper()}() takes no {a.table}.*", hint="Only COUNT() counts whole rows."
+            )
         if isinstance(a, exp.Distinct):
             raise unsupported(f"{name.upper()}(DISTINCT …)", node)
         if isinstance(a, exp.Order):
@@ -51,6 +55,10 @@ def aggregate_arguments(node: exp.Expr, name: str) -> list[exp.Expr]:
             f"{name.upper()}() takes {want} argument{'s' * (want > 1)}, not {len(args)}"
         )
     return args
+
+
+def _is_star(node: exp.Expr) -> bool:
+    return isinstance(node.this if isinstance(node, exp.Column) else node, exp.Star)
 
 
 def aggregates_in(node: exp.Expr) -> list[exp.Expr]:

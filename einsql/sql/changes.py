@@ -9,6 +9,7 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
+from einsql.sql.arguments import as_sql
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Source, read
@@ -59,9 +60,7 @@ _CLAUSES = {
 def _check_clauses(node: exp.Expr) -> None:
     """Refuses what a node says beyond `_ALLOWED`."""
     if isinstance(node, exp.Table) and node.args.get("db") is not None:
-        raise ProgrammingError(
-            f"einsql has no schemas: {node.sql(dialect='duckdb')}", position=position(node)
-        )
+        raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
     for arg, value in node.args.items():
         if value and arg not in _ALLOWED[type(node)]:
             first = value[0] if isinstance(value, list) else value
@@ -168,7 +167,7 @@ def _assignment(
         raise ProgrammingError("SET needs column = expression", position=position(item))
     if item.this.table and item.this.table.lower() != target.alias.lower():
         raise ProgrammingError(
-            f"UPDATE {target.alias} cannot SET {item.this.sql(dialect='duckdb')}",
+            f"UPDATE {target.alias} cannot SET {as_sql(item.this)}",
             hint=f"SET changes columns of {target.alias} only.",
             position=position(item),
         )

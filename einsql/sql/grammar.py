@@ -21,6 +21,13 @@ _EXPONENT = re.compile(r"[\d.][eE]\d+[+-]")
 _EXPONENTS = re.compile(
     rf"{QUIET} | (?P<number> (?<![\w$]) [\d.][\d_.]* [eE] \d+ (?=[+-]) )", re.VERBOSE | re.DOTALL
 )
+_POSITIVE = re.compile(r"\+\s*\d")
+_CLAUSES = re.compile(
+    rf"""{QUIET} | (?P<group> \bGROUP\s+BY\b ) | (?P<open> \( ) | (?P<close> \) ) | (?P<comma> , )
+    | (?P<end> ; | \b(?:HAVING|QUALIFY|WINDOW|ORDER|LIMIT|UNION|EXCEPT|INTERSECT)\b )
+    | (?P<plus> \+ (?=\s*\d) )""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=1)
@@ -64,21 +71,48 @@ def _position(text: str, message: str) -> int | None:
 
 
 def spaced(text: str) -> tuple[str, list[int]]:
-    """The text with a blank behind every exponent that a sign follows.
+    """The text as sqlglot reads it right: longer by one character at some places.
 
-    sqlglot takes `2e0+1` for one number. Quotes and comments are left alone.
+    A blank follows every exponent before a sign, for sqlglot takes `2e0+1` for one number.
+    A zero precedes `+1` in GROUP BY, which is no SELECT item's number; sqlglot drops the
+    sign. Quotes and comments are left alone.
 
     Returns:
-        The text, and the offsets in it of the blanks.
+        The text, and the offsets in it of the new characters.
     """
-    if _EXPONENT.search(text) is None:
-        return text, []
+    inserted: dict[int, str] = {}
+    if _EXPONENT.search(text) is not None:
+        inserted |= {f.end(): " " for f in _EXPONENTS.finditer(text) if f["number"]}
+    if _POSITIVE.search(text) is not None:
+        inserted |= dict.fromkeys(_positives(text), "0")
     parts: list[str] = []
-    blanks: list[int] = []
     last = 0
-    for found in _EXPONENTS.finditer(text):
-        if found["number"]:
-            parts.append(text[last : found.end()])
-            last = found.end()
-            blanks.append(last + len(blanks))
-    return " ".join([*parts, text[last:]]), blanks
+    for at in sorted(inserted):
+        parts += [text[last:at], inserted[at]]
+        last = at
+    return "".join([*parts, text[last:]]), [at + n for n, at in enumerate(sorted(inserted))]
+
+
+def _positives(text: str) -> list[int]:
+    """Offsets of the plus signs that begin a number in a GROUP BY list."""
+    found: list[int] = []
+    lists: list[int] = []  # depths at which a GROUP BY list is open
+    depth, before = 0, -1
+    for m in _CLAUSES.finditer(text):
+        kind = m.lastgroup
+        depth += (kind == "open") - (kind == "close")
+        while lists and depth < lists[-1]:
+            lists.pop()
+        here = bool(lists) and lists[-1] == depth
+        if kind == "group":
+            lists.append(depth)
+        elif kind == "end" and here:
+            lists.pop()
+        elif kind == "plus" and here and before >= 0 and not text[before : m.start()].strip():
+            found.append(m.start())
+        is_comment = m[0].startswith(("--", "/*"))
+        if kind == "group" or (kind == "comma" and here) or (is_comment and before >= 0):
+            before = m.end()
+        else:
+            before = -1
+    return found

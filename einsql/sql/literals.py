@@ -12,6 +12,7 @@ from sqlglot import exp
 from einsql.einsum import FALSE, TRUE, Const
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.schema import DType
+from einsql.sql.arguments import as_sql
 from einsql.sql.casts import WIDEST, Decimal, SqlType, fits, held, whole
 from einsql.sql.typed import Typed, convert, integer
 
@@ -62,7 +63,7 @@ def parse_type(node: exp.Expr) -> SqlType:
         NotSupportedError: Tensors have no such type.
         ProgrammingError: The type's digits are wrong.
     """
-    text = node.sql(dialect="duckdb").upper()
+    text = as_sql(node).upper()
     kind = node.this.name if isinstance(node, exp.DataType) and hasattr(node.this, "name") else text
     if kind in _TYPES and not node.expressions:
         return _TYPES[kind]

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
+from einsql.sql.arguments import as_sql
+
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%",
     exp.Pow: "^", exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">",
@@ -48,7 +50,7 @@ def _text(node: exp.Expr) -> str:
         return _call(str(written), _arguments(node))
     if isinstance(node, exp.Func):
         return _call(node.sql_name(), _arguments(node))
-    return node.sql(dialect="duckdb", normalize_functions="lower")
+    return as_sql(node, normalize_functions="lower")
 
 
 def _arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -142,7 +144,7 @@ def _if(node: exp.Expr) -> str:
 
 def _cast(node: exp.Expr) -> str:
     to = node.args["to"]
-    kind = to.sql(dialect="duckdb").upper()
+    kind = as_sql(to).upper()
     if not to.expressions and isinstance(to.this, exp.DataType.Type):
         kind = _TYPES.get(to.this.value, kind)
     return f"{'TRY_' * isinstance(node, exp.TryCast)}CAST({_text(node.this)} AS {kind})"
@@ -158,6 +160,8 @@ def _log(node: exp.Expr) -> str:
 def _count(node: exp.Expr) -> str:
     if isinstance(node.this, exp.Star | None):
         return "count_star()"
+    if isinstance(node.this, exp.Column) and isinstance(node.this.this, exp.Star):
+        return f"count({as_sql(node.this)})"
     return _call("count", [node.this])
 
 
@@ -175,11 +179,11 @@ def _subquery(node: exp.Expr) -> str:
     select = node.this
     known = {"expressions", "from_", "where", "group"}
     if not isinstance(select, exp.Select) or {a for a, v in select.args.items() if v} - known:
-        return node.sql(dialect="duckdb", normalize_functions="lower")
+        return as_sql(node, normalize_functions="lower")
     text = "SELECT " + ", ".join(map(_text, select.expressions))
     where, group = select.args.get("where"), select.args.get("group")
     if select.args.get("from_") is not None:
-        text += " " + select.args["from_"].sql(dialect="duckdb")
+        text += " " + as_sql(select.args["from_"])
     if where is not None:
         text += f" WHERE {_text(where.this)}"
     if group is not None:

@@ -97,11 +97,11 @@ def check_given(sql: str, given: int) -> None:
     used = set(numbers.values())
     have = f"The statement has {len(used)} parameter{'' if len(used) == 1 else 's'}"
     were = f"{given} {'was' if given == 1 else 'were'} given"
+    highest = max(used, default=0)
     for at, number in sorted(numbers.items()):
         if number > given:
-            raise ProgrammingError(
-                f"Parameter {number} has no value", hint=f"{have}; {were}.", position=at
-            )
+            hint = f"{have}; {were}." if highest == len(used) else f"{were} of ${highest}."
+            raise ProgrammingError(f"Parameter {number} has no value", hint=hint, position=at)
     surplus = sorted(set(range(1, given + 1)) - used)
     if surplus:
         raise ProgrammingError(

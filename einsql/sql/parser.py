@@ -39,6 +39,9 @@ from einsql.sql.syntax import (
 from einsql.sql.tokens import TokenReader, tokenize
 from einsql.units import BANDWIDTH, FLOPS, Quantity
 
+_QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
+"""What a query may begin with."""
+
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
     """Parses one statement.
@@ -103,7 +106,7 @@ class Reader(TokenReader):
     def statement(self) -> Statement:
         """Reads the statement its first word announces."""
         word = self.word()
-        if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
+        if word in _QUERY:
             position = self.position()
             tree = self.rest()
             if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
@@ -135,10 +138,10 @@ class Reader(TokenReader):
         while self.word() in ("ANALYZE", "VERBOSE"):
             flags.add(self.word())
             self.at += 1
-        if self.take("("):
+        if self.word(1) not in _QUERY and self.take("("):
             while not self.take(")"):
                 option = self.name("an EXPLAIN option").upper()
-                if option == "FORMAT" and self.word() in ("TEXT", "JSON"):
+                if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
                     form = self.name("a format").lower()
                 elif option == "SITES":
                     sites = self.integer("the number of sites", least=1)
@@ -147,15 +150,18 @@ class Reader(TokenReader):
                 elif option in ("ANALYZE", "VERBOSE"):
                     flags.add(option)
                 else:
-                    known = "ANALYZE, VERBOSE, FORMAT text or json, SITES n, NETWORK and FLOPS"
+                    known = (
+                        "ANALYZE, VERBOSE, FORMAT text or json or svg or html, SITES n, "
+                        "NETWORK and FLOPS"
+                    )
                     raise self.error(f"EXPLAIN knows {known} here")
                 if not self.take(",") and self.word() != ")":
                     raise self.error("Expected , or )")
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
-        return Explain(
-            self.statement(), "ANALYZE" in flags, "VERBOSE" in flags, form, sites, **rates
-        )
+        text = self.sql[self.position() :].strip()
+        flagged = "ANALYZE" in flags, "VERBOSE" in flags
+        return Explain(self.statement(), *flagged, form, sites, text=text, **rates)
 
     def quantity(self, kind: Quantity) -> float:
         """A quoted number with its unit."""
@@ -470,7 +476,11 @@ def _as_query(tree: exp.Expr, position: int) -> exp.Query:
     return tree
 
 
-def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:
+_LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
+"""Clauses that DuckDB takes in more places than sqlglot."""
+
+
+def _syntax_error(sql: str, error: ParseError) -> Error:
     detail = error.errors[0] if error.errors else {}
     description = str(detail.get("description") or "it cannot be read").split(" but got <")[0]
     if description.startswith("Required keyword"):
@@ -481,6 +491,10 @@ def _syntax_error(sql: str, error: ParseError) -> ProgrammingError:
         starts.append(starts[-1] + len(text) + 1)
     highlight = str(detail.get("highlight") or "")
     position = max(0, starts[int(line) - 1] + int(col) - max(1, len(highlight)))
+    if highlight.upper() in _LATER:
+        return NotSupportedError(
+            f"{highlight.upper()} is outside the tensor fragment", position=position
+        )
     return ProgrammingError(
         f"Syntax error: {description.rstrip('.')}", position=min(position, max(0, len(sql) - 1))
     )

@@ -13,6 +13,7 @@ from einsql.einsum import TRUE, Label, Value, conj, renumber
 from einsql.errors import Error, ProgrammingError
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
+from einsql.sql.arguments import as_sql, kind
 from einsql.sql.calls import (
     aggregate_arguments,
     aggregate_name,
@@ -170,7 +171,7 @@ class SelectBinder:
             index = int(number.name) - 1 if number is node else -1
             if not 0 <= index < len(self.items):
                 raise ProgrammingError(
-                    f"GROUP BY {node.sql()} names no SELECT item",
+                    f"GROUP BY {as_sql(node)} names no SELECT item",
                     hint=f"There are {len(self.items)}.",
                     position=position(node),
                 )
@@ -202,11 +203,18 @@ class SelectBinder:
             call, where = call.this, call.expression.this
         name = aggregate_name(call)
         try:
+            if isinstance(call.this, exp.Column) and isinstance(call.this.this, exp.Star):
+                self._check_table(call.this)
             args = [binder.bind(a) for a in aggregate_arguments(call, name)]
             condition = TRUE if where is None else truth(binder.condition(where))
             return aggregation.bind(name, args, condition)
         except Error as error:
             raise locate(error, call) from None
+
+    def _check_table(self, star: exp.Column) -> None:
+        """Requires the table of a `table.*` in FROM."""
+        if not any(s.answers_to(star.table) for s in self.scope.sources):
+            raise self.scope.unknown("*", star.table)
 
     # ---- the environment of expressions
 
@@ -301,6 +309,8 @@ class SelectBinder:
         if node.args.get("alias"):
             raise unsupported("A named window", node)
         call = node.this
+        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
+            raise unsupported(kind(call), node)
         if not is_aggregate(call):
             raise unsupported(f"The window function {column_name(call)}", node)
         with self._within("a window", self._aliases):

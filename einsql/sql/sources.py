@@ -16,6 +16,7 @@ from sqlglot import exp
 from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import DataError, Error, ProgrammingError, suggest
 from einsql.schema import DType
+from einsql.sql.arguments import as_sql
 from einsql.sql.einsum_call import bind_einsum
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Scope, Source, deduplicated, read
@@ -164,7 +165,7 @@ class FromBinder:
             source = self._scan(self.query.bind(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
             raise ProgrammingError(
-                f"einsql has no schemas: {item.sql(dialect='duckdb')}", position=position(item)
+                f"einsql has no schemas: {as_sql(item)}", position=position(item)
             )
         elif isinstance(item.this, exp.GenerateSeries):
             source = self._range(item, item.this, left)

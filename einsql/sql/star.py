@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
+from einsql.sql.arguments import as_sql
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Scope, Source
 from einsql.sql.sources import check_syntax
@@ -42,9 +43,7 @@ def expand_star(scope: Scope, node: exp.Expr) -> list[tuple[str, exp.Expr]]:
     star = node.this if isinstance(node, exp.Column) else node
     table = node.table if isinstance(node, exp.Column) else ""
     if isinstance(node, exp.Column) and node.args.get("db") is not None:
-        raise ProgrammingError(
-            f"einsql has no schemas: {node.sql(dialect='duckdb')}", position=position(node)
-        )
+        raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
     check_syntax(star)
     entries = _entries(star)
     try:

@@ -21,8 +21,10 @@ class Explain:
     """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…')] statement.
 
     Attributes:
+        form: "text", "json", "svg" or "html".
         network: Bytes per second to plan for instead of the setting's.
         flops: Scalar operations per second of a FLOAT contraction to plan for.
+        text: The statement as written.
     """
 
     statement: Statement
@@ -32,6 +34,7 @@ class Explain:
     sites: int | None = None
     network: float | None = None
     flops: float | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

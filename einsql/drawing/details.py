@@ -1,0 +1,247 @@
+"""What the page tells about one operation or stored tensor, and the tables below the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from math import prod
+from typing import Any
+
+from einsql.drawing.figure import Report, duration, quantity
+
+_BOUND = 4
+"""So many sites of a tile are written out."""
+
+
+def input_details(number: int, given: Report, readers: Sequence[str]) -> str:
+    """The section of a stored tensor."""
+    rows = [(k, f"[{lo:,}, {hi:,})") for k, (lo, hi) in given["keys"].items()]
+    rows += list(given["values"].items())
+    return _section(
+        f"input-{number}",
+        (given["id"], "stored tensor"),
+        [
+            table(("column", "bounds or type"), rows),
+            f"<p>{given['bytes']:,} bytes if dense.</p>",
+            _readers(readers),
+        ],
+    )
+
+
+def node_details(node: Report, report: Report, readers: Sequence[str]) -> str:
+    """The section of an operation."""
+    parts = [f"<pre>{escape(chr(10).join(node['text']))}</pre>"]
+    if report["sites"] > 1:
+        parts += [_labels(node), _operands(node, report), _tiles(node)]
+    else:
+        parts.append(_operands(node, report))
+    parts += [_costs(node, report["sites"] > 1), _readers(readers)]
+    return _section(node["id"], (node["id"], node["op"]), parts)
+
+
+def repeat_details(first: Sequence[str], members: Sequence[str]) -> str:
+    """The section of the box that stands for repetitions of the first operations."""
+    period = len(first)
+    rows = []
+    for n in range(0, len(members), period):
+        ids = members[n : n + period]
+        rows.append((f"{n // period + 2}", Html(" ".join(_link(i) for i in ids))))
+    return _section(
+        "repeat",
+        (f"{len(rows):,} more of the same", ""),
+        [
+            f"<p>These repeat {' '.join(_link(i) for i in first)}: they compute the same from "
+            "other tensors, and are cut and placed alike.</p>",
+            table(("repetition", "operations"), rows),
+        ],
+    )
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "") -> str:
+    """A table; numbers stand right."""
+    lines = [f'<table class="{kind}"><thead><tr>']
+    lines += [f"<th>{escape(h)}</th>" for h in head]
+    lines.append("</tr></thead><tbody>")
+    for row in rows:
+        lines.append("<tr>" + "".join(_cell(c) for c in row) + "</tr>")
+    return "".join([*lines, "</tbody></table>"])
+
+
+def _cell(content: object) -> str:
+    if isinstance(content, Html):
+        return f"<td>{content}</td>"
+    if isinstance(content, float):
+        content = round(content, 6)
+    if isinstance(content, int | float):
+        return f'<td class="number">{content:,}</td>'
+    return f"<td>{escape(str(content))}</td>"
+
+
+def link(name: str) -> Html:
+    """A link to an operation."""
+    return Html(_link(name))
+
+
+def _link(name: str) -> str:
+    return f'<a href="#{escape(name)}">{escape(name)}</a>'
+
+
+def _section(key: str, heading: tuple[str, str], parts: Iterable[str]) -> str:
+    name, kind = map(escape, heading)
+    body = "\n".join(p for p in parts if p)
+    return (
+        f'<section class="details" id="{key}" aria-label="{name}">'
+        f"<h2>{name} <small>{kind}</small></h2>\n{body}</section>"
+    )
+
+
+def _readers(readers: Sequence[str]) -> str:
+    if not readers:
+        return "<p>This is the result.</p>"
+    return f"<p>Read by {', '.join(_link(r) for r in readers)}.</p>"
+
+
+def _labels(node: Report) -> str:
+    rows = []
+    for label, extent in node["labels"].items():
+        parts = node["partition"][label]
+        role = "key" if label in node["keys"] else "reduced"
+        rows.append((label, extent, parts, role))
+    return table(("label", "values", "parts", "role"), rows) if rows else ""
+
+
+def _operands(node: Report, report: Report) -> str:
+    """Operands, how each lies on the axes of the site grid, and what brought it there."""
+    if not node["reads"]:
+        return ""
+    sited = report["sites"] > 1
+    numbers = {i["id"]: n for n, i in enumerate(report["inputs"])}
+    rows = []
+    for n, read in enumerate(node["reads"]):
+        name = read["id"]
+        anchor = f"input-{numbers[name]}" if read["stored"] else name
+        shown = f"{name}[{', '.join(read['labels'])}]"
+        row: list[object] = [Html(f'<a href="#{escape(anchor)}">{escape(shown)}</a>')]
+        if sited:
+            row.append(", ".join(node["placements"]["operands"][n]) or "whole")
+            row += [read["collective"], read["bytes_sent"]]
+        rows.append(row)
+    head = ("reads", "placement", "collective", "bytes") if sited else ("reads",)
+    if sited:
+        result = ", ".join(node["placements"]["result"]) or "whole"
+        grid = " × ".join(f"{x}:{n}" for x, n in node["placements"]["grid"]) or "one call"
+        more = f"<p>Site grid {escape(grid)}; what the calls make: {escape(result)}."
+        if node["collective"] != "none":
+            more += f" Between sites: {escape(node['collective'])}."
+        return table(head, rows) + more + "</p>"
+    return table(head, rows)
+
+
+_UNITS = {"bytes": "B", "bytes_sent": "B", "flops": "flop", "points": "points"}
+
+
+def _costs(node: Report, sited: bool) -> str:
+    """Everything counted for an operation, predicted beside measured."""
+    measured: dict[str, Any] = node.get("measured", {})
+    predicted: dict[str, Any] = {f"floats: {k}": v for k, v in node["floats"].items()}
+    simple = {k: v for k, v in node.items() if isinstance(v, int | float) and k != "viable"}
+    predicted |= {k: v for k, v in simple.items() if not isinstance(v, bool)}
+    if not sited:  # nothing moves
+        predicted = {k: v for k, v in predicted.items() if k in ("seconds", *_UNITS)}
+        del predicted["bytes_sent"]
+    rows = []
+    for key in dict.fromkeys([*predicted, *measured]):
+        row: list[object] = [key.replace("_", " "), _amount(key, predicted.get(key))]
+        if measured:
+            row.append(_amount(key, measured.get(key)))
+        rows.append(row)
+    kernel = f"<p>Kernel {escape(node['kernel'])}.</p>" if "kernel" in node else ""
+    head = ("cost", "predicted", "measured") if measured else ("cost", "predicted")
+    return kernel + table(head, rows)
+
+
+def _amount(key: str, value: float | None) -> Html:
+    if value is None:
+        return Html("")
+    if "seconds" in key:
+        return Html(f'<span class="number">{escape(duration(value))}</span>')
+    exact = f"{value:,.0f}"
+    unit = _UNITS.get(key, "")
+    short = f"{quantity(value)}{unit}" if abs(value) >= 10_000 else exact
+    return Html(f'<span class="number" title="{exact}">{escape(short.strip())}</span>')
+
+
+# ---- tiles
+
+
+def _tiles(node: Report) -> str:
+    """For each operand and the result a picture of its tiles with the sites that have them."""
+    cells, grid = node.get("cells"), node["placements"]["grid"]
+    if cells is None or not grid:
+        return ""
+    pictures = [
+        _tensor(f"{r['id']}[{', '.join(r['labels'])}]", r["labels"], grid, cells, ", ")
+        for r in node["reads"]
+    ]
+    pictures.append(
+        _tensor(f"{node['id']}[{', '.join(node['keys'])}]", node["keys"], grid, cells, "+")
+    )
+    unique = list(dict.fromkeys(pictures))
+    return (
+        '<h3>Tiles, and the sites that have them</h3><div class="tilings">'
+        + "".join(unique)
+        + "</div>"
+    )
+
+
+def _tensor(
+    title: str,
+    labels: Sequence[str],
+    grid: Sequence[tuple[str, int]],
+    cells: Sequence[int],
+    joint: str,
+) -> str:
+    """One tensor: rows are its first cut label if that is its first one, columns the rest."""
+    parts = dict(grid)
+    cut = [x for x in dict.fromkeys(labels) if x in parts]
+    down = cut[:1] if cut and (len(cut) > 1 or labels[0] == cut[0]) else []
+    across = cut[len(down) :]
+    rows, columns = (prod(parts[x] for x in axes) for axes in (down, across))
+    held: list[list[int]] = [[] for _ in range(rows * columns)]
+    number = prod(n for _, n in grid)
+    for n, site in enumerate(cells):
+        at = _coordinates(n % number, grid)
+        tile = 0
+        for x in cut:
+            tile = tile * parts[x] + at[x]
+        if site not in held[tile]:
+            held[tile].append(site)
+    sites = max(cells) + 1
+    lines = [f'<table class="tiles"><caption>{escape(title)}</caption>']
+    for r in range(rows):
+        lines.append("<tr>")
+        for having in held[r * columns : (r + 1) * columns]:
+            hue = 360 * min(having, default=0) // sites
+            full = joint.join(map(str, having))
+            lines.append(f'<td style="--hue:{hue}" title="{full}">{_sites(having, joint)}</td>')
+        lines.append("</tr>")
+    return "".join([*lines, "</table>"])
+
+
+def _coordinates(n: int, grid: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Where a cell stands on each axis of the grid, whose last axis runs fastest."""
+    at = {}
+    for label, parts in reversed(grid):
+        n, at[label] = divmod(n, parts)
+    return at
+
+
+def _sites(tile: Sequence[int], joint: str) -> str:
+    if len(tile) > 2 and list(tile) == list(range(tile[0], tile[-1] + 1)):
+        return f"{tile[0]}–{tile[-1]}" if joint == ", " else f"{tile[0]}+…+{tile[-1]}"
+    shown = joint.join(map(str, tile[:_BOUND]))
+    return shown if len(tile) <= _BOUND else f"{shown}{joint}…"

@@ -1,0 +1,260 @@
+"""What a drawing shows: boxes and arrows, read from a plan's report (docs/explain.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Report = Mapping[str, Any]
+"""EXPLAIN's JSON, as a value."""
+
+LEAST_HIDDEN = 6
+"""So many operations at least make it worth drawing a repetition once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A label of an operation and how it is cut.
+
+    Attributes:
+        label: Its name.
+        extent: How many values it has.
+        parts: Into how many intervals they are cut.
+        kept: Whether it is a key of the result; the others are reduced.
+    """
+
+    label: str
+    extent: int
+    parts: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A stored tensor, an operation or a repetition of operations.
+
+    Attributes:
+        id: What links name it by.
+        name: As EXPLAIN names it.
+        kind: "input", "contraction", "reduction", "map" or "repeat".
+        lines: What it computes.
+        bars: Its labels, where the plan is for several sites.
+        notes: What it costs.
+        share: Its part of the time measured, 0 to 1.
+        members: Ids of the boxes it stands for, if it is a repetition.
+    """
+
+    id: str
+    name: str
+    kind: str
+    lines: tuple[str, ...]
+    bars: tuple[Bar, ...] = ()
+    notes: tuple[str, ...] = ()
+    share: float | None = None
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A relation on its way to a reader; boxes by their position."""
+
+    source: int
+    target: int
+    text: str = ""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Boxes, producers before readers, and the arrows between them, each pair once."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def figure_of(report: Report) -> Figure:
+    """The whole graph of a plan."""
+    inputs, nodes = report["inputs"], report["nodes"]
+    boxes = [_input_box(n, i) for n, i in enumerate(inputs)]
+    spent = sum(n["measured"]["seconds"] for n in nodes if "measured" in n)
+    boxes += [_node_box(n, report["sites"], spent) for n in nodes]
+    at = {("input", i["id"]): n for n, i in enumerate(inputs)}
+    at |= {("node", node["id"]): len(inputs) + n for n, node in enumerate(nodes)}
+    found: dict[tuple[int, int], Arrow] = {}
+    for node in nodes:
+        target = at["node", node["id"]]
+        for read in node["reads"]:
+            source = at["input" if read["stored"] else "node", read["id"]]
+            sent, old = read["bytes_sent"], found.get((source, target))
+            text = f"{read['collective']} {quantity(sent)}B" if sent else ""
+            text = "same tiles" if read["collective"] == "shared" else text
+            if old is not None:  # the same relation read twice
+                text = " + ".join(t for t in dict.fromkeys((old.text, text)) if t)
+                sent += old.nbytes
+            found[source, target] = Arrow(source, target, text, sent)
+    return Figure(tuple(boxes), tuple(found.values()))
+
+
+def _input_box(number: int, given: Report) -> Box:
+    keys = ", ".join(f"{k}:{_bounds(b)}" for k, b in given["keys"].items())
+    fields = ", ".join(f"{n} {t}" for n, t in given["values"].items())
+    lines = (f"[{keys}]", *([fields] if fields else []), f"{quantity(given['bytes'])}B")
+    return Box(f"input-{number}", given["id"], "input", lines)
+
+
+def _bounds(bounds: Sequence[int]) -> str:
+    lo, hi = bounds
+    return str(hi) if lo == 0 else f"{lo}..{hi}"
+
+
+def _node_box(node: Report, sites: int, spent: float) -> Box:
+    keys = node["keys"]
+    bars: tuple[Bar, ...] = ()
+    lines = [line.strip() for line in node["text"] if ":=" in line]
+    lines += [re.sub(r"\s+", " ", t.strip()) for t in node["text"] if t.startswith("  where ")]
+    if sites > 1:
+        bars = tuple(Bar(x, n, node["partition"][x], x in keys) for x, n in node["labels"].items())
+        bars = tuple(sorted(bars, key=lambda b: not b.kept))
+    else:
+        over = [f"{x}:{n}" for x, n in node["labels"].items() if x not in keys]
+        shown = ", ".join(f"{k}:{node['labels'][k]}" if k in node["labels"] else k for k in keys)
+        lines.insert(0, f"[{shown}]" + (f" over {', '.join(over)}" if over else ""))
+    share = node["measured"]["seconds"] / spent if "measured" in node and spent else None
+    return Box(
+        node["id"], node["id"], node["op"], tuple(lines), bars, tuple(_notes(node, sites)), share
+    )
+
+
+def _notes(node: Report, sites: int) -> list[str]:
+    """What an operation costs: as predicted, then as measured."""
+    predicted = [f"{quantity(node['flops'])}flop"]
+    if sites > 1:
+        predicted.append(f"{quantity(sum(node['floats'].values()))}floats")
+        if node["bytes_sent"]:
+            predicted.append(f"{quantity(node['bytes_sent'])}B")
+    else:
+        predicted.insert(0, str(node.get("kernel", "")))
+    if isinstance(node.get("seconds"), int | float):
+        predicted.append(duration(node["seconds"]))
+    notes = [" · ".join(p for p in predicted if p)]
+    if sites > 1 and node["collective"] != "none":
+        notes.insert(0, f"⇄ {node['collective']}")
+    if "measured" in node:
+        took = node["measured"]
+        sent = took.get("bytes_sent")
+        notes.append(
+            f"measured {duration(took['seconds'])}" + (f" · {quantity(sent)}B" if sent else "")
+        )
+    return notes
+
+
+# ---- what repeats
+
+
+def folded(figure: Figure, report: Report) -> Figure | None:
+    """The figure with repeated operations drawn once, or None if little repeats.
+
+    The first of the repetitions stays; one box stands for all the others, together with
+    the stored tensors that only they read.
+    """
+    inputs = sum(b.kind == "input" for b in figure.boxes)
+    found = repetition(_signatures(report))
+    if found is None:
+        return None
+    start, period, count = found
+    first, last = inputs + start + period, inputs + start + period * count
+    readers: dict[int, list[int]] = {}
+    for a in figure.arrows:
+        readers.setdefault(a.source, []).append(a.target)
+    hidden = set(range(first, last))
+    hidden |= {n for n in range(inputs) if n in readers and hidden.issuperset(readers[n])}
+    one = figure.boxes[inputs + start : first]
+    others = figure.boxes[first:last]
+    tensors = len(hidden) - len(others)
+    text = f"{one[0].name} … {one[-1].name}" if period > 1 else one[0].name
+    shares = [b.share for b in others if b.share is not None]
+    box = Box(
+        "repeat", f"{count - 1:,} × the same", "repeat",
+        (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
+        share=sum(shares) if shares else None,
+        members=tuple(b.id for b in others),
+    )  # fmt: skip
+    kept = [n for n in range(len(figure.boxes)) if n not in hidden and n < first]
+    tail = list(range(last, len(figure.boxes)))
+    at = {n: k for k, n in enumerate(kept)}
+    at |= {n: len(kept) for n in hidden}
+    at |= {n: len(kept) + 1 + k for k, n in enumerate(tail)}
+    arrows: dict[tuple[int, int], Arrow] = {}
+    for a in figure.arrows:
+        ends = at[a.source], at[a.target]
+        if ends[0] != ends[1] and ends not in arrows:
+            arrows[ends] = Arrow(*ends, a.text, a.nbytes)
+    boxes = [figure.boxes[n] for n in kept] + [box] + [figure.boxes[n] for n in tail]
+    return Figure(tuple(boxes), tuple(arrows.values()))
+
+
+def _signatures(report: Report) -> list[object]:
+    """For each operation what it is, cut and placed as; equal ones are drawn alike."""
+    at = {node["id"]: n for n, node in enumerate(report["nodes"])}
+    shapes = {i["id"]: (tuple(map(tuple, i["keys"].values())), tuple(i["values"].values()))
+              for i in report["inputs"]}  # fmt: skip
+    made: list[object] = []
+    for n, node in enumerate(report["nodes"]):
+        reads = tuple(
+            (shapes[r["id"]] if r["stored"] else n - at[r["id"]], tuple(r["labels"]))
+            for r in node["reads"]
+        )
+        places = repr((node["partition"], node["placements"]["grid"], node["collective"]))
+        made.append((reads, tuple(node["keys"]), _nameless(node), places))
+    return made
+
+
+def _nameless(node: Report) -> str:
+    """What an operation computes, with its operands numbered instead of named."""
+    text = "\n".join(node["text"][1:])
+    for n, name in enumerate(dict.fromkeys(r["id"] for r in node["reads"])):
+        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?=[.\[])", f"#{n}", text)
+    return text
+
+
+def repetition(items: Sequence[object]) -> tuple[int, int, int] | None:
+    """The longest run of equal stretches: where it starts, their length and number."""
+    best: tuple[int, int, int] | None = None
+    covered = 0
+    for period in range(1, len(items) // 2 + 1):
+        equal = 0
+        for n in range(len(items) - period + 1):
+            if n < len(items) - period and items[n] == items[n + period]:
+                equal += 1
+                continue
+            count = equal // period + 1
+            if count > 2 and period * (count - 1) >= LEAST_HIDDEN and period * count > covered:
+                best, covered = (n - equal, period, count), period * count
+            equal = 0
+    return best
+
+
+# ---- numbers
+
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def quantity(n: float) -> str:
+    """A number with an SI prefix and three digits, to stand before its unit."""
+    value, power = float(n), 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    prefix = _PREFIXES[power]
+    text = f"{value:.0f}" if prefix == "" or value >= 99.95 else f"{value:.3g}"
+    return f"{text} {prefix}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a unit that suits them."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

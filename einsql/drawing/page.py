@@ -1,0 +1,226 @@
+"""The HTML page of a plan: one file, no requests, readable without scripts and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from einsql.drawing.details import (
+    input_details,
+    link,
+    node_details,
+    repeat_details,
+    table,
+)
+from einsql.drawing.figure import Figure, Report, duration, figure_of, folded, quantity
+from einsql.drawing.svg import draw
+
+
+def page(report: Report, sql: str, text: str) -> str:
+    """A plan as an HTML document.
+
+    Args:
+        report: EXPLAIN's JSON, as a value.
+        sql: The statement.
+        text: EXPLAIN's text.
+    """
+    whole = figure_of(report)
+    short = folded(whole, report)
+    drawings = [draw(whole, "The plan's graph", "whole")]
+    if short is not None:
+        drawings.insert(0, draw(short, "The plan, repetitions folded", "folded"))
+    body = [
+        _header(report),
+        _tools(report, short is not None),
+        '<main><div class="canvas" tabindex="0" aria-label="Graph">',
+        *drawings,
+        "</div>",
+        '<aside aria-label="Details" aria-live="polite">',
+        '<p class="hint">Choose an operation or a tensor in the graph to see its details.</p>',
+        *_sections(report, whole, short),
+        "</aside></main>",
+        _sites(report),
+        _operations(report),
+        _rewrites(report),
+        _sql(sql),
+        f'<details class="block"><summary>Text</summary><pre>{_clean(text)}</pre></details>',
+    ]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>Plan: {_clean(' '.join(sql.split())[:60])}</title>",
+            f"<style>\n{_file('graph.css')}{_file('page.css')}</style></head><body>",
+            *(part for part in body if part),
+            f"<script>\n{_file('page.js')}</script>",
+            "</body></html>\n",
+        ]
+    )
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _clean(text: str) -> str:
+    """Escaped, and with what no document may hold replaced."""
+    return escape(text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd"))
+
+
+# ---- the parts
+
+
+_TOTALS = {"floats_moved": "floats moved", "bytes_sent": "sent", "flops": "flop"}
+
+
+def _header(report: Report) -> str:
+    facts = [("sites", f"{report['sites']:,}")]
+    if report["sites"] > 1:
+        facts += [("strategy", str(report["strategy"])), ("cost", str(report["cost"]))]
+    for key, value in report["total"].items():
+        if not isinstance(value, int | float) or (report["sites"] == 1 and key != "flops"):
+            continue
+        name = _TOTALS.get(key, key.replace("_", " "))
+        unit = "B" if "bytes" in key else ""
+        shown = duration(value) if "seconds" in key else f"{quantity(value)}{unit}"
+        facts.append((name, shown.strip()))
+    facts.append(("operations", f"{len(report['nodes']):,}"))
+    measured = [n["measured"]["seconds"] for n in report["nodes"] if "measured" in n]
+    if measured:
+        facts.append(("measured", duration(sum(measured))))
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+    return f"<header><h1>Plan</h1><dl>{cells}</dl></header>"
+
+
+def _tools(report: Report, foldable: bool) -> str:
+    fold = '<button id="fold" aria-pressed="true">Fold repetitions</button>' if foldable else ""
+    legend = (
+        '<span class="legend"><i class="k"></i>key, cut into parts <i class="r"></i>reduced label'
+        "</span>"
+        if report["sites"] > 1
+        else ""
+    )
+    return (
+        '<div class="tools" role="toolbar" aria-label="Graph">'
+        '<input id="search" type="search" placeholder="Search operations  ( / )" '
+        'aria-label="Search operations"><output id="found"></output>'
+        '<button id="out" aria-label="Smaller">−</button>'
+        '<button id="in" aria-label="Larger">+</button>'
+        f'<button id="fit">Fit</button><button id="real">1:1</button>{fold}{legend}</div>'
+    )
+
+
+def _sections(report: Report, whole: Figure, short: Figure | None) -> list[str]:
+    """The details of everything that is drawn."""
+    readers: list[list[str]] = [[] for _ in whole.boxes]
+    for a in whole.arrows:
+        readers[a.source].append(whole.boxes[a.target].id)
+    inputs = len(report["inputs"])
+    made = [input_details(n, given, readers[n]) for n, given in enumerate(report["inputs"])]
+    made += [
+        node_details(node, report, readers[inputs + n]) for n, node in enumerate(report["nodes"])
+    ]
+    if short is not None:
+        repeat = next(b for b in short.boxes if b.kind == "repeat")
+        ids = [node["id"] for node in report["nodes"]]
+        first = ids.index(repeat.members[0])
+        made.append(repeat_details(ids[first - _period(repeat.name, repeat.members) : first],
+                                   repeat.members))  # fmt: skip
+    return made
+
+
+def _period(name: str, members: Sequence[str]) -> int:
+    return len(members) // int(name.split(" ")[0].replace(",", ""))
+
+
+def _sql(sql: str) -> str:
+    is_open = " open" * (sql.count("\n") < 30)
+    return (
+        f'<details class="block"{is_open}><summary>SQL</summary><pre>{_clean(sql)}</pre></details>'
+    )
+
+
+def _sites(report: Report) -> str:
+    """Bars for what each site did."""
+    per_site: list[dict[str, Any]] = report.get("per_site", [])
+    if not per_site:
+        return ""
+    charts = []
+    for key in per_site[0]:
+        values = [float(s[key]) for s in per_site]
+        most, mean = max(values), sum(values) / len(values)
+        show = duration if "seconds" in key else quantity
+        bars = "".join(
+            f'<i style="height:{100 * v / most if most else 0:.1f}%" '
+            f'title="site {n}: {escape(show(v).strip())}"></i>'
+            for n, v in enumerate(values)
+        )
+        uneven = f", {most / mean:.2f} × the mean" if mean else ""
+        charts.append(
+            f'<figure><div class="bars">{bars}</div><figcaption>{key.replace("_", " ")} by site: '
+            f"at most {escape(show(most).strip())}{uneven}</figcaption></figure>"
+        )
+    body = f'<h2>Sites</h2><div class="charts">{"".join(charts)}</div>'
+    return f'<section class="block">{body}</section>'
+
+
+def _operations(report: Report) -> str:
+    """Every operation in one table, which is also the graph for those who do not see it."""
+    sited = report["sites"] > 1
+    measured = any("measured" in n for n in report["nodes"])
+    predicted = any(isinstance(n.get("seconds"), int | float) for n in report["nodes"])
+    head = ["operation", "kind", "labels" + " (÷ parts)" * sited, "reads"]
+    head += ["collective", "floats", "bytes sent"] if sited else ["kernel", "points"]
+    head += ["flops"] + ["seconds"] * predicted + ["measured"] * measured
+    rows = []
+    for node in report["nodes"]:
+        labels = ", ".join(
+            f"{x}:{n:,}" + (f"÷{node['partition'][x]:,}" if node["partition"][x] > 1 else "")
+            for x, n in node["labels"].items()
+        )
+        reads = ", ".join(dict.fromkeys(r["id"] for r in node["reads"]))
+        row: list[object] = [link(node["id"]), node["op"], labels, reads]
+        if sited:
+            floats = round(sum(node["floats"].values()))
+            row += [node["collective"], floats, node["bytes_sent"]]
+        else:
+            row += [node.get("kernel", ""), node.get("points", 0)]
+        row.append(node["flops"])
+        if predicted:
+            row.append(duration(node["seconds"]))
+        if measured:
+            row.append(duration(node["measured"]["seconds"]))
+        rows.append(row)
+    return (
+        f'<details class="block"><summary>Operations ({len(rows):,})</summary>'
+        f'<div class="wide">{table(head, rows, "operations")}</div></details>'
+    )
+
+
+def _rewrites(report: Report) -> str:
+    """What each rewrite rule changed, for VERBOSE."""
+    steps: list[dict[str, Any]] = report.get("rewrites", [])
+    if "rewrites" not in report:
+        return ""
+    shown = []
+    for n, step in enumerate(steps, 1):
+        lines = "".join(
+            f'<span class="{_DIFFERENCE[line[0]]}">{_clean(line)}\n</span>'
+            for line in step["changes"]
+        )
+        times = f"{step['fired']:,} ×" if step["fired"] != 1 else "once"
+        shown.append(
+            f"<details><summary>{n}. <b>{escape(step['rule'])}</b> {times} "
+            f'<span class="law">{escape(step["law"])}</span></summary>'
+            f'<pre class="changes">{lines or "only shares what is equal"}</pre></details>'
+        )
+    return (
+        f'<details class="block" id="rewrites" open><summary>Rewrites ({len(steps):,})</summary>'
+        f"{''.join(shown)}</details>"
+    )
+
+
+_DIFFERENCE = {"-": "gone", "+": "come", " ": "same"}

@@ -1,0 +1,48 @@
+"""Products of two operands in every pattern of labels: each batch, M, N, K or summed alone."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
+from einsql.kernels.contraction import CONTRACTION
+from einsql.schema import DType, Field, Key, Schema
+from tests.kernels.nodes import no_tick
+
+EXTENTS = {"i": 2, "j": 3, "k": 4, "l": 5}
+ROLES = [(sides, kept) for sides in ("a", "b", "ab") for kept in (True, False)]
+
+
+def _operand(name: str, labels: tuple[str, ...]) -> Operand:
+    keys = tuple(Key(x, 0, EXTENTS[x]) for x in labels)
+    return Operand(Input(name, Schema(keys, (Field("v", DType.DOUBLE),))), labels)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
+    chance = np.random.default_rng(count)
+    labels = "ijkl"[:count]
+    args = tuple(Value(n, "v", DType.DOUBLE) for n in (0, 1))
+    output = Output("s", (Call("mul", args, DType.DOUBLE),), DType.DOUBLE, "sum")
+    axes = tuple(Axis(x, 0, EXTENTS[x]) for x in labels)
+    for roles in product(ROLES, repeat=count):
+        in_a = [x for x, (sides, _) in zip(labels, roles, strict=True) if "a" in sides]
+        in_b = [x for x, (sides, _) in zip(labels, roles, strict=True) if "b" in sides]
+        kept = [x for x, (_, keep) in zip(labels, roles, strict=True) if keep]
+        orders = list(permutations(kept))
+        keys = orders[chance.integers(len(orders))]
+        a, b = (
+            chance.integers(-4, 5, [EXTENTS[x] for x in order]).astype(float)
+            for order in (in_a, in_b)
+        )
+        operands = (_operand("a", tuple(in_a)), _operand("b", tuple(in_b)))
+        runner = CONTRACTION.match(EinSum(axes, operands, TRUE, keys, (output,)))
+        assert runner is not None
+        spec = f"{''.join(in_a)},{''.join(in_b)}->{''.join(keys)}"
+        got = runner(({"v": a}, {"v": b}), no_tick)["s"]
+        wanted = np.einsum(spec, a, b)
+        assert got.shape == wanted.shape, spec
+        np.testing.assert_array_equal(got, wanted, err_msg=spec)

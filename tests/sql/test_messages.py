@@ -1,0 +1,98 @@
+"""What a mistake or an odd spelling gives: the right class and reason, and nothing on stderr."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import pytest
+
+import einsql
+
+
+def connection() -> einsql.Connection:
+    con = einsql.connect()
+    con.register("x", np.arange(6.0).reshape(2, 3), ("i", "j"))
+    con.execute("CREATE TENSOR t (i DIM(3), val DOUBLE) DEFAULT 0")
+    return con
+
+
+@pytest.mark.parametrize(
+    ("sql", "given", "error", "reason"),
+    [
+        ("INSERT INTO t SELECT i, SUM(val) AS val FROM x GROUP BY i LIMIT 1", [],
+         einsql.NotSupportedError, "LIMIT is outside"),
+        ("INSERT INTO t VALUES (0, 1.5) LIMIT 1", [], einsql.NotSupportedError, "is outside"),
+        ("SELECT SUM(val) IGNORE NULLS AS s FROM x", [],
+         einsql.NotSupportedError, "^IGNORE NULLS is outside"),
+        ("SELECT SUM(val IGNORE NULLS) AS s FROM x", [],
+         einsql.NotSupportedError, "^IGNORE NULLS is outside"),
+        ("SELECT FIRST_VALUE(val IGNORE NULLS) OVER (PARTITION BY i) AS s FROM x", [],
+         einsql.NotSupportedError, "^IGNORE NULLS is outside"),
+        ("SELECT MAX(val RESPECT NULLS) OVER (PARTITION BY i) AS s FROM x", [],
+         einsql.NotSupportedError, "^RESPECT NULLS is outside"),
+        ("SELECT COUNT(y.*) FROM x", [], einsql.ProgrammingError, 'no table "y"'),
+        ("SELECT SUM(x.*) FROM x", [], einsql.ProgrammingError, r"takes no x\.\*"),
+        ("SELECT $2 + 1 AS a", [1], einsql.ProgrammingError, r"1 was given of \$2"),
+        ("SELECT $2 + $1 AS a", [1], einsql.ProgrammingError, "has 2 parameters; 1 was given"),
+        ("SELECT i, SUM(val) AS s FROM x GROUP BY +1", [], einsql.ProgrammingError, "GROUP BY"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_called_by_its_name(
+    sql: str,
+    given: list[object],
+    error: type[Exception],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(error, match=reason):
+        connection().execute(sql, given or None)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+QUERIES = [
+    "SELECT COUNT(x.*) FROM x",
+    "SELECT i, COUNT(c.*) AS n FROM x c GROUP BY i",
+    "SELECT COUNT(c.*) FILTER (WHERE j > 0) AS n FROM x c",
+    "SELECT i, COUNT(c.*) OVER (PARTITION BY i) AS n FROM x c",
+    "SELECT SUM(val) AS s FROM x GROUP BY +1",
+    "SELECT j, SUM(val) AS s FROM x GROUP BY 1, + 2, /* ,+1 */ +30",
+    "SELECT i, s FROM (SELECT i, SUM(val) AS s FROM x GROUP BY 1) AS q WHERE s > +1",
+    "SELECT i, SUM(val) AS s FROM x GROUP BY i HAVING SUM(val) > +1",
+    "SELECT SUM(s) AS s FROM (SELECT SUM(val) AS s FROM x GROUP BY +1, -- ,\n +1) AS q",
+    "SELECT i, ROUND(SUM(val), +1) AS s FROM x GROUP BY ROUND(i, +1), 1",
+]
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_odd_spellings_mean_what_they_mean_to_duckdb(sql: str) -> None:
+    duck = duckdb.connect()
+    con = connection()
+    rows = con.execute("SELECT * FROM x").fetch_arrow_table()
+    duck.register("x", rows)
+    cursor = con.execute(sql)
+    wanted = duck.execute(sql)
+    assert [d[0] for d in cursor.description or ()] == [d[0] for d in wanted.description or ()]
+    assert sorted(cursor.fetchall()) == sorted(wanted.fetchall())
+
+
+def test_a_huge_empty_tensor_is_read_without_memory() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR big (i DIM(1000000), j DIM(1000000), val FLOAT)")
+    assert con.execute("SELECT i, j, val FROM big").fetchall() == []
+    assert con.execute("SELECT * FROM big").fetch_arrow_table().num_rows == 0
+    con.execute("CREATE TENSOR few (i DIM(4), val FLOAT)")
+    con.execute("INSERT INTO few VALUES (2, 1.5)")
+    cursor = con.execute("SELECT i, val FROM few")
+    con.execute("INSERT INTO few VALUES (3, 2.5)")
+    assert cursor.fetchall() == [(2, 1.5)]  # what was read stays as it was
+    assert con.execute("SELECT i, val FROM few").fetchall() == [(2, 1.5), (3, 2.5)]
+
+
+def test_a_query_in_parentheses_is_explained() -> None:
+    con = connection()
+    query = "SELECT SUM(val) AS s FROM x"
+    assert str(con.explain(f"({query})")) == str(con.explain(query))
+    plan = con.explain(f"(({query}))", sites=2)
+    assert plan.to_dict()["sites"] == 2
