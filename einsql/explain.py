@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from einsql.engine.executor import Measure, Program
+from einsql.engine.executor import Measure, Program, Tick
+from einsql.engine.relation import Fields
+from einsql.errors import NotSupportedError
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
 from einsql.settings import Settings
@@ -14,6 +17,7 @@ from einsql.sql.syntax import Explain
 
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteMeasure
+    from einsql.staged import TilePlan
 
     Measures = Sequence[Measure] | SiteMeasure | None
 
@@ -39,6 +43,10 @@ def explain_rows(
         measure = measures if isinstance(measures, SiteMeasure) else None
         return [(json.dumps(as_json(cut, placed, settings.cost, measure)),)]
     lines: list[str] = []
+    for part in plan.parts:
+        lines += [f"-- {part.name}", *part.text.split("\n")]
+    if plan.parts:
+        lines.append("-- elements")
     if asked.verbose:
         lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
         for rewrite in plan.optimized.trace:
@@ -52,6 +60,27 @@ def explain_rows(
     elif plan.cut is not None and plan.placed is not None:
         measure = measures if isinstance(measures, SiteMeasure) else None
         lines += as_text(plan.cut, plan.placed, measure)
+    return [(line,) for line in lines]
+
+
+def explain_tiles(
+    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick
+) -> list[tuple[str]]:
+    """The lines of EXPLAIN for a query over tiles; ANALYZE adds what running it took.
+
+    Raises:
+        NotSupportedError: JSON or several sites are asked for.
+    """
+    if asked.form == "json" or asked.sites is not None:
+        raise NotSupportedError(
+            "EXPLAIN of tiles prints its plan as text, for one site",
+            hint="CREATE TENSOR … AS keeps its result; what reads that can be cut over sites.",
+        )
+    lines = plan.explained()
+    if asked.analyze:
+        start = time.perf_counter()
+        blocks = len(plan.result(inputs, tick))
+        lines.append(f"-- {blocks} blocks  {(time.perf_counter() - start) * 1e3:.3f} ms")
     return [(line,) for line in lines]
 
 

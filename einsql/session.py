@@ -15,6 +15,7 @@ import numpy as np
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
+from einsql.arrays import array_in_scope, array_relation
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
@@ -29,16 +30,15 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import explain_rows
+from einsql.explain import explain_rows, explain_tiles
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
     Plan,
-    array_in_scope,
-    array_relation,
     compiled,
     current_inputs,
     make_plan,
+    make_tile_plan,
     with_deep_stack,
 )
 from einsql.settings import Settings, changed_settings
@@ -51,6 +51,7 @@ from einsql.sql.scope import Relation
 
 if TYPE_CHECKING:
     from einsql.explain import Measures
+    from einsql.staged import TilePlan
 
 CACHED_PLANS = 512
 SHALLOW = 20
@@ -81,7 +82,7 @@ class Connection:
         self.settings = Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, Plan | TilePlan] = {}
         self._interrupted = threading.Event()
         self._closed = False
         self._parameters: Sequence[object] = ()
@@ -252,7 +253,7 @@ class Connection:
             self._try(statement, cursor)
             raise doubt.locate(text)
         if isinstance(statement, st.Query):
-            plan = self.plan(statement.tree)
+            plan = self.plan_any(statement.tree)
             if alone and not plan.volatile:
                 self._remember(key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
@@ -262,7 +263,7 @@ class Connection:
     def _try(self, statement: st.Statement, cursor: Cursor) -> None:
         """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
         if isinstance(statement, st.Query):
-            self.plan(statement.tree)
+            self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
             before = dict(self.store.objects)
             try:
@@ -316,17 +317,27 @@ class Connection:
         return QueryBinder(found, self._parameters, self.notices)
 
     def plan(self, tree: exp.Query) -> Plan:
-        """Binds, optimises and compiles a query."""
+        """Binds, optimises and compiles a query over elements."""
         binder = self.query_binder()
         return self._plan(binder.bind(tree), binder)
+
+    def plan_any(self, tree: exp.Query) -> Plan | TilePlan:
+        """Binds and compiles a query over elements or over tiles."""
+        binder = self.query_binder()
+        relation = binder.bind_any(tree)
+        if isinstance(relation, Relation):
+            return self._plan(relation, binder)
+        assert isinstance(binder.catalog, BinderCatalog)
+        return make_tile_plan(relation, binder.catalog, self.notices)
 
     def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:
         assert isinstance(binder.catalog, BinderCatalog)
         return make_plan(relation, binder.catalog, self.notices)
 
     def select(self, tree: exp.Query) -> Result:
-        """Runs a query inside another statement."""
-        return self.plan(tree).result(self._inputs, self._tick)
+        """Runs a query inside another statement; tiles are put together to a tensor."""
+        made = self.plan_any(tree).result(self._inputs, self._tick)
+        return made if isinstance(made, Result) else made.tensor()
 
     def run_bound(self, relation: Relation, binder: QueryBinder) -> Result:
         """Runs a relation bound by the given binder."""
@@ -334,7 +345,8 @@ class Connection:
 
     def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
         """Runs a bare node bound by the given binder; its own fields, flags included."""
-        return self._plan(Relation(node, ()), binder).program.run(self._inputs, self._tick)
+        plan = self._plan(Relation(node, ()), binder)
+        return plan.program.run(plan.complete(self._inputs, self._tick), self._tick)
 
     def evaluate(self, expr: Expr) -> Any:
         """The value of an expression without columns."""
@@ -375,7 +387,7 @@ class Connection:
         if self.progress is not None:
             self.progress(fraction)
 
-    def _remember(self, key: object, plan: Plan) -> None:
+    def _remember(self, key: object, plan: Plan | TilePlan) -> None:
         if len(self._plans) >= CACHED_PLANS:
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = plan
@@ -392,7 +404,9 @@ class Connection:
         if statement.sites is not None:
             self.settings = replace(before, sites=statement.sites)
         try:
-            plan = self.plan(inner.tree)
+            plan = self.plan_any(inner.tree)
+            if not isinstance(plan, Plan):
+                return explain_tiles(plan, statement, self._inputs, self._tick)
             return explain_rows(plan, self.settings, statement, self._measure(plan, statement))
         finally:
             self.settings = before
@@ -400,7 +414,8 @@ class Connection:
     def _measure(self, plan: Plan, statement: st.Explain) -> Measures:
         if not statement.analyze:
             return None
-        return plan.program.measured(self._inputs, self._tick)[1]
+        inputs = plan.complete(self._inputs, self._tick)
+        return plan.program.measured(inputs, self._tick)[1]
 
     def _set(self, statement: st.Set) -> None:
         changed = changed_settings(self.settings, statement.name, statement.value)
