@@ -24,6 +24,7 @@ from einsql.relational import (
     Tile,
     Transform,
     children,
+    generated,
     walk,
 )
 from einsql.tiles import Tile as TileForm
@@ -50,6 +51,7 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
+    inputs = {**generated(root), **inputs}
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     # What only an aggregation reads is merged as it is made, never held.
