@@ -46,6 +46,13 @@ def test_answers_do_not_depend_on_the_sites(sites: int, strategy: str) -> None:
     assert not report.findings, report.text()
 
 
+@pytest.mark.parametrize("seed", [301, 302, 303])
+def test_queries_run_as_blocks_agree_with_duckdb(seed: int) -> None:
+    report = campaign(30, seed, settings={"jit": "never", "level": "blocks"}, repros=2)
+    assert not report.findings, report.text()
+    assert set(report.lowered) == {"lowered"}, report.text()
+
+
 def test_generated_queries_reach_every_line_of_the_semantics_table() -> None:
     hits: Counter[str] = Counter()
     for seed in range(60):

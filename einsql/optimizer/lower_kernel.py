@@ -16,10 +16,15 @@ from einsql.einsum import (
     Output,
     Value,
     call,
+    conj,
     rewrite,
 )
+from einsql.intervals import interval
 from einsql.schema import DType, Field, Key, Schema
 from einsql.tiles import VALUE
+
+FAR = 2**62
+"""A definition that stays below this can be moved without overflow."""
 
 
 def kernel(
@@ -51,7 +56,11 @@ def kernel(
 
     axes = []
     for a in node.axes:
-        define = None if a.define is None else _plus(rewrite(a.define, visit), -a.lo)
+        define = None if a.define is None else rewrite(a.define, visit)
+        if define is not None and a.define is not None and a.lo != 0:
+            found = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
+            moves = found is not None and found[0] > -FAR and found[1] < FAR
+            define = _plus(define, -a.lo) if moves else _moved(define, a)
         axes.append(Axis(a.label, 0, a.extent, define))
     operands = [
         _tile(node, n, node.operands[read].labels, node.operands[read].source.schema.dtype(field))
@@ -68,6 +77,15 @@ def kernel(
     if not operands:
         operands = [_tile(node, 0, (), DType.BOOLEAN)]
     return EinSum(tuple(axes), tuple(operands), guard, node.keys, (local,))
+
+
+def _moved(define: Expr, axis: Axis) -> Expr:
+    """The definition less its axis's start; -1, which is no place, for what lies beyond."""
+    wide = define if define.dtype is DType.BIGINT else call("cast", DType.BIGINT, define)
+    least, most = Const(axis.lo, DType.BIGINT), Const(axis.hi, DType.BIGINT)
+    within = conj(call("le", DType.BOOLEAN, least, wide), call("lt", DType.BOOLEAN, wide, most))
+    nowhere = Const(-1, DType.BIGINT)
+    return call("if", DType.BIGINT, within, _plus(wide, -axis.lo), nowhere)
 
 
 def _plus(e: Expr, offset: int) -> Expr:

@@ -130,7 +130,8 @@ SAME = [
     ),
     (
         "SELECT a.i, a.j, (a.tile - b.tile) * tensor_relu(c.tile - 4) AS tile "
-        "FROM TILES(x, 2, 5) a JOIN TILES(x, 2, 5) b USING (i, j) JOIN TILES(x, 2, 5) c USING (i, j)",
+        "FROM TILES(x, 2, 5) a JOIN TILES(x, 2, 5) b USING (i, j) "
+        "JOIN TILES(x, 2, 5) c USING (i, j)",
         "SELECT i, j, (a.val - b.val) * GREATEST(a.val - 4, 0) AS v FROM x a JOIN x b USING (i, j)",
     ),
     (
