@@ -196,7 +196,10 @@ def test_an_arg_min_is_cut_only_where_its_value_is_exact() -> None:
         (lambda: lower(BEYOND_SUMS["several results"], {}), "more than one result"),
         (lambda: lower_graph(BEYOND_SUMS["several results"], {}), "more than one result"),
         (lambda: lower_graph(tensor("x", (0, 3)), {}), "nothing to compute"),
-        (lambda: lower(product_of(product_of(*SQUARES), SQUARES[0]), {}), "has to be given"),
+        (
+            lambda: lower(product_of(product_of(SQUARES[0], SQUARES[1]), SQUARES[0]), {}),
+            "has to be given",
+        ),
         (
             lambda: lower(BEYOND_SUMS["presence"], {}, [Scan(SQUARES[0], ((0, 6), (0, 6)))]),
             "a relation for each",
