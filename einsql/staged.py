@@ -60,18 +60,19 @@ def tensor_of(result: Result) -> np.ndarray:
         DataError: A value is NULL.
     """
     schema = result.schema
+    what = "TILES" if schema.keys else "An expression over tiles"
     for flag, array in result.fields.items():
         if not is_flag(flag):
             continue
         lacking = array.size - count_true(array)
         if lacking and flag == PRESENT:
             raise IntegrityError(
-                f"TILES needs every key, but {lacking} of {array.size} are absent",
+                f"{what} needs every key, but {lacking} of {array.size} are absent",
                 hint="CREATE TENSOR … DEFAULT 0 and INSERT OR REPLACE fill them.",
             )
         if lacking:
             raise DataError(
-                f"TILES needs values, but {lacking} of {array.size} are NULL",
+                f"{what} needs values, but {lacking} of {array.size} are NULL",
                 hint="COALESCE puts a number in their place.",
             )
     order = [n for c in result.columns for n, k in enumerate(schema.keys) if k.name == c.key]

@@ -29,7 +29,6 @@ from einsql.einsum import (
     Value,
     call,
     conj,
-    labels_of,
     subexpressions,
     walk,
 )
@@ -143,54 +142,66 @@ class _Lowering:
         return self._joined(output, parts)
 
     def _joined(self, output: Output, parts: Mapping[str, int]) -> ra.Node:
-        node = self.node
-        terms = [*_defines(node), node.guard, *output.args, output.where]
-        reads = list(dict.fromkeys(
-            (e.operand, e.field) for t in terms for e in subexpressions(t) if isinstance(e, Value)
-        ))  # fmt: skip
-        covered = {x for n, _ in reads for x in node.operands[n].labels}
-        read = set().union(*(labels_of(t) for t in terms))
-        indexed = [
-            a.label for a in node.axes if parts[a.label] > 1
-            and (a.label in read or a.label not in covered)
-        ]  # fmt: skip
-        relations = [self._operand(n, f, parts) for n, f in reads]
-        labels = [tuple(dict.fromkeys(node.operands[n].labels)) for n, _ in reads]
-        for x in indexed:
-            axis = node.axis(x)
-            tensor = ra.index_tensor(axis.lo, axis.hi)
-            relations.append(ra.Scan(tensor, equal_cuts("Scan", [axis.extent], [parts[x]])))
-            labels.append((x,))
+        reads, indexed = self._read(output, parts)
+        relations = [self._operand(n, name, parts) for n, name in reads]
+        labels = [tuple(dict.fromkeys(self.node.operands[n].labels)) for n, _ in reads]
+        relations += [self._index(x, parts[x]) for x in indexed]
+        labels += [(x,) for x in indexed]
         if not relations:
             relations, labels = [ra.Scan(ra.empty_tensor((), DType.BOOLEAN), ())], [()]
         order = tuple(dict.fromkeys(x for own in labels for x in own))
-        made = kernel(node, output, reads, indexed)
+        local = kernel(self.node, output, reads, indexed)
         if len(relations) == 1:
-            result: ra.Node = ra.Transform(relations[0], made)
+            result: ra.Node = ra.Transform(relations[0], local)
         else:
             keys = tuple(tuple(order.index(x) for x in own) for own in labels)
-            result = ra.Join(tuple(relations), keys, made)
-        kept = tuple(x for x in node.keys if x in order)
+            result = ra.Join(tuple(relations), keys, local)
+        kept = tuple(x for x in self.node.keys if x in order)
         if len(kept) < len(order):
-            places = tuple(order.index(x) for x in kept)
-            reduce = None if output.reduction is None else REDUCTIONS[output.reduction]
-            if reduce is not None and reduce.monoid is not None:
-                result = ra.Aggregate(result, places, reduce.name)
-            else:  # only labels that are whole are left out
-                result = ra.ReKey(result, tuple(key_label(n) for n in places))
+            result = self._reduced(result, tuple(order.index(x) for x in kept), output)
             order = kept
         return self._in_order(result, order)
 
-    def _operand(self, number: int, field: str, parts: Mapping[str, int]) -> ra.Node:
+    def _read(
+        self, output: Output, parts: Mapping[str, int]
+    ) -> tuple[list[tuple[int, str]], list[str]]:
+        """The operands' fields an output reads, and the labels that need a tensor of their own.
+
+        Those are labels that are cut and read as values, or that no field is cut by.
+        """
+        defines = [a.define for a in self.node.axes if a.define is not None]
+        terms = [*defines, self.node.guard, *output.args, output.where]
+        within = [e for term in terms for e in subexpressions(term)]
+        reads = list(dict.fromkeys((e.operand, e.field) for e in within if isinstance(e, Value)))
+        named = {e.name for e in within if isinstance(e, Label)}
+        covered = {x for n, _ in reads for x in self.node.operands[n].labels}
+        needed = [x for x in parts if parts[x] > 1 and (x in named or x not in covered)]
+        return reads, needed
+
+    def _operand(self, number: int, name: str, parts: Mapping[str, int]) -> ra.Node:
+        """A field of an operand, cut."""
         operand = self.node.operands[number]
-        key = (id(operand.source), operand.labels, field, *(parts[x] for x in operand.labels))
+        split = [parts[x] for x in operand.labels]
+        key = (number, name, *split)
         if key not in self.held:
             given = self.sources[number] if number < len(self.sources) else None
-            axes = [self.node.axis(x) for x in operand.labels]
-            source = Source(operand.source, field, None if given is None else given[field])
-            relation = cut_operand(source, axes, [parts[x] for x in operand.labels])
+            source = Source(operand.source, name, None if given is None else given[name])
+            relation = cut_operand(source, [self.node.axis(x) for x in operand.labels], split)
             self.held[key] = diagonal(relation, operand.labels)
         return self.held[key]
+
+    def _index(self, label: str, split: int) -> ra.Node:
+        """The tensor of a label's values, cut as the label is."""
+        axis = self.node.axis(label)
+        cuts = equal_cuts("Scan", [axis.extent], [split])
+        return ra.Scan(ra.index_tensor(axis.lo, axis.hi), cuts)
+
+    def _reduced(self, result: ra.Node, kept: tuple[int, ...], output: Output) -> ra.Node:
+        reduction = None if output.reduction is None else REDUCTIONS[output.reduction]
+        if reduction is not None and reduction.monoid is not None:
+            return ra.Aggregate(result, kept, reduction.name)
+        # Labels that are left out were whole, so their keys are all 0.
+        return ra.ReKey(result, tuple(key_label(n) for n in kept))
 
     def _in_order(self, result: ra.Node, has: tuple[str, ...]) -> ra.Node:
         """The result with a key for each label, those of labels that only it has included."""
@@ -219,10 +230,6 @@ class _Lowering:
         given = [*self.sources, *(None for _ in self.node.operands[len(self.sources) :])]
         first = lower_fields(best, self.wanted, given)
         return lower_fields(at, self.wanted, [*given, first])[output.name]
-
-
-def _defines(node: EinSum) -> list[Expr]:
-    return [a.define for a in node.axes if a.define is not None]
 
 
 def _repeats(value: Expr) -> bool:

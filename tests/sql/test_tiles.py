@@ -393,6 +393,12 @@ ERRORS = [
     (f"SELECT i, j, tensor_diag(tile) AS t {T}", "reads axes of", "tensor_diag"),
     (f"SELECT i, j, tile + tensor_einsum('ij->i', tile) AS t {T}", "rank 1 and 2", "i"),
     (f"SELECT i, j, CASE WHEN tile > 1 THEN tile END AS t {T}", "A tile with NULLs", "tile > 1"),
+    (
+        f"SELECT i, j, tile + (SELECT MAX(val) FROM x WHERE val > 99) AS t {T}",
+        "1 of 1 are NULL",
+        "",
+    ),
+    (f"SELECT i, j, tile + (SELECT val FROM x) AS t {T}", "may give several rows", "val FROM x"),
     (f"SELECT i, j, SUM(tile) AS t {T} GROUP BY i, j", "tensor_sum and its like", "tile"),
     (f"SELECT tensor_sum(tile) FILTER (WHERE i > 0) AS t {T}", "FILTER over tiles", "tile"),
     (f"SELECT tensor_sum(tile) OVER () AS t {T}", "A window over tiles", "tile"),

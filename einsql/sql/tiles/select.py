@@ -53,6 +53,7 @@ class TileSelect:
         """Label and expression of each GROUP BY item; None where nothing is grouped."""
         self.late: list[Expr] = []
         """Conditions on the keys of several FROM items."""
+        self._everything: frozenset[int] = frozenset()
         self._rows: dict[Expr, Leaf] = {}
         self._calls = Calls(self)
 
@@ -155,11 +156,10 @@ class TileSelect:
             for node in self._group_nodes(select):
                 bound = ScalarBinder(self).bind(node)
                 expr = self.key(bound, node)
-                if expr in groups.values():
-                    continue
-                plain = isinstance(expr, Label) and expr.name not in groups
-                label = expr.name if plain and isinstance(expr, Label) else ""
-                groups[label or self.domain.fresh("group", 0, 0)] = expr
+                if isinstance(expr, Label):
+                    groups[expr.name] = expr
+                elif expr not in groups.values():
+                    groups[self.domain.fresh("group", 0, 0)] = expr
         return groups
 
     def _group_nodes(self, select: exp.Select) -> list[exp.Expr]:
