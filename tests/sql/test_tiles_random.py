@@ -78,3 +78,16 @@ def test_random_selects_over_tiles(start: int) -> None:
         assert [row[:-1] for row in rows] == sorted(wanted), sql
         for row in rows:
             np.testing.assert_allclose(row[-1], wanted[row[:-1]], rtol=1e-12, err_msg=sql)
+
+
+def test_blocks_that_a_filter_drops_are_not_made() -> None:
+    con = einsql.connect()
+    con.register("m", np.array([[0, 2], [4, 0]]), ("i", "j"))
+    pairs = "FROM TILES(m, 2, 2) a JOIN TILES(m, 2, 2) b ON a.i = b.i WHERE a.j < b.j + a.i * 2"
+    with pytest.raises(einsql.DataError, match="zero"):
+        con.execute(f"SELECT a.i, a.j, b.j AS k, 8 // b.tile AS t {pairs}")
+    kept = f"{pairs} AND a.j + b.j = 1 AND a.i <> 1"
+    rows = con.execute(f"SELECT a.i, a.j, b.j AS k, 8 // b.tile AS t {kept}").fetchall()
+    assert rows == [(0, 0, 1, np.array([[4]]))]
+    total = con.execute(f"SELECT tensor_sum(8 // b.tile) AS t {kept}").fetchall()
+    assert total == [(np.array([[4]]),)]
