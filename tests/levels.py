@@ -15,6 +15,7 @@ from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.engine.executor import Program
 from einsql.errors import DataError, NotSupportedError
+from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.lower import lower_graph_fields
 from einsql.optimizer.lower_operands import scanned_field
 from einsql.reference import evaluate, evaluate_blocks
@@ -95,11 +96,16 @@ def assert_same(root: EinSum, inputs: Mapping[str, Fields], pick: Random, rtol: 
 
 
 class BlockProgram:
-    """Runs a graph as blocks under random cuts, in the place of a Program."""
+    """Runs a graph as blocks in the place of a Program, under random or chosen cuts."""
 
     def __init__(self, root: EinSum, pick: Random) -> None:
         self.root = root
-        self.plans = lower_graph_fields(root, random_parts(root, pick))
+        parts: Mapping[EinSum, Mapping[str, int]] = random_parts(root, pick)
+        if pick.random() < 0.3:
+            nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+            cuts = decompose(root, pick.randint(2, 6)).cuts
+            parts = {n: c.parts for n, c in zip(nodes, cuts, strict=True)}
+        self.plans = lower_graph_fields(root, parts)
 
     def run(self, inputs: Mapping[str, Fields], tick: Callable[[float], None]) -> Fields:
         """The root's fields."""
