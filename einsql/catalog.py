@@ -8,9 +8,10 @@ from sqlglot import exp
 
 from einsql.engine.store import Definition, Tensor
 from einsql.errors import ProgrammingError, suggest
-from einsql.schema import Key, Schema
+from einsql.schema import DType, Key, Schema
 from einsql.settings import SETTINGS, setting_text
 from einsql.sql.macros import Macro
+from einsql.sql.scope import Relation, TileRelation
 from einsql.sql.syntax import CreateMacro, CreateView, Drop, Show
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def create_view(con: Connection, statement: CreateView) -> None:
             hint="CREATE OR REPLACE VIEW replaces a view.",
         )
     binder = con.query_binder()
-    binder.nested(f"view {statement.name.lower()}", lambda: binder.bind(statement.query))
+    binder.nested(f"view {statement.name.lower()}", lambda: binder.bind_any(statement.query))
     con.store.put(Definition(statement.name, "view", statement.query, statement.text))
 
 
@@ -96,12 +97,29 @@ def show(con: Connection, statement: Show) -> Table:
         ]
     binder = con.query_binder()
     if statement.query is not None:
-        relation = binder.bind(statement.query)
+        relation = binder.bind_any(statement.query)
     else:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
+    if not isinstance(relation, Relation):
+        return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
-    return ("column_name", "column_type", "key"), [
+    return _DESCRIBED, [
         (c.name, c.dtype.value, "" if c.key is None else _range_text(bounds[c.key]))
+        for c in relation.columns
+    ]
+
+
+_DESCRIBED = ("column_name", "column_type", "key")
+
+
+def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
+    from einsql.engine.tile_result import type_text  # few statements need it
+
+    schema = relation.node.schema
+    return [
+        (c.name, type_text(schema), "")
+        if c.key is None
+        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]))
         for c in relation.columns
     ]
 

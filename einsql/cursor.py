@@ -15,6 +15,7 @@ from einsql.errors import DataError, InterfaceError, NotSupportedError, Programm
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
 
 Parameters = Sequence[object] | Mapping[str, object] | None
@@ -76,13 +77,13 @@ class Cursor:
     def _clear(self) -> None:
         self.description: Description = None
         self._changes = -1
-        self._result: Result | None = None
+        self._result: Result | TileResult | None = None
         self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
 
     # ---- what the session fills in
 
-    def _show(self, result: Result, description: Description) -> Cursor:
+    def _show(self, result: Result | TileResult, description: Description) -> Cursor:
         self._clear()
         self._result, self.description = result, description
         return self
@@ -197,7 +198,11 @@ class Cursor:
     @property
     def shape(self) -> tuple[int, ...] | None:
         """Extents of the key columns in SELECT order; None without a tensor result."""
-        if self._result is None or self._result.hidden:
+        if self._result is None:
+            return None
+        if not isinstance(self._result, Result):
+            return self._result.shape
+        if self._result.hidden:
             return None
         extents = {k.name: k.extent for k in self._result.schema.keys}
         return tuple(extents[c.key] for c in self._result.columns if c.key is not None)
@@ -255,7 +260,7 @@ class Cursor:
             raise InterfaceError("The cursor is closed")
         self._connection._open()
 
-    def _tensor(self) -> Result:
+    def _tensor(self) -> Result | TileResult:
         self._open()
         if self._result is None:
             raise InterfaceError("There is no result to fetch", hint="Execute a SELECT first.")

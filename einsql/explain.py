@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.executor import Measure, Program
+from einsql.engine.executor import Measure, Program, Tick
+from einsql.engine.relation import Fields
+from einsql.errors import NotSupportedError
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
 from einsql.settings import Settings
@@ -17,6 +20,7 @@ from einsql.sql.syntax import Explain
 
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteMeasure
+    from einsql.staged import TilePlan
 
     Measures = Sequence[Measure] | SiteMeasure | None
 
@@ -101,6 +105,10 @@ class Explanation:
     def _lines(self) -> list[str]:
         plan = self.plan
         lines: list[str] = []
+        for part in plan.parts:
+            lines += [f"-- {part.name}", *part.text.split("\n")]
+        if plan.parts:
+            lines.append("-- elements")
         if self.asked.verbose:
             lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
             for rewrite in plan.optimized.trace:
@@ -122,6 +130,47 @@ class Explanation:
         if self.plan.cut is None or self.plan.placed is None:
             return []
         return as_text(self.plan.cut, self.plan.placed, self.settings.machine, by_site)
+
+
+@dataclass(frozen=True)
+class TileExplanation:
+    """A plan over tiles to look at; it is text.
+
+    Attributes:
+        lines: The text's lines.
+    """
+
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    __repr__ = __str__
+
+    def rows(self) -> list[tuple[str]]:
+        """What EXPLAIN gives: the lines of the text."""
+        return [(line,) for line in self.lines]
+
+
+def explain_tiles(
+    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick
+) -> TileExplanation:
+    """The explanation of a query over tiles; ANALYZE adds what running it took.
+
+    Raises:
+        NotSupportedError: Another form than text or several sites are asked for.
+    """
+    if asked.form != "text" or asked.sites is not None:
+        raise NotSupportedError(
+            "EXPLAIN of tiles prints its plan as text, for one site",
+            hint="CREATE TENSOR … AS keeps its result; what reads that can be cut over sites.",
+        )
+    lines = plan.explained()
+    if asked.analyze:
+        start = time.perf_counter()
+        blocks = len(plan.result(inputs, tick))
+        lines.append(f"-- {blocks} blocks  {(time.perf_counter() - start) * 1e3:.3f} ms")
+    return TileExplanation(tuple(lines))
 
 
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:

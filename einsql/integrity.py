@@ -82,14 +82,14 @@ def assembled(source: BlockSchema, what: str) -> Cuts:
         raise ProgrammingError(
             f"{what} needs key i to cut axis i, but there are {keys} key dimensions "
             f"for arrays of rank {rank}",
-            hint="Stack or aggregate surplus keys away; rekey puts in a key that is always 0.",
+            hint="Stack or aggregate surplus keys away, or put in a key that is always 0.",
         )
     continuous(source, what)
     for n, d in enumerate(source.dims):
         if d.key not in (None, n):
             raise ProgrammingError(
                 f"{what} needs key {n} to cut axis {n}, but its extent follows key {d.key}",
-                hint="Order the keys with rekey, as in .rekey(lambda a, b: (b, a)).",
+                hint="Put the keys in the order of the axes that they cut.",
             )
     return tuple(
         tuple(np.cumsum([0, *_extents(d, b)]).tolist())
@@ -113,7 +113,7 @@ def continuous(source: BlockSchema, what: str) -> None:
         raise IntegrityError(
             f"{what} needs every key within the bounds {shown(source.bounds)}, "
             f"but {listed} is missing",
-            hint="Number the keys that are left without gaps: .rekey(lambda …: …).",
+            hint="Number the keys that are left without gaps, from 0.",
         )
 
 
@@ -358,7 +358,7 @@ def stack_schema(source: BlockSchema, key: int, dim: int) -> BlockSchema:
             if k[key] != n:
                 raise IntegrityError(
                     f"Stack needs every key, but {shown((*k[:key], n, *k[key + 1 :]))} is missing",
-                    hint="Number the keys that are left without gaps: .rekey(lambda …: …).",
+                    hint="Number the keys that are left without gaps, from 0.",
                 )
         for n, d in enumerate(source.dims):
             found = [d.at(k) for k in members]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.arrays import array_relation
 from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.planning import BinderCatalog, Plan, array_relation, make_plan
+from einsql.planning import BinderCatalog, Plan, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sql.einsum_call import einsum_relation
 from einsql.sql.scope import Column, Relation
@@ -47,7 +48,7 @@ def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndar
     forms = tuple((h.schema.shape, h.schema.values[0].dtype) for h in held)
     key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
     plan = con._plans.get(key)
-    if plan is None:
+    if not isinstance(plan, Plan):
         plan = _plan(con, text, forms)
         con._remember(key, plan)
     inputs: dict[str, Fields] = {}

@@ -66,4 +66,9 @@ def _format_kernel(kernel: EinSum) -> list[str]:
         text = f"{output.reduction.upper()}({text})"
     if output.where != TRUE:
         text += f" FILTER ({format_expr(output.where, names)})"
+    for a in kernel.axes:
+        if a.define is not None:
+            text += f" LET {a.label} = {format_expr(a.define, names)}"
+    if kernel.guard != TRUE:
+        text += f" WHERE {format_expr(kernel.guard, names)}"
     return [f"    kernel     {', '.join(read)} -> [{', '.join(kernel.keys)}] {text}"]

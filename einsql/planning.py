@@ -5,31 +5,31 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from einsql import kernels
+from einsql.arrays import array_relation
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, copied, from_array, frozen
+from einsql.engine.relation import MAX_AXES, Fields, copied, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
-from einsql.errors import DataError, InterfaceError, NotSupportedError, OperationalError
+from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, optimize
+from einsql.printer import format_graph
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sql.macros import Macro
-from einsql.sql.scope import Column, Relation
+from einsql.sql.scope import Column, Relation, TileRelation
 
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteProgram
     from einsql.optimizer.decomposition import Decomposition, Objective
+    from einsql.staged import Part, TilePlan
     from einsql.supersteps import Program as Placed
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class Plan:
         cut: How each operation is cut over several sites.
         placed: What each of these sites does.
         volatile: True if a bound was found in the data, so the plan is for once.
+        parts: What has to be computed first, for the program reads it.
     """
 
     relation: Relation
@@ -76,10 +77,23 @@ class Plan:
     placed: Placed | None = None
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
+        return self.finish(self.complete(inputs, tick), tick)
+
+    def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
+        """Runs the plan where its parts are computed already."""
         return self.wrap(self.program.run(inputs, tick), inputs)
+
+    def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
+        """The inputs with those that parts of the statement give."""
+        if not self.parts:
+            return inputs
+        from einsql.staged import computed  # few statements need it
+
+        return computed(self.parts, inputs, tick)
 
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
         """Dresses the root's fields as a result.
@@ -108,6 +122,8 @@ class BinderCatalog:
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
     volatile: bool = False
+    made: dict[str, Relation | TileRelation] = field(default_factory=dict)
+    """Parts of the statement by the name of the input that they compute, in their order."""
 
     @property
     def float_stays(self) -> bool:
@@ -171,11 +187,46 @@ class BinderCatalog:
         """Names of tensors and views."""
         return [o.name for o in self.store.objects.values() if not o.name.endswith("()")]
 
+    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+        """An input of one algebra that a part of the statement in the other one computes."""
+        for name, known in self.made.items():
+            if known == made:  # a WITH name that is read twice is computed once
+                return Input(name, schema)
+        name = f"Q{len(self.made)}"  # names of tensors are small letters
+        self.made[name] = made
+        return Input(name, schema)
+
+    def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
+        """What has to be computed before the given inputs are there, in order."""
+        found: dict[str, Part] = {}
+        for root in roots:
+            if root.name in self.made and root.name not in found:
+                for part in self._part(root.name):
+                    found.setdefault(part.name, part)
+        return tuple(found.values())
+
+    def _part(self, name: str) -> tuple[Part, ...]:
+        from einsql.staged import Part, scanned, tensor_of, tile_part  # few statements need it
+
+        made = self.made[name]
+        if isinstance(made, TileRelation):
+            return (*self.parts(scanned(made.node)), tile_part(name, made.node, self.settings.jit))
+        plan = make_plan(made, self, ())
+        text = format_graph(plan.optimized.root)
+        own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
+        return (*plan.parts, own)
+
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data; a plan that needed it is for once."""
         self.volatile = True
         root = optimize(node, disabled=self.settings.disabled_rules).root
-        found = compiled(root, self.settings).run(self.fields, self.tick)
+        fields: Mapping[str, Fields] = self.fields
+        parts = self.parts(inputs_of(root))
+        if parts:
+            from einsql.staged import computed  # as in `_part`
+
+            fields = computed(parts, fields, self.tick)
+        found = compiled(root, self.settings).run(fields, self.tick)
         if not bool(found["some"]):
             return 0, 0
         lo, hi = int(found["lo"]), int(found["hi"])
@@ -197,59 +248,9 @@ def _columns(held: Stored) -> tuple[str, ...]:
     return (*(k.name for k in schema.keys), *(f.name for f in schema.values))
 
 
-def array_relation(array: object, dims: tuple[str, ...] | None = None) -> Stored:
-    """A relation over an array-like, without a copy where its memory allows.
-
-    Raises:
-        InterfaceError: It is no array, or its dtype is no tensor type.
-    """
-    found = as_numpy(array)
-    names = tuple(f"d{n}" for n in range(found.ndim)) if dims is None else dims
-    return from_array(found, names)
-
-
-def is_array(value: object) -> bool:
-    """True for what may be named in FROM: NumPy, DLPack, SciPy sparse and Arrow tensors."""
-    if isinstance(value, np.ndarray):
-        return True
-    module = type(value).__module__.partition(".")[0]
-    return module in ("torch", "cupy", "scipy", "pyarrow") and (
-        hasattr(value, "__dlpack__") or hasattr(value, "toarray") or hasattr(value, "to_numpy")
-    )
-
-
-def as_numpy(value: object) -> np.ndarray:
-    """The NumPy view of an array-like.
-
-    Raises:
-        InterfaceError: It is none.
-    """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise InterfaceError(
-            f"The array has {np.ma.getmaskarray(value).sum()} masked elements",
-            hint="Fill them, as with array.filled(0).",
-        )
-    if isinstance(value, np.ndarray):
-        return np.asarray(value)  # a matrix or memory map would behave in its own way
-    try:
-        if hasattr(value, "toarray"):  # SciPy sparse: element rows are dense zeros in SQL
-            return np.asarray(value.toarray())
-        if hasattr(value, "to_numpy_ndarray"):
-            return np.asarray(value.to_numpy_ndarray())
-        if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
-            value = value.detach().cpu()
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        if isinstance(value, list | tuple | int | float | np.generic):
-            return np.asarray(value)
-        if hasattr(value, "to_numpy"):
-            return np.asarray(value.to_numpy())
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise InterfaceError(f"This {type(value).__name__} is no dense tensor: {error}") from error
-    raise InterfaceError(
-        f"A {type(value).__name__} is no tensor",
-        hint="Give a NumPy array, or anything with DLPack.",
-    )
+def inputs_of(root: Node) -> list[Input]:
+    """What a graph reads."""
+    return [n for n in walk(root) if isinstance(n, Input)]
 
 
 def compiler(settings: Settings) -> Compile:
@@ -348,11 +349,40 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]
         placed,
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
+        catalog.parts(inputs_of(optimized.root)),
+    )
+
+
+def make_tile_plan(
+    relation: TileRelation, catalog: BinderCatalog, notices: Sequence[str]
+) -> TilePlan:
+    """The plan of a bound relation over tiles; it runs on one site."""
+    from einsql.engine.tile_result import type_text  # as in BinderCatalog
+    from einsql.staged import TilePlan, scanned
+
+    types = (
+        type_text(relation.node.schema) if c.key is None else DType.BIGINT.value
+        for c in relation.columns
+    )
+    return TilePlan(
+        relation.node,
+        tuple((c.name, c.key) for c in relation.columns),
+        tuple(
+            (c.name, kind, None, None, None, None, None)
+            for c, kind in zip(relation.columns, types, strict=True)
+        ),
+        catalog.parts(scanned(relation.node)),
+        catalog.settings.jit,
+        tuple(catalog.dependencies),
+        tuple(notices),
+        catalog.store.version,
+        catalog.volatile,
+        tuple(d.name for d in catalog.dependencies if d.kind == "file"),
     )
 
 
 def current_inputs(
-    plan: Plan, store: Store, in_scope: Callable[[str], object | None]
+    plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None]
 ) -> dict[str, Fields] | None:
     """Fields of every input of a plan, or None if an input changed its form."""
     if plan.version != store.version:
@@ -381,25 +411,6 @@ def current_inputs(
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
     return inputs
-
-
-def array_in_scope(frame: FrameType | None, name: str) -> object | None:
-    """An array of that name among the locals and globals of the code that called einsql.
-
-    Args:
-        frame: Where the search starts; einsql's own frames are passed over.
-        name: As written in FROM.
-    """
-    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "einsql":
-        frame = frame.f_back
-    if frame is None:
-        return None
-    for names in (frame.f_locals, frame.f_globals):
-        for candidate in (name, name.lower()):
-            found: object = names.get(candidate)
-            if is_array(found):
-                return found
-    return None
 
 
 def with_deep_stack(run: Callable[[], T]) -> T:

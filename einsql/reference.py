@@ -186,6 +186,7 @@ def evaluate_blocks(root: tra.Node, inputs: Mapping[str, np.ndarray]) -> Blocks:
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
+    inputs = {**tra.generated(root), **inputs}
     done: dict[int, Blocks] = {}
     for node in tra.walk(root):
         done[id(node)] = _relation(node, [done[id(c)] for c in tra.children(node)], inputs)

@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from einsql import integrity
-from einsql.blocks import BlockSchema, Cuts, equal_cuts
+from einsql.blocks import BlockSchema, Cuts, equal_cuts, shown
 from einsql.einsum import EinSum, Expr, Input
 from einsql.errors import ProgrammingError
+from einsql.schema import DType, Field, Key, Schema
+from einsql.tiles import VALUE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +189,35 @@ def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
     for node in walk(root):
         done[id(node)] = visit(with_children(node, [done[id(c)] for c in children(node)]))
     return done[id(root)]
+
+
+def index_tensor(lo: int, hi: int) -> Input:
+    """The tensor of a label's values, [lo, lo + 1, …, hi - 1]; `generated` makes it."""
+    return Input(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT))
+
+
+def empty_tensor(shape: tuple[int, ...], dtype: DType) -> Input:
+    """A tensor none of whose elements is read; `generated` makes it."""
+    return Input(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
+
+
+def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
+    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(shape))
+    return Schema(keys, (Field(VALUE, dtype),))
+
+
+def generated(root: Node) -> dict[str, np.ndarray]:
+    """The tensors a plan scans that nobody stores, by name; names of others are small letters."""
+    arrays: dict[str, np.ndarray] = {}
+    for node in walk(root):
+        if isinstance(node, Scan):
+            name, schema = node.tensor.name, node.tensor.schema
+            if name.startswith("RANGE("):
+                lo, hi = name[6:-1].split(", ")
+                arrays[name] = np.arange(int(lo), int(hi), dtype=np.int64)
+            elif name.startswith("ZEROS<"):
+                arrays[name] = np.zeros(schema.shape, schema.dtype(VALUE).numpy)
+    return arrays
 
 
 def natural_keys(

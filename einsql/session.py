@@ -15,6 +15,7 @@ import numpy as np
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
+from einsql.arrays import array_in_scope, array_relation
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
@@ -29,16 +30,15 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import Explanation
+from einsql.explain import Explanation, TileExplanation, explain_tiles
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
     Plan,
-    array_in_scope,
-    array_relation,
     compiled,
     current_inputs,
     make_plan,
+    make_tile_plan,
     with_deep_stack,
 )
 from einsql.settings import Settings, changed_settings
@@ -51,6 +51,7 @@ from einsql.sql.scope import Relation
 
 if TYPE_CHECKING:
     from einsql.explain import Measures
+    from einsql.staged import TilePlan
 
 CACHED_PLANS = 512
 SHALLOW = 20
@@ -83,14 +84,14 @@ class Connection:
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, Plan | TilePlan] = {}
         self._interrupted = threading.Event()
         self._closed = False
         self._parameters: Sequence[object] = ()
         self._inputs: dict[str, Fields] = {}
         self._busy = threading.RLock()
         self._caller: FrameType | None = None
-        self._explanation: Explanation | None = None
+        self._explanation: Explanation | TileExplanation | None = None
 
     # ---- the public face
 
@@ -147,7 +148,7 @@ class Connection:
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, sites: int | None = None
-    ) -> Explanation:
+    ) -> Explanation | TileExplanation:
         """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
 
         Args:
@@ -269,7 +270,7 @@ class Connection:
             self._try(statement, cursor)
             raise doubt.locate(text)
         if isinstance(statement, st.Query):
-            plan = self.plan(statement.tree)
+            plan = self.plan_any(statement.tree)
             if alone and not plan.volatile:
                 self._remember(key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
@@ -279,7 +280,7 @@ class Connection:
     def _try(self, statement: st.Statement, cursor: Cursor) -> None:
         """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
         if isinstance(statement, st.Query):
-            self.plan(statement.tree)
+            self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
             before = dict(self.store.objects)
             try:
@@ -336,9 +337,18 @@ class Connection:
         return QueryBinder(found, self._parameters, self.notices)
 
     def plan(self, tree: exp.Query) -> Plan:
-        """Binds, optimises and compiles a query."""
+        """Binds, optimises and compiles a query over elements."""
         binder = self.query_binder()
         return self._plan(binder.bind(tree), binder)
+
+    def plan_any(self, tree: exp.Query) -> Plan | TilePlan:
+        """Binds and compiles a query over elements or over tiles."""
+        binder = self.query_binder()
+        relation = binder.bind_any(tree)
+        if isinstance(relation, Relation):
+            return self._plan(relation, binder)
+        assert isinstance(binder.catalog, BinderCatalog)
+        return make_tile_plan(relation, binder.catalog, self.notices)
 
     def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:
         assert isinstance(binder.catalog, BinderCatalog)
@@ -346,8 +356,9 @@ class Connection:
         return make_plan(relation, binder.catalog, self.notices)
 
     def select(self, tree: exp.Query) -> Result:
-        """Runs a query inside another statement."""
-        return self.plan(tree).result(self._inputs, self._tick)
+        """Runs a query inside another statement; tiles are put together to a tensor."""
+        made = self.plan_any(tree).result(self._inputs, self._tick)
+        return made if isinstance(made, Result) else made.tensor()
 
     def run_bound(self, relation: Relation, binder: QueryBinder) -> Result:
         """Runs a relation bound by the given binder."""
@@ -355,7 +366,8 @@ class Connection:
 
     def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
         """Runs a bare node bound by the given binder; its own fields, flags included."""
-        return self._plan(Relation(node, ()), binder).program.run(self._inputs, self._tick)
+        plan = self._plan(Relation(node, ()), binder)
+        return plan.program.run(plan.complete(self._inputs, self._tick), self._tick)
 
     def evaluate(self, expr: Expr) -> Any:
         """The value of an expression without columns."""
@@ -396,14 +408,14 @@ class Connection:
         if self.progress is not None:
             self.progress(fraction)
 
-    def _remember(self, key: object, plan: Plan) -> None:
+    def _remember(self, key: object, plan: Plan | TilePlan) -> None:
         if len(self._plans) >= CACHED_PLANS:
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = plan
 
     # ---- definitions and settings
 
-    def _explain(self, statement: st.Explain) -> Explanation:
+    def _explain(self, statement: st.Explain) -> Explanation | TileExplanation:
         inner = statement.statement
         if isinstance(inner, st.CreateTensor) and inner.query is not None:
             inner = st.Query(inner.query)
@@ -418,7 +430,9 @@ class Connection:
         sites = statement.sites or before.sites
         self.settings = replace(before, sites=sites, machine=machine)
         try:
-            plan = self.plan(inner.tree)
+            plan = self.plan_any(inner.tree)
+            if not isinstance(plan, Plan):
+                return explain_tiles(plan, statement, self._inputs, self._tick)
             return Explanation(plan, self.settings, statement, self._measure(plan, statement))
         finally:
             self.settings = before
@@ -426,7 +440,8 @@ class Connection:
     def _measure(self, plan: Plan, statement: st.Explain) -> Measures:
         if not statement.analyze:
             return None
-        return plan.program.measured(self._inputs, self._tick)[1]
+        inputs = plan.complete(self._inputs, self._tick)
+        return plan.program.measured(inputs, self._tick)[1]
 
     def _calibrate(self) -> list[tuple[str, float, str]]:
         from einsql.calibration import calibrated, calibration_rows  # few sessions need it

@@ -216,6 +216,7 @@ def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
         dtype = operand.source.schema.dtype(VALUE)
         operands.append(Operand(_input(n, dtype, shape), operand.labels))
     axes = tuple(
-        Axis(a.label, 0, extents[a.label]) if a.label in extents else a for a in template.axes
+        Axis(a.label, 0, extents[a.label], a.define) if a.label in extents else a
+        for a in template.axes
     )
     return replace(template, axes=axes, operands=tuple(operands))

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from einsql import kernels
 from einsql import relational as ra
+from einsql.arrays import array_relation
 from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.kernels import Runner
 from einsql.plan_printer import format_plan
-from einsql.planning import array_relation
 from einsql.schema import DType, Schema
-from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise, instantiate
+from einsql.staged import compiled_kernel
+from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.tracing import call, cast, recorded, trace
 
 __all__ = [
@@ -278,10 +276,5 @@ def _integer(expr: Expr) -> Expr:
 
 
 def _run(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    runner = _compiled(template, tuple(a.shape for a in arrays))
+    runner = compiled_kernel(template, tuple(a.shape for a in arrays))
     return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
-
-
-@lru_cache(maxsize=4096)
-def _compiled(template: EinSum, shapes: tuple[tuple[int, ...], ...]) -> Runner:
-    return kernels.compile_node(instantiate(template, shapes))[1]

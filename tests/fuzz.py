@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--jit", choices=("never", "always", "auto"), default="never")
     parser.add_argument("--sites", default="1")
     parser.add_argument("--strategy", default="eindecomp")
+    parser.add_argument("--level", choices=("elements", "blocks"), default="elements")
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
@@ -58,6 +59,8 @@ def _compared(args: argparse.Namespace) -> bool:
     """True if any query differed."""
     share = -(-args.queries // args.processes)
     settings = {"jit": args.jit, "sites": args.sites, "strategy": args.strategy}
+    if args.level == "blocks":
+        settings["level"] = args.level
     jobs = [
         (share, args.seed * 1000 + n, args.minutes, not args.duckdb_only, settings, args.repros)
         for n in range(args.processes)

@@ -44,6 +44,13 @@ def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
     assert found.moved
 
 
+@pytest.mark.parametrize("seed", [301, 302, 303])
+def test_queries_run_as_blocks_agree_with_duckdb(seed: int) -> None:
+    report = campaign(30, seed, settings={"jit": "never", "level": "blocks"}, repros=2)
+    assert not report.findings, report.text()
+    assert set(report.lowered) == {"lowered"}, report.text()
+
+
 def test_generated_queries_reach_every_line_of_the_semantics_table() -> None:
     hits: Counter[str] = Counter()
     for seed in range(60):

@@ -10,6 +10,7 @@ import pytest
 
 import einsql
 from einsql.engine.sites import SiteProgram
+from einsql.planning import Plan
 from einsql.supersteps import Local
 
 CHANCE = np.random.default_rng(3)
@@ -162,6 +163,7 @@ def test_cells_that_differ_in_position_share_a_kernel() -> None:
         "GROUP BY a.i, b.j"
     )
     (plan,) = con._plans.values()
+    assert isinstance(plan, Plan)
     assert isinstance(plan.program, SiteProgram)
     operations = [s for s in plan.program.program.steps if isinstance(s, Local)]
     assert len(plan.program._runners) == len(operations)

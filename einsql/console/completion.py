@@ -11,6 +11,8 @@ from einsql.console.render import MODES
 from einsql.errors import Error
 from einsql.sql.aggregates import AGGREGATE_NAMES
 from einsql.sql.scalar import FUNCTION_NAMES
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+from einsql.sql.tiles.names import TABLE_FUNCTIONS
 
 if TYPE_CHECKING:
     from einsql.console.shell import Shell
@@ -27,7 +29,8 @@ KEYWORDS = [
     "VALUES", "VERBOSE", "VIEW", "WHEN", "WHERE", "WITH",
 ]  # fmt: skip
 
-_FUNCTIONS = [name.upper() for name in (*FUNCTION_NAMES, *AGGREGATE_NAMES)]
+_NAMES = (*FUNCTION_NAMES, *AGGREGATE_NAMES, *TILE_FUNCTIONS, *TABLE_FUNCTIONS)
+_FUNCTIONS = [name.upper() for name in _NAMES]
 _RESPELLED = {*KEYWORDS, *_FUNCTIONS}
 
 _WORD = re.compile(r"\w*\Z")

@@ -9,7 +9,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from einsql.blocks import Cuts, KeyTuple, sizes
+from einsql.blocks import BlockSchema, Cuts, KeyTuple, sizes
 from einsql.einsum import EinSum
 from einsql.integrity import assembled, renamed, tiles_of, without
 from einsql.relational import (
@@ -24,6 +24,7 @@ from einsql.relational import (
     Tile,
     Transform,
     children,
+    generated,
     walk,
 )
 from einsql.tiles import Tile as TileForm
@@ -50,26 +51,22 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
+    inputs = {**generated(root), **inputs}
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
-    # What only an aggregation reads is merged as it is made, never held.
-    fused = {
-        id(node.source)
-        for node in nodes
-        if isinstance(node, Aggregate)
-        and isinstance(node.source, Join | Transform)
-        and left[id(node.source)] == 1
-    }
+    fused = _fused(nodes, left)
     held: dict[int, Blocks] = {}
     for node in nodes:
         if id(node) in fused:
             continue
-        maker = node
-        if isinstance(node, Aggregate) and id(node.source) in fused:
-            maker = node.source
+        merges = isinstance(node, Aggregate) and id(node.source) in fused
+        last = node.source if merges and isinstance(node, Aggregate) else node
+        maker = last
+        while isinstance(maker, Filter) and id(maker.source) in fused:
+            maker = maker.source
         sources = children(maker)
-        made: Pairs = _pairs(maker, [held[id(c)] for c in sources], inputs, run)
-        if isinstance(node, Aggregate) and maker is not node:
+        made: Pairs = _pairs(maker, last.schema, [held[id(c)] for c in sources], inputs, run)
+        if merges and isinstance(node, Aggregate):
             made = _merged(node, made, run)
         held[id(node)] = dict(made)
         for c in sources:
@@ -79,24 +76,44 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
     return dict(sorted(held[id(root)].items()))
 
 
+def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
+    """Nodes that are made within their only reader, an aggregation or a filter.
+
+    Their pairs are merged or passed on as they are made, never held; those that a filter
+    drops are not made at all, and so cannot fail.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Aggregate | Filter) and readers[id(node.source)] == 1:
+            source = node.source
+            passes = isinstance(source, Filter) and id(source.source) in found
+            if passes or isinstance(source, Join | Transform):
+                found.add(id(source))
+    return found
+
+
 def _pairs(
-    node: Node, operands: Sequence[Blocks], inputs: Mapping[str, np.ndarray], run: RunKernel
+    node: Node,
+    wanted: BlockSchema,
+    operands: Sequence[Blocks],
+    inputs: Mapping[str, np.ndarray],
+    run: RunKernel,
 ) -> Iterator[tuple[KeyTuple, np.ndarray]]:
-    """The pairs of a relation as they are made."""
+    """The pairs of a relation as they are made, of a join or transform only the wanted ones."""
     if isinstance(node, Scan):
         array = np.asarray(inputs[node.tensor.name]).view()
         array.flags.writeable = False
         yield from _cut(array, node.cuts)
     elif isinstance(node, Join):
-        for key in node.schema.each_key():
+        for key in wanted.each_key():
             arrays = [
                 blocks[tuple(key[p] for p in places)]
                 for blocks, places in zip(operands, node.keys, strict=True)
             ]
             yield key, run(node.kernel, arrays)
     elif isinstance(node, Transform):
-        for key, array in operands[0].items():
-            yield key, run(node.kernel, [array])
+        for key in wanted.each_key():
+            yield key, run(node.kernel, [operands[0][key]])
     elif isinstance(node, ReKey):
         source = node.source.schema
         new = map(tuple, renamed(source, node.keys).tolist())

@@ -14,7 +14,7 @@ from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Source, read
 from einsql.sql.select import SelectBinder
-from einsql.sql.sources import bind_joined
+from einsql.sql.sources import FromBinder, bind_joined
 from einsql.sql.typed import Typed, convert, truth
 
 COUNT = ".count"
@@ -137,7 +137,7 @@ def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
     select, relation, keys = _scan(query, target)
     clause = tree.args.get("from_")
     if clause is not None:
-        bind_joined(query, select, clause)
+        bind_joined(FromBinder(query, select), clause)
     _where(select, tree)
     select.clause = "SET"
     labels = [select.domain.find(k) for k in keys]

@@ -13,7 +13,7 @@ from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.domain import Domain
 from einsql.sql.scalar import position
-from einsql.sql.scope import Column, Relation
+from einsql.sql.scope import Column, Relation, as_elements
 from einsql.sql.typed import Typed, apply
 from einsql.subscripts import Spec, parse_spec
 
@@ -46,7 +46,8 @@ def bind_einsum(query: QueryBinder, call: exp.Anonymous) -> Relation:
         if isinstance(arg, exp.Subquery):
             relations.append(query.bind(arg))
         elif isinstance(arg, exp.Column) and not arg.table:
-            relations.append(query.named(arg.name, arg))
+            found = query.named(arg.name, arg)
+            relations.append(as_elements(found, f"{arg.name} in EINSUM", arg))
         else:
             raise ProgrammingError(
                 "EINSUM takes names of tensors or subqueries", position=position(arg) or at

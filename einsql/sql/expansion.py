@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -14,15 +14,35 @@ from einsql.sql.scope import Scope
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
-    from einsql.sql.select import SelectBinder
 
 MAX_EXPANDED = 50_000
 """Syntax nodes that macros may add to a statement; two that double each other reach any number."""
 
+
+class Block(Protocol):
+    """What is read of the SELECT that calls a macro."""
+
+    @property
+    def query(self) -> QueryBinder:
+        """The statement's binder."""
+
+    @property
+    def scope(self) -> Scope:
+        """The columns in reach."""
+
+    @property
+    def select(self) -> exp.Select:
+        """Its syntax."""
+
+    @property
+    def parent(self) -> Block | None:
+        """The SELECT around it."""
+
+
 _CLAUSES = ("expressions", "where", "group", "having", "qualify")
 
 
-def expanded(binder: SelectBinder, select: exp.Select) -> exp.Select:
+def expanded(binder: Block, select: exp.Select) -> exp.Select:
     """The SELECT without calls of scalar macros; items keep the names they were written with.
 
     Raises:
@@ -60,7 +80,7 @@ def _group_items(select: exp.Select) -> list[exp.Expr]:
     return [] if group is None else list(group.expressions)
 
 
-def _check_columns(binder: SelectBinder, select: exp.Select) -> None:
+def _check_columns(binder: Block, select: exp.Select) -> None:
     """Refuses columns of a macro's subquery that only its caller has."""
     for root in _roots(select):
         for node in root.walk(prune=lambda n: isinstance(n, exp.Query)):
@@ -68,8 +88,8 @@ def _check_columns(binder: SelectBinder, select: exp.Select) -> None:
                 _check_column(binder, node)
 
 
-def _check_column(binder: SelectBinder, column: exp.Column) -> None:
-    here: SelectBinder | None = binder
+def _check_column(binder: Block, column: exp.Column) -> None:
+    here: Block | None = binder
     while here is not None and here.select.meta.get(OF_MACRO) == column.meta[OF_MACRO]:
         if _has(here, column):
             return
@@ -77,7 +97,7 @@ def _check_column(binder: SelectBinder, column: exp.Column) -> None:
     raise locate(binder.scope.unknown(column.name, column.table or None), column)
 
 
-def _has(binder: SelectBinder, column: exp.Column) -> bool:
+def _has(binder: Block, column: exp.Column) -> bool:
     """True if a SELECT has the column itself, or an item of that name."""
     name, table = column.name.lower(), column.table.lower()
     if table or isinstance(column.this, exp.Star):
@@ -95,7 +115,7 @@ def _macro(query: QueryBinder, node: exp.Expr) -> Macro | None:
     return query.catalog.macro(str(node.this)) if isinstance(node, exp.Anonymous) else None
 
 
-def expand_calls(binder: SelectBinder, root: exp.Expr) -> exp.Expr:
+def expand_calls(binder: Block, root: exp.Expr) -> exp.Expr:
     """Expands every call of a scalar macro below a node, in place; subqueries are left out.
 
     Returns:
@@ -150,7 +170,7 @@ def count_expansion(query: QueryBinder, macro: Macro, call: exp.Anonymous) -> No
         )
 
 
-def qualified(binder: SelectBinder, value: exp.Expr) -> exp.Expr:
+def qualified(binder: Block, value: exp.Expr) -> exp.Expr:
     """An argument with the caller's table before each column, so that no other can take it.
 
     Raises:
@@ -167,10 +187,10 @@ def qualified(binder: SelectBinder, value: exp.Expr) -> exp.Expr:
     return value
 
 
-def _owner(binder: SelectBinder, column: exp.Column) -> str:
+def _owner(binder: Block, column: exp.Column) -> str:
     name = column.name.lower()
     aliases = (e.alias.lower() for e in binder.select.expressions if isinstance(e, exp.Alias))
-    here: SelectBinder | None = binder
+    here: Block | None = binder
     while here is not None:
         scope: Scope | None = here.scope
         while scope is not None:

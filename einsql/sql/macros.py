@@ -16,6 +16,7 @@ from einsql.sql.dialect import EinSQL
 from einsql.sql.functions import NAMED
 from einsql.sql.scalar import position, unsupported
 from einsql.sql.sources import TABLE_FUNCTIONS
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 OF_MACRO = "of_macro"
 """Marks columns and subqueries of a scalar macro's body with the macros they came through."""
@@ -42,7 +43,8 @@ class Macro:
 
 def is_function(name: str, arity: int, is_table: bool) -> bool:
     """True if a call of that name means a function, so that a macro would never be called."""
-    if name.lower() in (TABLE_FUNCTIONS if is_table else {*NAMED, *AGGREGATES, *_INLINED}):
+    known = TABLE_FUNCTIONS if is_table else {*NAMED, *AGGREGATES, *_INLINED, *TILE_FUNCTIONS}
+    if name.lower() in known:
         return True
     word = name if re.fullmatch(r"\w+", name) else exp.to_identifier(name, quoted=True).sql()
     call = f"{word}({', '.join(f'a{n}' for n in range(arity))})"

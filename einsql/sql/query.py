@@ -8,17 +8,27 @@ from typing import Protocol, TypeVar
 
 from sqlglot import exp
 
-from einsql.einsum import EinSum
+from einsql.einsum import EinSum, Input
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.expansion import count_expansion, expand_calls, expanded
+from einsql.schema import Schema
+from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
 from einsql.sql.macros import Macro, expand
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Relation, deduplicated
+from einsql.sql.scope import Relation, TileRelation, as_elements, deduplicated
 from einsql.sql.select import SelectBinder
-from einsql.sql.sources import alias_columns, bind_from, check_syntax, named_relation
+from einsql.sql.sources import (
+    FromBinder,
+    Joining,
+    alias_columns,
+    bind_from,
+    check_syntax,
+    named_relation,
+)
+from einsql.sql.tiles.recognise import over_tiles
 from einsql.sql.typed import Typed
 
 T = TypeVar("T")
+Named = TypeVar("Named", Relation, TileRelation)
 
 REENTRIES = 8
 """How often a view or table macro may stand inside itself before it counts as recursive."""
@@ -49,6 +59,9 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """Names of tensors, views and arrays, for hints."""
 
+    def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
+        """An input of one algebra that a part of the statement in the other one computes."""
+
 
 @dataclass
 class QueryBinder:
@@ -57,17 +70,27 @@ class QueryBinder:
     catalog: Catalog
     parameters: Sequence[object] = ()
     notices: list[str] = field(default_factory=list)
-    ctes: list[dict[str, Relation]] = field(default_factory=list)
-    views: dict[str, Relation] = field(default_factory=dict)
-    joining: list[SelectBinder] = field(default_factory=list)
+    ctes: list[dict[str, Relation | TileRelation]] = field(default_factory=list)
+    views: dict[str, Relation | TileRelation] = field(default_factory=dict)
+    joining: list[Joining] = field(default_factory=list)
     """The SELECTs whose FROM is being bound, outermost first."""
     active: list[str] = field(default_factory=list)
     """Views and table macros that are being bound, outermost first."""
     expanded_nodes: int = 0
     """How many syntax nodes macros have added."""
+    recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
+    """Queries by id, and whether they are over tiles."""
 
-    def bind(self, query: exp.Expr, parent: SelectBinder | None = None) -> Relation:
-        """Binds a query to a relation.
+    def bind(self, query: exp.Expr) -> Relation:
+        """Binds a query to a relation of elements.
+
+        Raises:
+            Error: It is wrong, over tiles, or outside the tensor fragment.
+        """
+        return as_elements(self.bind_any(query), "A SELECT over tiles", query)
+
+    def bind_any(self, query: exp.Expr) -> Relation | TileRelation:
+        """Binds a query over elements or over tiles; its FROM says which it is.
 
         Raises:
             Error: It is wrong, or outside the tensor fragment.
@@ -75,13 +98,18 @@ class QueryBinder:
         if isinstance(query, exp.Subquery):
             check_syntax(query)
             inner = query.this
-            return self.with_ctes(query, lambda: self.bind(inner, parent))
+            return self.with_ctes(query, lambda: self.bind_any(inner))
         if isinstance(query, exp.Select):
             select = query
-            return self.with_ctes(query, lambda: SelectBinder(self, parent).bind(select))
-        if isinstance(query, exp.SetOperation):
-            raise unsupported(query.key.upper(), query)
+            return self.with_ctes(query, lambda: self._select(select))
         raise unsupported(query.key.upper(), query)
+
+    def _select(self, select: exp.Select) -> Relation | TileRelation:
+        if not over_tiles(self, select):
+            return SelectBinder(self).bind(select)
+        from einsql.sql.tiles.select import TileSelect  # 10 ms, and few statements need it
+
+        return TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
         """Binds the WITH clause, then runs with its names in reach."""
@@ -98,12 +126,16 @@ class QueryBinder:
                 name = cte.alias
                 if name.lower() in self.ctes[-1]:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
-                self.ctes[-1][name.lower()] = self.renamed(self.bind(cte.this), cte)
+                made = self.bind_any(cte.this)
+                if isinstance(made, Relation):
+                    self.ctes[-1][name.lower()] = self.renamed(made, cte)
+                else:
+                    self.ctes[-1][name.lower()] = self.renamed(made, cte)
             return run()
         finally:
             self.ctes.pop()
 
-    def renamed(self, relation: Relation, item: exp.Expr) -> Relation:
+    def renamed(self, relation: Named, item: exp.Expr) -> Named:
         """Names columns by an item's alias, such as x(i, j), and makes the names distinct.
 
         A shorter list names the first columns.
@@ -120,9 +152,9 @@ class QueryBinder:
             )
         names += [c.name for c in relation.columns[len(names) :]]
         columns = zip(deduplicated(names), relation.columns, strict=True)
-        return Relation(relation.node, tuple(replace(c, name=name) for name, c in columns))
+        return replace(relation, columns=tuple(replace(c, name=name) for name, c in columns))
 
-    def named(self, name: str, at: exp.Expr) -> Relation:
+    def named(self, name: str, at: exp.Expr) -> Relation | TileRelation:
         """Resolves a relation by name: WITH, then view, then tensor or array.
 
         Raises:
@@ -130,7 +162,7 @@ class QueryBinder:
         """
         return named_relation(self, name, at)
 
-    def view(self, name: str) -> Relation | None:
+    def view(self, name: str) -> Relation | TileRelation | None:
         """Binds a view once per statement."""
         low = name.lower()
         if f"view {low}" in self.active:
@@ -141,7 +173,7 @@ class QueryBinder:
         if low not in self.views:
             with_names, self.ctes = self.ctes, []
             try:
-                self.views[low] = self.nested(f"view {low}", lambda: self.bind(query))
+                self.views[low] = self.nested(f"view {low}", lambda: self.bind_any(query))
             except Error as error:
                 error.position = None  # the position is in the view's text, not in this one
                 error.hint = f"{error.hint} This is in the view {name}.".strip()
@@ -150,7 +182,7 @@ class QueryBinder:
                 self.ctes = with_names
         return self.views[low]
 
-    def macro(self, name: str, args: list[exp.Expr], at: exp.Expr) -> Relation | None:
+    def macro(self, name: str, at: exp.Expr) -> Relation | TileRelation | None:
         """Expands and binds a table macro."""
         macro = self.catalog.macro(name)
         if macro is None:
@@ -161,13 +193,11 @@ class QueryBinder:
             assert isinstance(at, exp.Anonymous)
             count_expansion(self, macro, at)
             body = expand(macro, at, lambda value: value)
-            return self.nested(f"macro {macro.name}", lambda: self.bind(body))
+            return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
         except Error as error:
             raise locate(error, at) from None
 
-    def scalar_macro(
-        self, name: str, args: list[exp.Expr], binder: SelectBinder
-    ) -> exp.Expr | None:
+    def scalar_macro(self, name: str, args: list[exp.Expr], binder: Block) -> exp.Expr | None:
         """Expands a scalar macro, or gives None if there is none of that name."""
         if self.catalog.macro(name) is None:
             return None
@@ -175,7 +205,7 @@ class QueryBinder:
         call = exp.Anonymous(this=name) if written is None else written.copy()
         return expand_calls(binder, call)
 
-    def expanded(self, binder: SelectBinder, select: exp.Select) -> exp.Select:
+    def expanded(self, binder: Block, select: exp.Select) -> exp.Select:
         """A SELECT without calls of scalar macros, once its FROM is bound."""
         return expanded(binder, select)
 
@@ -183,7 +213,7 @@ class QueryBinder:
         """Binds an expression without columns, such as a DEFAULT."""
         return ScalarBinder(SelectBinder(self)).bind(node)
 
-    def nested(self, name: str, run: Callable[[], Relation]) -> Relation:
+    def nested(self, name: str, run: Callable[[], T]) -> T:
         """Binds the view or table macro of a name, which must not be inside itself."""
         # A macro may read its own result: al((SELECT * FROM al(x))) is no recursion.
         if self.active.count(name) >= REENTRIES:
@@ -196,11 +226,13 @@ class QueryBinder:
             self.active.pop()
             self.joining = joining
 
-    def bind_from(self, select: SelectBinder, node: exp.Select) -> None:
+    def bind_from(
+        self, select: Joining, node: exp.Select, binder: type[FromBinder] = FromBinder
+    ) -> None:
         """Adds the FROM items of a SELECT to its domain and scope."""
         self.joining.append(select)
         try:
-            bind_from(self, select, node)
+            bind_from(binder(self, select), node)
         except Error as error:
             raise locate(error, node) from None
         finally:

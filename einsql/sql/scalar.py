@@ -18,6 +18,7 @@ from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.arguments import surplus, text
 from einsql.sql.functions import NAMED
 from einsql.sql.literals import negated, number, parse_type, read_text
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.typed import (
     NULL,
     Typed,
@@ -335,6 +336,12 @@ class ScalarBinder:
         expansion = self.env.macro(name, args)
         if expansion is not None:
             return self.bind(expansion)
+        if name in TILE_FUNCTIONS:
+            raise ProgrammingError(
+                f"{name} is a function of tiles, among elements",
+                hint="A SELECT over tiles has TILES(…) in its FROM.",
+                position=position(node),
+            )
         raise ProgrammingError(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=suggest(name, FUNCTION_NAMES, "functions"),

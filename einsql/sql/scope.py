@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -12,6 +13,9 @@ from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType, valid
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed
+
+if TYPE_CHECKING:
+    from einsql import relational as ra
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,43 @@ class Relation:
         """Keys of the node that no column shows."""
         shown = {c.key for c in self.columns}
         return tuple(k.name for k in self.node.schema.keys if k.name not in shown)
+
+
+@dataclass(frozen=True, slots=True)
+class TileColumn:
+    """A column of a relation of tiles: one of its keys by number, or its arrays (None)."""
+
+    name: str
+    key: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileRelation:
+    """A tensor relation with the columns SQL sees: each of its keys, and its arrays once."""
+
+    node: ra.Node
+    columns: tuple[TileColumn, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the keys, in their order."""
+        named = {c.key: c.name for c in self.columns}
+        return tuple(named[n] for n in range(len(self.node.schema.bounds)))
+
+
+def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> Relation:
+    """The relation, if it is one of elements.
+
+    Raises:
+        ProgrammingError: It is one of tiles.
+    """
+    if isinstance(relation, Relation):
+        return relation
+    raise ProgrammingError(
+        f"{what} gives tiles, where elements are needed",
+        hint="ELEMENTS(…) reads tiles as one tensor.",
+        position=position(at),
+    )
 
 
 def deduplicated(names: Sequence[str]) -> list[str]:

@@ -73,7 +73,7 @@ class SelectBinder:
         Raises:
             Error: Something is wrong or outside the fragment.
         """
-        _check(select)
+        check_clauses(select)
         self.select = select
         self.query.bind_from(self, select)
         self.select = select = self.query.expanded(self, select)
@@ -364,8 +364,12 @@ class SelectBinder:
         return self.query.scalar_macro(name, args, self)
 
 
-def _check(select: exp.Select) -> None:
-    """Refuses the clauses that are no tensor work."""
+def check_clauses(select: exp.Select) -> None:
+    """Refuses the clauses that are no tensor work.
+
+    Raises:
+        NotSupportedError: It names the clause.
+    """
     for arg, present in select.args.items():
         if present and arg not in _HANDLED:
             at = present if isinstance(present, exp.Expr) else select

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -17,18 +17,27 @@ from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import DataError, Error, ProgrammingError, suggest
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
+from einsql.sql.domain import Domain
 from einsql.sql.einsum_call import bind_einsum
-from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Relation, Scope, Source, deduplicated, read
+from einsql.sql.scalar import Environment, ScalarBinder, locate, position, unsupported
+from einsql.sql.scope import (
+    Relation,
+    Scope,
+    Source,
+    TileRelation,
+    as_elements,
+    deduplicated,
+    read,
+)
+from einsql.sql.tiles import names as tile_names
 from einsql.sql.typed import Typed, apply, truth
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
-    from einsql.sql.select import SelectBinder
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
-TABLE_FUNCTIONS = ("range", "generate_series", "einsum")
+TABLE_FUNCTIONS = ("range", "generate_series", "einsum", *tile_names.TABLE_FUNCTIONS)
 
 _ACCEPTED: dict[type[exp.Expr], set[str]] = {
     exp.From: {"this"},
@@ -46,6 +55,20 @@ _NAMES = {
     "ordinality": "WITH ORDINALITY", "hints": "A table hint", "hint": "A join hint",
     "pivots": "PIVOT", "key_expressions": "USING KEY", "ilike": "* ILIKE", "order": "ORDER BY",
 }  # fmt: skip
+
+
+class Joining(Environment, Protocol):
+    """The SELECT whose FROM is bound: what its conditions see and narrow."""
+
+    scope: Scope
+    clause: str
+
+    @property
+    def domain(self) -> Domain:
+        """The points FROM ranges over."""
+
+    def knows(self, name: str, table: str | None) -> bool:
+        """True if this SELECT or one around it has the column."""
 
 
 def check_syntax(node: exp.Expr) -> None:
@@ -77,22 +100,20 @@ def alias_columns(item: exp.Expr) -> list[str]:
     return [c.name for c in alias.args.get("columns") or []]
 
 
-def bind_from(query: QueryBinder, select: SelectBinder, node: exp.Select) -> None:
+def bind_from(binder: FromBinder, node: exp.Select) -> None:
     """Adds every FROM item and join condition of a SELECT, left to right."""
     first = node.args.get("from_")
     if first is not None:
-        bind_joined(query, select, first, node.args.get("joins") or [])
+        bind_joined(binder, first, node.args.get("joins") or [])
 
 
-def bind_joined(
-    query: QueryBinder, select: SelectBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()
-) -> None:
+def bind_joined(binder: FromBinder, clause: exp.Expr, joins: Sequence[exp.Join] = ()) -> None:
     """Adds the item of a FROM clause, with the joins that hang on it and on the statement."""
     check_syntax(clause)
-    FromBinder(query, select).bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
+    binder.bind(clause.this, [*(clause.this.args.get("joins") or []), *joins])
 
 
-def find_relation(query: QueryBinder, name: str) -> Relation | None:
+def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | None:
     """Resolves a relation by name: WITH, then view, then tensor or array."""
     for level in reversed(query.ctes):
         if name.lower() in level:
@@ -100,7 +121,7 @@ def find_relation(query: QueryBinder, name: str) -> Relation | None:
     return query.view(name) or query.catalog.relation(name)
 
 
-def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation:
+def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation | TileRelation:
     """Resolves a relation by name.
 
     Raises:
@@ -117,12 +138,37 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation:
     return found
 
 
+def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation:
+    """Binds a table function or a table macro.
+
+    Raises:
+        Error: There is none of that name, or its arguments are wrong.
+    """
+    if not isinstance(call, exp.Anonymous):
+        raise unsupported(f"The table function {call.sql_name()}", call)
+    name = str(call.this)
+    if name.lower() == "einsum":
+        return bind_einsum(query, call)
+    if name.lower() in tile_names.TABLE_FUNCTIONS:
+        from einsql.sql.tiles.functions import bind_function  # as tiles.select
+
+        return bind_function(query, call)
+    found = query.macro(name, call)
+    if found is None:
+        raise ProgrammingError(
+            f"There is no table function {name}",
+            hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
+            position=position(call),
+        )
+    return found
+
+
 @dataclass
 class FromBinder:
     """Binds one FROM clause; every method gives the scope of the part it binds."""
 
     query: QueryBinder
-    select: SelectBinder
+    select: Joining
     unnamed: int = 0
 
     def bind(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
@@ -159,10 +205,10 @@ class FromBinder:
         if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table | exp.Subquery):
             if not item.alias:
                 return self._tree(item.this, left)
-            inner = FromBinder(self.query, self.select)._tree(item.this, left)
+            inner = type(self)(self.query, self.select)._tree(item.this, left)
             return Scope([_as_one(inner, item)], left=left)
         if isinstance(item, exp.Subquery):
-            source = self._scan(self.query.bind(item), item, item.alias or self._unnamed())
+            source = self._scan(self.query.bind_any(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
             raise ProgrammingError(
                 f"einsql has no schemas: {as_sql(item)}", position=position(item)
@@ -170,7 +216,8 @@ class FromBinder:
         elif isinstance(item.this, exp.GenerateSeries):
             source = self._range(item, item.this, left)
         elif isinstance(item.this, exp.Func):
-            source = self._function(item, item.this)
+            relation = call_function(self.query, item.this)
+            source = self._scan(relation, item, item.alias or item.this.name)
         else:
             relation = self._named(item)
             source = self._scan(relation, item, item.alias or item.name)
@@ -181,12 +228,12 @@ class FromBinder:
         self.unnamed += 1
         return "unnamed_subquery" + (str(self.unnamed) if self.unnamed > 1 else "")
 
-    def _scan(self, relation: Relation, item: exp.Expr, name: str) -> Source:
-        relation = self.query.renamed(relation, item)
+    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         return Source(name, read(relation, number, labels))
 
-    def _named(self, item: exp.Table) -> Relation:
+    def _named(self, item: exp.Table) -> Relation | TileRelation:
         """A relation by name, or else a file if the name is quoted and looks like a path."""
         name = item.name
         is_path = bool(item.this.args.get("quoted")) and any(c in name for c in "./\\")
@@ -196,22 +243,6 @@ class FromBinder:
             return find_relation(self.query, name) or self.query.catalog.file(name)
         except Error as error:
             raise locate(error, item) from None
-
-    def _function(self, item: exp.Table, call: exp.Func) -> Source:
-        if not isinstance(call, exp.Anonymous):
-            raise unsupported(f"The table function {call.sql_name()}", item)
-        name = str(call.this)
-        if name.lower() == "einsum":
-            relation: Relation | None = bind_einsum(self.query, call)
-        else:
-            relation = self.query.macro(name, call.expressions, call)
-        if relation is None:
-            raise ProgrammingError(
-                f"There is no table function {name}",
-                hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
-                position=position(item),
-            )
-        return self._scan(relation, item, item.alias or name)
 
     def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
         """range(n) and range(lo, hi): a key without data."""
@@ -278,7 +309,10 @@ class FromBinder:
             self.select.scope = both
             self.select.clause = "a join condition"
             condition = ScalarBinder(self.select).condition(join.args["on"])
-            self.select.domain.require(truth(condition))
+            try:
+                self.select.domain.require(truth(condition))
+            except Error as error:
+                raise locate(error, join.args["on"]) from None
         return both
 
     def _natural(self, tree: Scope, right: Scope, join: exp.Join) -> list[str]:

@@ -36,6 +36,7 @@ class Report:
     verdicts: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
     outside: Counter[str] = field(default_factory=Counter)
+    lowered: Counter[str] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
     empty: int = 0
     in_fragment: int = 0
@@ -50,6 +51,7 @@ class Report:
         self.verdicts += other.verdicts
         self.hits += other.hits
         self.outside += other.outside
+        self.lowered += other.lowered
         self.empty += other.empty
         self.in_fragment += other.in_fragment
         for key, finding in other.findings.items():
@@ -90,6 +92,10 @@ class Report:
             f"{len(self.findings)} kinds in all" + ("" if bad else ", nothing to report"),
             f"in the fragment (fallback = off): {self.in_fragment / n:.1%}",
         ]
+        if self.lowered:
+            done, all_ = self.lowered["lowered"], self.lowered.total()
+            lines.append(f"run as blocks: {done} of {all_} plans ({done / all_:.1%})")
+            lines += [f"  not lowered {n:>4}  {why}" for why, n in self.lowered.most_common()[1:]]
         lines += [f"  outside {count:>6}  {why}" for why, count in self.outside.most_common(20)]
         lines += ["hits of the lines of the semantics table:", table(self.hits)]
         if missed(self.hits):
@@ -137,6 +143,7 @@ def campaign(
                     report.findings[key] = _finding(
                         data.made, asked.made, outcome, case * 100 + n, with_einsql, settings, small
                     )
+        report.lowered += pair.lowered
         pair.close()
     return report
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from tests.levels import run_as_blocks
 from tests.oracle.compare import Row, difference
 from tests.oracle.data import Database, Tensor
 from tests.oracle.generate import Query
@@ -123,6 +126,7 @@ class Pair:
         for s in db.statements:
             self.oracle.statement(s)
         self.broken = ""
+        self.lowered: Counter[str] = Counter()
         if with_einsql:
             try:
                 with limited(SECONDS):
@@ -134,6 +138,9 @@ class Pair:
         import einsql
 
         self.con = einsql.connect()
+        settings = dict(settings)
+        if settings.pop("level", "") == "blocks":
+            self.lowered = run_as_blocks(self.con, random.Random(self.db.float_math))
         for name, value in settings.items():
             self.con.execute(f"SET {name} = '{value}'")
         self.con.execute(f"SET float_math = '{self.db.float_math}'")

@@ -1,0 +1,85 @@
+"""Arrays of the caller: what may be named in FROM or given to Python's functions."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+import numpy as np
+
+from einsql.engine.relation import Relation as Stored
+from einsql.engine.relation import from_array
+from einsql.errors import InterfaceError
+
+
+def array_relation(array: object, dims: tuple[str, ...] | None = None) -> Stored:
+    """A relation over an array-like, without a copy where its memory allows.
+
+    Raises:
+        InterfaceError: It is no array, or its dtype is no tensor type.
+    """
+    found = as_numpy(array)
+    names = tuple(f"d{n}" for n in range(found.ndim)) if dims is None else dims
+    return from_array(found, names)
+
+
+def is_array(value: object) -> bool:
+    """True for what may be named in FROM: NumPy, DLPack, SciPy sparse and Arrow tensors."""
+    if isinstance(value, np.ndarray):
+        return True
+    module = type(value).__module__.partition(".")[0]
+    return module in ("torch", "cupy", "scipy", "pyarrow") and (
+        hasattr(value, "__dlpack__") or hasattr(value, "toarray") or hasattr(value, "to_numpy")
+    )
+
+
+def as_numpy(value: object) -> np.ndarray:
+    """The NumPy view of an array-like.
+
+    Raises:
+        InterfaceError: It is none.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InterfaceError(
+            f"The array has {np.ma.getmaskarray(value).sum()} masked elements",
+            hint="Fill them, as with array.filled(0).",
+        )
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)  # a matrix or memory map would behave in its own way
+    try:
+        if hasattr(value, "toarray"):  # SciPy sparse: element rows are dense zeros in SQL
+            return np.asarray(value.toarray())
+        if hasattr(value, "to_numpy_ndarray"):
+            return np.asarray(value.to_numpy_ndarray())
+        if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
+            value = value.detach().cpu()
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if isinstance(value, list | tuple | int | float | np.generic):
+            return np.asarray(value)
+        if hasattr(value, "to_numpy"):
+            return np.asarray(value.to_numpy())
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InterfaceError(f"This {type(value).__name__} is no dense tensor: {error}") from error
+    raise InterfaceError(
+        f"A {type(value).__name__} is no tensor",
+        hint="Give a NumPy array, or anything with DLPack.",
+    )
+
+
+def array_in_scope(frame: FrameType | None, name: str) -> object | None:
+    """An array of that name among the locals and globals of the code that called einsql.
+
+    Args:
+        frame: Where the search starts; einsql's own frames are passed over.
+        name: As written in FROM.
+    """
+    while frame is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] == "einsql":
+        frame = frame.f_back
+    if frame is None:
+        return None
+    for names in (frame.f_locals, frame.f_globals):
+        for candidate in (name, name.lower()):
+            found: object = names.get(candidate)
+            if is_array(found):
+                return found
+    return None

@@ -1,0 +1,136 @@
+"""Results of queries over tiles: rows of keys and an array, or one tensor put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.blocks import BlockSchema, Dim, sizes
+from einsql.engine.blocks import Blocks, assemble
+from einsql.engine.result import Result, ResultColumn, arrow_type
+from einsql.errors import Error, InterfaceError
+from einsql.integrity import assembled
+from einsql.relational import Node
+from einsql.schema import DType, Field, Key, Schema
+from einsql.tiles import VALUE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class TileResult:
+    """The tensor relation a query gave.
+
+    Attributes:
+        columns: Name of each column and which key it shows; None shows the arrays.
+    """
+
+    node: Node
+    blocks: Blocks
+    columns: tuple[tuple[str, int | None], ...]
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The least value of each key: blocks are counted from 0."""
+        return (0,) * len(self.node.schema.bounds)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each key takes, in SELECT order."""
+        return tuple(self.node.schema.bounds[n] for _, n in self.columns if n is not None)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Rows in SELECT's column order, ordered by key; arrays are NumPy's."""
+        for key, array in self.blocks.items():
+            yield tuple(array if n is None else key[n] for _, n in self.columns)
+
+    def numpy(self, fill: Any = None) -> np.ndarray:
+        """The tensor the blocks are parts of, key i along axis i.
+
+        Raises:
+            InterfaceError: The keys do not cut the axes, or some are missing.
+        """
+        if fill is not None:
+            raise InterfaceError("fill stands for absent elements; tiles have none")
+        try:
+            assembled(self.node.schema, "fetch_numpy of tiles")
+        except Error as error:
+            raise InterfaceError(
+                error.reason, hint=f"{error.hint} Or fetch rows: each has its keys and its array."
+            ) from None
+        if len(self.blocks) == 1:
+            (whole,) = self.blocks.values()
+            return whole
+        return assemble(self.node, self.blocks)
+
+    def tensor(self) -> Result:
+        """The tensor the blocks are parts of as a result over elements.
+
+        Raises:
+            Error: The keys do not cut the axes, or some are missing.
+        """
+        cuts = assembled(self.node.schema, "A tensor made of tiles")
+        names = {n: name for name, n in self.columns}
+        keys = tuple(Key(names[n], 0, sum(sizes(c))) for n, c in enumerate(cuts))
+        value = names[None] if names[None] != "tile" else VALUE
+        while value in names.values():
+            value += "_"
+        dtype = self.node.schema.dtype
+        shown = [ResultColumn(k.name, DType.BIGINT, k.name, None) for k in keys]
+        return Result(
+            Schema(keys, (Field(value, dtype),)),
+            {value: assemble(self.node, self.blocks)},
+            (*shown, ResultColumn(value, dtype, None, value)),
+            (),
+        )
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table.
+
+        Arrays of one shape are a fixed-shape-tensor column, booleans as bytes; arrays of
+        several shapes are structs of a shape and a list of their elements.
+        """
+        import pyarrow as pa  # 60 ms, and only boundaries need it
+
+        keys = list(self.blocks)
+        columns = [
+            _arrays(list(self.blocks.values()), self.node.schema)
+            if n is None
+            else pa.array([k[n] for k in keys], pa.int64())
+            for _, n in self.columns
+        ]
+        return pa.Table.from_arrays(columns, names=[name for name, _ in self.columns])
+
+
+def type_text(schema: BlockSchema) -> str:
+    """The SQL type of the arrays, as DOUBLE[3|2,5]."""
+    return f"{schema.dtype.value}[{','.join(map(_extents, schema.dims))}]"
+
+
+def _extents(dim: Dim) -> str:
+    return "|".join(map(str, dim.extents))
+
+
+def _arrays(arrays: list[np.ndarray], schema: BlockSchema) -> pa.Array:
+    """Blocks as a column."""
+    import pyarrow as pa  # as above
+
+    kind = arrow_type(schema.dtype)
+    shapes = {a.shape for a in arrays}
+    if len(shapes) == 1 and 0 not in next(iter(shapes)):
+        stored = pa.uint8() if schema.dtype is DType.BOOLEAN else kind
+        (shape,) = shapes
+        flat = np.stack(arrays).reshape(-1)
+        values = pa.array(flat.view(np.uint8) if flat.dtype == np.bool_ else flat, stored)
+        storage = pa.FixedSizeListArray.from_arrays(values, int(np.prod(shape)))
+        return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(stored, shape), storage)
+    made = [{"shape": list(a.shape), "data": a.reshape(-1)} for a in arrays]
+    form = pa.struct([("shape", pa.list_(pa.int64())), ("data", pa.list_(kind))])
+    return pa.array(made, form)

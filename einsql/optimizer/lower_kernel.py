@@ -1,0 +1,100 @@
+"""The kernel of an output: its EinSum over operands that are tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from einsql.einsum import (
+    Axis,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+    call,
+    conj,
+    rewrite,
+)
+from einsql.intervals import interval
+from einsql.schema import DType, Field, Key, Schema
+from einsql.tiles import VALUE
+
+FAR = 2**62
+"""A definition that stays below this can be moved without overflow."""
+
+
+def kernel(
+    node: EinSum, output: Output, reads: Sequence[tuple[int, str]], indexed: Sequence[str]
+) -> EinSum:
+    """The template that computes an output on tiles.
+
+    Args:
+        node: The EinSum.
+        output: One of its outputs.
+        reads: Operand and field of each tile.
+        indexed: Labels that are cut, whose values come as one more tile each.
+
+    Labels count from 0 in a tile. Where a label is whole its value is that plus the
+    label's least one; a label's definition is moved likewise.
+    """
+    tiles = {read: n for n, read in enumerate(reads)}
+    indexes = {x: len(reads) + n for n, x in enumerate(indexed)}
+    lows = {a.label: a.lo for a in node.axes}
+
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Value):
+            return Value(tiles[e.operand, e.field], VALUE, e.dtype)
+        if not isinstance(e, Label):
+            return e
+        if e.name in indexes:
+            return Value(indexes[e.name], VALUE, DType.BIGINT)
+        return _plus(e, lows[e.name])
+
+    axes = []
+    for a in node.axes:
+        define = None if a.define is None else rewrite(a.define, visit)
+        if define is not None and a.define is not None and a.lo != 0:
+            found = interval(a.define, {x.label: (x.lo, x.hi) for x in node.axes})
+            moves = found is not None and found[0] > -FAR and found[1] < FAR
+            define = _plus(define, -a.lo) if moves else _moved(define, a)
+        axes.append(Axis(a.label, 0, a.extent, define))
+    operands = [
+        _tile(node, n, node.operands[read].labels, node.operands[read].source.schema.dtype(field))
+        for n, (read, field) in enumerate(reads)
+    ]
+    operands += [_tile(node, indexes[x], (x,), DType.BIGINT) for x in indexed]
+    local = replace(
+        output,
+        name=VALUE,
+        args=tuple(rewrite(a, visit) for a in output.args),
+        where=rewrite(output.where, visit),
+    )
+    guard = rewrite(node.guard, visit)
+    if not operands:
+        operands = [_tile(node, 0, (), DType.BOOLEAN)]
+    return EinSum(tuple(axes), tuple(operands), guard, node.keys, (local,))
+
+
+def _moved(define: Expr, axis: Axis) -> Expr:
+    """The definition less its axis's start; -1, which is no place, for what lies beyond."""
+    wide = define if define.dtype is DType.BIGINT else call("cast", DType.BIGINT, define)
+    least, most = Const(axis.lo, DType.BIGINT), Const(axis.hi, DType.BIGINT)
+    within = conj(call("le", DType.BOOLEAN, least, wide), call("lt", DType.BOOLEAN, wide, most))
+    nowhere = Const(-1, DType.BIGINT)
+    return call("if", DType.BIGINT, within, _plus(wide, -axis.lo), nowhere)
+
+
+def _plus(e: Expr, offset: int) -> Expr:
+    if offset == 0:
+        return e
+    wide = e if e.dtype is DType.BIGINT else call("cast", DType.BIGINT, e)
+    return call("add", DType.BIGINT, wide, Const(offset, DType.BIGINT))
+
+
+def _tile(node: EinSum, number: int, labels: tuple[str, ...], dtype: DType) -> Operand:
+    keys = tuple(Key(f"d{n}", 0, node.axis(x).extent) for n, x in enumerate(labels))
+    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),))), labels)

@@ -1,0 +1,108 @@
+"""Operands of an EinSum as relations of blocks: cut, sliced, their diagonals taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einsql import relational as ra
+from einsql.blocks import Cuts, boundaries, key_label
+from einsql.einsum import TRUE, Axis, Const, Expr, Input, Node, call, conj
+from einsql.errors import NotSupportedError
+from einsql.integrity import assembled
+from einsql.schema import DType, Field, Schema
+from einsql.tiles import VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A field of a node, with its relation where it is computed."""
+
+    node: Node
+    field: str
+    relation: ra.Node | None
+
+
+def cut_operand(source: Source, axes: Sequence[Axis], parts: Sequence[int]) -> ra.Node:
+    """The blocks of a field within the bounds of the axes it is read through.
+
+    Args:
+        source: The field.
+        axes: One for each of its keys, within the key's bounds.
+        parts: Into how many parts each is cut.
+
+    Raises:
+        NotSupportedError: It is computed, and its relation is not given.
+        ProgrammingError: An axis has more parts than values.
+    """
+    keys = source.node.schema.keys
+    dtype = source.node.schema.dtype(source.field)
+    sliced = [(a.lo, a.hi) != (k.lo, k.hi) for a, k in zip(axes, keys, strict=True)]
+    if any(s and a.extent == 0 for s, a in zip(sliced, axes, strict=True)):
+        shape = tuple(a.extent for a in axes)
+        nothing = tuple(boundaries(n, p) for n, p in zip(shape, parts, strict=True))
+        return ra.Scan(ra.empty_tensor(shape, dtype), nothing)
+    inner = [
+        tuple(a.lo - k.lo + n for n in boundaries(a.extent, p))
+        for a, k, p in zip(axes, keys, parts, strict=True)
+    ]
+    cuts: Cuts = tuple(
+        (*((0,) if cut[0] > 0 else ()), *cut, *((k.extent,) if cut[-1] < k.extent else ()))
+        for cut, k in zip(inner, keys, strict=True)
+    )
+    relation = _recut(source, cuts)
+    first = [int(cut[0] > 0) for cut in inner]
+    if not any(sliced):
+        return relation
+    within: Expr = TRUE
+    for n, (skip, part) in enumerate(zip(first, parts, strict=True)):
+        if sliced[n]:
+            within = conj(within, _le(_big(skip), key_label(n)), _lt(key_label(n), skip + part))
+    moved = tuple(
+        call("sub", DType.BIGINT, key_label(n), _big(skip)) if skip else key_label(n)
+        for n, skip in enumerate(first)
+    )
+    return ra.ReKey(ra.Filter(relation, within), moved)
+
+
+def _recut(source: Source, cuts: Cuts) -> ra.Node:
+    if source.relation is None:
+        if not isinstance(source.node, Input):
+            raise NotSupportedError("An operand is computed; its relation has to be given")
+        return ra.Scan(scanned_field(source.node, source.field), cuts)
+    if assembled(source.relation.schema, "Repartition") == cuts:
+        return source.relation
+    return ra.Repartition(source.relation, cuts)
+
+
+def scanned_field(tensor: Input, field: str) -> Input:
+    """What a Scan of one field reads: a tensor with one field as it is, else `name.field`."""
+    schema = tensor.schema
+    if len(schema.values) == len(schema.fields) == 1:
+        return tensor
+    only = Schema(schema.keys, (Field(VALUE, schema.dtype(field)),))
+    return Input(f"{tensor.name}.{field}", only)
+
+
+def diagonal(relation: ra.Node, labels: Sequence[str]) -> ra.Node:
+    """The blocks a repeated label meets itself in, under one key for each label."""
+    firsts = {x: labels.index(x) for x in labels}
+    for n, x in enumerate(labels):
+        if firsts[x] != n:
+            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
+            relation = ra.Filter(relation, same)
+    if len(firsts) == len(labels):
+        return relation
+    return ra.ReKey(relation, tuple(key_label(n) for n in firsts.values()))
+
+
+def _big(value: int) -> Expr:
+    return Const(value, DType.BIGINT)
+
+
+def _le(a: Expr, b: Expr) -> Expr:
+    return call("le", DType.BOOLEAN, a, b)
+
+
+def _lt(a: Expr, most: int) -> Expr:
+    return call("lt", DType.BOOLEAN, a, _big(most))

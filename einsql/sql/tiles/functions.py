@@ -1,0 +1,157 @@
+"""TILES, TILE and ELEMENTS: from tensors to tiles, to smaller tiles, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql import relational as ra
+from einsql.blocks import equal_cuts, sizes
+from einsql.einsum import TRUE, Input
+from einsql.errors import Error, ProgrammingError
+from einsql.integrity import assembled
+from einsql.intervals import interval
+from einsql.schema import DType, Field, Key, Schema
+from einsql.sql.scalar import locate, position
+from einsql.sql.scope import Column, Relation, TileColumn, TileRelation, deduplicated
+from einsql.sql.sources import call_function, find_relation, named_relation
+from einsql.tiles import VALUE
+
+if TYPE_CHECKING:
+    from einsql.sql.query import QueryBinder
+
+TILE = "tile"
+"""The column that holds the arrays."""
+PART = "part"
+"""The key that TILE adds."""
+
+
+def bind_function(query: QueryBinder, call: exp.Anonymous) -> Relation | TileRelation:
+    """Binds TILES(x, parts, …), TILE(t, dimension, size) or ELEMENTS(t).
+
+    Raises:
+        Error: An argument is wrong.
+    """
+    name = str(call.this).lower()
+    try:
+        if not call.expressions:
+            raise ProgrammingError(f"{name.upper()} needs a tensor or tiles first")
+        source = _source(query, call.expressions[0], name.upper())
+        counts = [_count(query, arg, name.upper()) for arg in call.expressions[1:]]
+        if name == "tiles":
+            return _tiles(query, source, counts)
+        if isinstance(source, Relation):
+            raise ProgrammingError(
+                f"{name.upper()} takes tiles, not elements", hint="TILES(…) cuts a tensor."
+            )
+        return _tile(source, counts) if name == "tile" else _elements(query, source, counts)
+    except Error as error:
+        raise locate(error, call) from None
+
+
+def _source(query: QueryBinder, arg: exp.Expr, name: str) -> Relation | TileRelation:
+    if isinstance(arg, exp.Subquery):
+        return query.bind_any(arg)
+    if isinstance(arg, exp.Column) and not arg.table:
+        return named_relation(query, arg.name, arg)
+    if isinstance(arg, exp.Literal) and arg.is_string:
+        return find_relation(query, arg.name) or query.catalog.file(arg.name)
+    if isinstance(arg, exp.Func):
+        return call_function(query, arg)
+    raise ProgrammingError(
+        f"{name} takes the name of a tensor, a file, a subquery or a table function first",
+        position=position(arg),
+    )
+
+
+def _count(query: QueryBinder, arg: exp.Expr, name: str) -> int:
+    bound = query.scalar(arg)
+    whole = isinstance(bound.type, DType) and bound.type.is_integer and bound.valid == TRUE
+    found = interval(bound.value, {}) if whole else None
+    if found is None or found[0] != found[1]:
+        raise ProgrammingError(f"{name} takes whole constants", position=position(arg))
+    return found[0]
+
+
+# ---- TILES
+
+
+def _tiles(query: QueryBinder, source: Relation | TileRelation, parts: list[int]) -> TileRelation:
+    names = source.keys if isinstance(source, TileRelation) else _key_names(source)
+    if parts and len(parts) != len(names):
+        raise ProgrammingError(
+            f"TILES needs a number of parts for each of {len(names)} keys, not {len(parts)}",
+            hint=f"Give one for each of {', '.join(names)}; 1 leaves a key whole."
+            if names
+            else "There is nothing to cut.",
+        )
+    if isinstance(source, TileRelation):
+        node = ra.repartition(source.node, parts) if parts else source.node
+        return TileRelation(node, source.columns)
+    tensor = _tensor(query, source)
+    cuts = equal_cuts("TILES", tensor.schema.shape, parts or [1] * len(names))
+    columns = deduplicated([*names, TILE])
+    keys = [TileColumn(name, n) for n, name in enumerate(columns[:-1])]
+    return TileRelation(ra.Scan(tensor, cuts), (*keys, TileColumn(columns[-1])))
+
+
+def _key_names(source: Relation) -> list[str]:
+    return [c.name for c in source.columns if c.key is not None]
+
+
+def _tensor(query: QueryBinder, source: Relation) -> Input:
+    """What a Scan reads: a dense stored tensor itself, anything else computed beforehand."""
+    schema = source.node.schema
+    values = [c for c in source.columns if c.field is not None]
+    if source.hidden:
+        raise ProgrammingError(
+            f"TILES needs every key, but {', '.join(source.hidden)} is not selected",
+            hint="Select it, or aggregate it away.",
+        )
+    if len(values) != 1:
+        raise ProgrammingError(
+            f"TILES cuts one value column, but there are {len(values)}",
+            hint="Select one in a subquery: TILES((SELECT …), …).",
+        )
+    order = [c.key for c in source.columns if c.key is not None]
+    bounds = {k.name: k for k in schema.keys}
+    for c in source.columns:
+        if c.key is not None and bounds[c.key].lo != 0:
+            lo = bounds[c.key].lo
+            raise ProgrammingError(
+                f"TILES needs keys that start at 0, but {c.name} starts at {lo}",
+                hint=f"Shift it in a subquery: {c.name} {'-' if lo > 0 else '+'} {abs(lo)}.",
+            )
+    stored = isinstance(source.node, Input) and order == [k.name for k in schema.keys]
+    if stored and len(schema.fields) == 1 and isinstance(source.node, Input):
+        return source.node
+    keys = [Key(c.name, 0, bounds[c.key].hi) for c in source.columns if c.key is not None]
+    return query.catalog.part(source, Schema(tuple(keys), (Field(VALUE, values[0].dtype),)))
+
+
+# ---- TILE and ELEMENTS
+
+
+def _tile(source: TileRelation, numbers: list[int]) -> TileRelation:
+    if len(numbers) != 2:
+        raise ProgrammingError("TILE takes tiles, the number of a dimension, and a size")
+    node = ra.Tile(source.node, *numbers)
+    names = deduplicated([*(c.name for c in source.columns), PART])
+    columns = [TileColumn(name, c.key) for name, c in zip(names, source.columns, strict=False)]
+    at = next(n for n, c in enumerate(columns) if c.key is None)
+    columns.insert(at, TileColumn(names[-1], len(node.schema.bounds) - 1))
+    return TileRelation(node, tuple(columns))
+
+
+def _elements(query: QueryBinder, source: TileRelation, numbers: list[int]) -> Relation:
+    if numbers:
+        raise ProgrammingError("ELEMENTS takes tiles alone")
+    cuts = assembled(source.node.schema, "ELEMENTS")
+    extents = [sum(sizes(c)) for c in cuts]
+    names = deduplicated([*source.keys, VALUE])
+    keys = tuple(Key(name, 0, n) for name, n in zip(names, extents, strict=False))
+    dtype = source.node.schema.dtype
+    node = query.catalog.part(source, Schema(keys, (Field(VALUE, dtype),)))
+    columns = [Column(k.name, DType.BIGINT, key=k.name) for k in keys]
+    return Relation(node, (*columns, Column(names[-1], dtype, field=VALUE)))

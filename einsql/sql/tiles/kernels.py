@@ -1,0 +1,144 @@
+"""What a SELECT does to arrays: leaves that expressions read, and the kernels over them.
+
+An expression over tiles is bound as one over their elements, `Value(n)` being the array
+of leaf n. Where it has to become arrays of its own, its leaves are joined on the labels
+of their keys by one kernel that evaluates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from einsql import relational as ra
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+    operands_of,
+    renumber,
+)
+from einsql.errors import ProgrammingError
+from einsql.schema import DType, Field, Key, Schema
+from einsql.sql.typed import Typed
+from einsql.tiles import VALUE, Kernel, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A relation whose arrays expressions read.
+
+    Attributes:
+        labels: What its keys stand for, in their order.
+        items: The FROM items whose rows it has; none once they are aggregated.
+    """
+
+    node: ra.Node
+    labels: tuple[str, ...]
+    items: frozenset[int] = frozenset()
+
+    @property
+    def tile(self) -> Tile:
+        """Rank and type of its arrays."""
+        return Tile(len(self.node.schema.dims), self.node.schema.dtype)
+
+
+@dataclass
+class Leaves:
+    """The leaves of one SELECT, FROM items first."""
+
+    all: list[Leaf] = field(default_factory=list)
+
+    def value(self, leaf: Leaf) -> Typed:
+        """The array of a leaf in expressions."""
+        dtype = leaf.node.schema.dtype
+        known = next((n for n, x in enumerate(self.all) if x is leaf), None)
+        if known is None:
+            known = len(self.all)
+            self.all.append(leaf)
+        return Typed(Value(known, VALUE, dtype), dtype)
+
+    def read(self, expr: Expr) -> list[Leaf]:
+        """The leaves an expression reads."""
+        return [self.all[n] for n in sorted(operands_of(expr))]
+
+    def arrays(self, expr: Expr, also: Sequence[Leaf] = ()) -> Leaf:
+        """The arrays of an expression over leaves, one for each match of their keys.
+
+        Args:
+            expr: Over leaves of equal rank, or of rank 0.
+            also: Leaves whose keys have to match too.
+
+        Raises:
+            ProgrammingError: Ranks or shapes do not fit.
+        """
+        numbers = sorted(operands_of(expr))
+        read = [self.all[n] for n in numbers]
+        if not also and isinstance(expr, Value):
+            return read[0]
+        ranks = {leaf.tile.rank for leaf in read} - {0}
+        if len(ranks) > 1:
+            few, many = sorted(ranks)[:2]
+            raise ProgrammingError(
+                f"Arrays of rank {few} and {many} do not meet element by element",
+                hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
+            )
+        axes = tuple(f".{n}" for n in range(max(ranks, default=0)))
+        operands = [*read, *(_presence(leaf) for leaf in also)]
+        places = {number: n for n, number in enumerate(numbers)}
+        kernel = EinSum(
+            tuple(Axis(x, 0, 1) for x in axes),
+            tuple(_operand(n, leaf.tile, axes) for n, leaf in enumerate(operands)),
+            TRUE,
+            axes,
+            (Output(VALUE, (renumber(expr, places),), expr.dtype),),
+        )
+        return joined(operands, kernel)
+
+
+def joined(leaves: Sequence[Leaf], kernel: EinSum) -> Leaf:
+    """⋈ of leaves on the labels they share; λ if there is one leaf.
+
+    Raises:
+        ProgrammingError: The kernel does not fit.
+    """
+    items = frozenset[int]().union(*(leaf.items for leaf in leaves))
+    if len(leaves) == 1:
+        return Leaf(ra.Transform(leaves[0].node, kernel), leaves[0].labels, items)
+    order = tuple(dict.fromkeys(x for leaf in leaves for x in leaf.labels))
+    keys = tuple(tuple(order.index(x) for x in leaf.labels) for leaf in leaves)
+    return Leaf(ra.Join(tuple(leaf.node for leaf in leaves), keys, kernel), order, items)
+
+
+def shaped(leaf: Leaf, kernel: Kernel) -> Leaf:
+    """λ: a kernel in einsum notation on every array.
+
+    Raises:
+        ProgrammingError: The kernel does not fit.
+    """
+    return joined([leaf], kernel.template([leaf.tile]))
+
+
+def _operand(number: int, tile: Tile, axes: tuple[str, ...]) -> Operand:
+    labels = axes if tile.rank else ()
+    keys = tuple(Key(f"d{n}", 0, 1) for n in range(len(labels)))
+    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, tile.dtype),))), labels)
+
+
+def _presence(leaf: Leaf) -> Leaf:
+    """Arrays of rank 0 under the keys of a leaf, for kernels that read none of its elements."""
+    rank = leaf.tile.rank
+    axes = tuple(f".{n}" for n in range(rank))
+    kernel = EinSum(
+        tuple(Axis(x, 0, 1) for x in axes),
+        (_operand(0, leaf.tile, axes),),
+        TRUE,
+        (),
+        (Output(VALUE, (TRUE,), DType.BOOLEAN, "bool_or" if rank else None),),
+    )
+    return Leaf(ra.Transform(leaf.node, kernel), leaf.labels, leaf.items)

@@ -1,0 +1,85 @@
+"""The keys of the blocks that a FROM over tiles brings together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from einsql import relational as ra
+from einsql.blocks import key_label
+from einsql.einsum import Call, Expr, Label, call, conjuncts, operands_of, relabel
+from einsql.errors import ProgrammingError
+from einsql.schema import DType
+from einsql.sql.domain import Domain
+
+
+@dataclass
+class KeyDomain(Domain):
+    """A domain whose labels are keys of blocks: equalities join them, the rest filters.
+
+    Unlike elements, blocks are not cut to common bounds: Join wants equal ones.
+    """
+
+    written: dict[str, str] = field(default_factory=dict)
+    """Each raw label as a statement would write it, `x.i`."""
+
+    def require(self, condition: Expr) -> None:
+        """Joins keys that are equal, and keeps every other condition.
+
+        Raises:
+            ProgrammingError: It reads arrays, or joined keys differ in their bounds.
+        """
+        for term in conjuncts(condition):
+            if operands_of(term):
+                raise ProgrammingError(
+                    "Blocks are joined and chosen by their keys, not by what is in them",
+                    hint="Compare elements in the SELECT list, as in CASE WHEN x.tile > 0 ….",
+                )
+            if not self._equal(term):
+                self.guards.append(term)
+
+    def _equal(self, term: Expr) -> bool:
+        if not isinstance(term, Call) or term.fn != "eq":
+            return False
+        a, b = term.args
+        if not isinstance(a, Label) or not isinstance(b, Label):
+            return False
+        keep, drop = self.find(a.name), self.find(b.name)
+        if keep == drop:
+            return True
+        own = self.written[a.name].rpartition(".")[0] == self.written[b.name].rpartition(".")[0]
+        (_, most), (_, other) = self.axes[keep], self.axes[drop]
+        if most != other and not own:
+            raise ProgrammingError(
+                f"Tiles join on keys of equal bounds, but {self.written[a.name]} takes {most} "
+                f"values and {self.written[b.name]} takes {other}",
+                hint="Cut both into as many parts: TILES(…, parts).",
+            )
+        self.axes[keep] = 0, min(most, other)
+        del self.axes[drop]
+        self.merged[drop] = keep
+        return True
+
+
+def over_positions(expr: Expr, labels: Sequence[str]) -> Expr:
+    """A function of labels as one of a relation's keys, `k0`, `k1` and so on."""
+    return relabel(expr, {x: key_label(n).name for n, x in enumerate(labels)})
+
+
+def filtered(node: ra.Node, labels: Sequence[str], conditions: Sequence[Expr]) -> ra.Node:
+    """σ by each condition over labels."""
+    for condition in conditions:
+        node = ra.Filter(node, over_positions(condition, labels))
+    return node
+
+
+def diagonal(node: ra.Node, labels: Sequence[str]) -> tuple[ra.Node, tuple[str, ...]]:
+    """The blocks where keys of the same label agree, under one key for each label."""
+    firsts = {x: labels.index(x) for x in labels}
+    for n, x in enumerate(labels):
+        if firsts[x] != n:
+            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
+            node = ra.Filter(node, same)
+    if len(firsts) < len(labels):
+        node = ra.ReKey(node, tuple(key_label(n) for n in firsts.values()))
+    return node, tuple(firsts)

@@ -1,0 +1,32 @@
+"""The names that SQL over tiles brings in."""
+
+from __future__ import annotations
+
+from einsql.algebra import REDUCTIONS, SCALARS
+
+PREFIX = "tensor_"
+
+TABLE_FUNCTIONS = ("tiles", "tile", "elements")
+"""TILES cuts a tensor, TILE cuts arrays further, ELEMENTS reads tiles as one tensor."""
+
+SELECTING = ("tiles", "tile")
+"""Those of them that a SELECT over tiles reads."""
+
+POINTWISE = {name: name for name in SCALARS if name not in ("if", "within")}
+"""tensor_<name> of one array for each argument: element by element."""
+
+AGGREGATES = {r.name.removeprefix("bool_"): r.name for r in REDUCTIONS.values() if r.monoid}
+"""tensor_<name>(tile): the arrays of a group, merged element by element."""
+
+SHAPED = ("einsum", "transpose", "diag")
+"""tensor_<name>: arrays of other shapes."""
+
+FUNCTIONS = sorted(
+    PREFIX + name for name in {*POINTWISE, *AGGREGATES, *SHAPED, "relu", "sigmoid", "stack"}
+)
+
+
+def suffix(name: str) -> str | None:
+    """What follows `tensor_` in the name of a function of tiles, or None."""
+    low = name.lower()
+    return low[len(PREFIX) :] if low in FUNCTIONS else None

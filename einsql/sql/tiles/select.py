@@ -1,0 +1,328 @@
+"""Binds one SELECT over tiles to an expression of the tensor-relational algebra.
+
+FROM and ON become joins of relations of blocks, WHERE filters, the array expression of
+SELECT the kernels of joins and transforms, GROUP BY with tensor_sum and its like an
+aggregation, and keys that are computed, dropped or reordered a ReKey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql import relational as ra
+from einsql.einsum import TRUE, Call, Expr, Label, call, labels_of, operands_of
+from einsql.errors import Error, ProgrammingError, suggest
+from einsql.schema import DType, Field, Schema
+from einsql.sql.items import Item, expand, find_alias
+from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
+from einsql.sql.scope import Scope, TileColumn, TileRelation, deduplicated
+from einsql.sql.select import check_clauses
+from einsql.sql.tiles.calls import Calls, aggregates
+from einsql.sql.tiles.kernels import Leaf, Leaves
+from einsql.sql.tiles.keys import KeyDomain, diagonal, filtered, over_positions
+from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
+from einsql.sql.tiles.sources import TileFrom
+from einsql.sql.typed import Decimal, Typed, truth
+from einsql.tiles import VALUE
+
+if TYPE_CHECKING:
+    from einsql.sql.query import QueryBinder
+    from einsql.sql.select import SelectBinder
+
+
+class TileSelect:
+    """Binds a SELECT; also the environment its expressions are bound in."""
+
+    parent: SelectBinder | None = None
+
+    def __init__(self, query: QueryBinder) -> None:
+        self.query = query
+        self.scope = Scope()
+        self.domain = KeyDomain()
+        self.clause = "FROM"
+        self.float_stays = query.catalog.float_stays
+        self.parameters: Sequence[object] = query.parameters
+        self.select = exp.Select()
+        self.leaves = Leaves()
+        self.items: list[Item] = []
+        self.groups: dict[str, Expr] | None = None
+        """Label and expression of each GROUP BY item; None where nothing is grouped."""
+        self.late: list[Expr] = []
+        """Conditions on the keys of several FROM items."""
+        self._everything: frozenset[int] = frozenset()
+        self._rows: dict[Expr, Leaf] = {}
+        self._calls = Calls(self)
+
+    def bind(self, select: exp.Select) -> TileRelation:
+        """Binds the block.
+
+        Raises:
+            Error: Something is wrong or outside the algebra.
+        """
+        check_clauses(select)
+        for clause in ("having", "qualify"):
+            if select.args.get(clause) is not None:
+                raise unsupported(
+                    f"{clause.upper()} over tiles", select.args[clause], "WHERE selects blocks."
+                )
+        self.select = select
+        self.query.bind_from(self, select, TileFrom)
+        self.select = select = self.query.expanded(self, select)
+        self.items = expand(select, self.scope)
+        where = select.args.get("where")
+        try:
+            if where is not None:
+                with self.within("WHERE"):
+                    condition = ScalarBinder(self).condition(where.this)
+                    self.domain.require(truth(condition))
+            self._solve()
+        except Error as error:
+            raise locate(error, select if where is None else where) from None
+        if select.args.get("group") is not None or any(aggregates(i.node) for i in self.items):
+            self.groups = self._grouping(select)
+        with self.within("SELECT"):
+            return self._result()
+
+    @contextmanager
+    def within(self, clause: str) -> Iterator[None]:
+        """Binds in a clause."""
+        before, self.clause = self.clause, clause
+        try:
+            yield
+        finally:
+            self.clause = before
+
+    # ---- rows
+
+    def _solve(self) -> None:
+        """Every condition is known: FROM items get the labels of joined keys and filters."""
+        waiting = [self.domain.canonical(g) for g in self.domain.guards]
+        for n, leaf in enumerate(self.leaves.all):
+            labels = [self.domain.find(x) for x in leaf.labels]
+            node, distinct = diagonal(leaf.node, labels)
+            own = [g for g in waiting if labels_of(g) and labels_of(g) <= set(distinct)]
+            waiting = [g for g in waiting if g not in own]
+            self.leaves.all[n] = Leaf(filtered(node, distinct, own), distinct, leaf.items)
+        self.late = waiting
+        self._everything = frozenset(range(len(self.leaves.all)))
+
+    def rows(self, typed: Typed, node: exp.Expr) -> Leaf:
+        """The arrays of an expression, one for each row of FROM and WHERE.
+
+        Raises:
+            Error: The expression reads no tile, or what it reads does not fit.
+        """
+        expr = self.array(typed, node)
+        if expr not in self._rows:
+            read = self.leaves.read(expr)
+            covered = frozenset[int]().union(*(leaf.items for leaf in read))
+            also = [self.leaves.all[n] for n in sorted(self._everything - covered)]
+            leaf = self.leaves.arrays(expr, also)
+            made = filtered(leaf.node, leaf.labels, self.late)
+            self._rows[expr] = Leaf(made, leaf.labels, leaf.items)
+        return self._rows[expr]
+
+    def array(self, typed: Typed, node: exp.Expr) -> Expr:
+        """The expression of an array.
+
+        Raises:
+            Error: It is a key, a constant, may be NULL, or is a DECIMAL.
+        """
+        if labels_of(typed.value) and operands_of(typed.value):
+            raise ProgrammingError(
+                "An expression reads keys of blocks and elements of tiles",
+                hint="ELEMENTS((SELECT …)) gives elements with keys of their own.",
+                position=position(node),
+            )
+        if not operands_of(typed.value):
+            raise ProgrammingError("An array is wanted here", position=position(node))
+        if isinstance(typed.type, Decimal) or typed.type is None:
+            raise unsupported(
+                "A DECIMAL tile", node, "CAST it to DOUBLE, or write 0.5::FLOAT for 0.5."
+            )
+        if typed.valid != TRUE:
+            raise unsupported("A tile with NULLs", node, "CASE needs an ELSE.")
+        return typed.value
+
+    # ---- groups
+
+    def _grouping(self, select: exp.Select) -> dict[str, Expr]:
+        groups: dict[str, Expr] = {}
+        with self.within("GROUP BY"):
+            for node in self._group_nodes(select):
+                bound = ScalarBinder(self).bind(node)
+                expr = self.key(bound, node)
+                if isinstance(expr, Label):
+                    groups[expr.name] = expr
+                elif expr not in groups.values():
+                    groups[self.domain.fresh("group", 0, 0)] = expr
+        return groups
+
+    def _group_nodes(self, select: exp.Select) -> list[exp.Expr]:
+        group = select.args.get("group")
+        if group is None:
+            return []
+        for arg in ("grouping_sets", "cube", "rollup", "totals"):
+            if group.args.get(arg):
+                raise unsupported(arg.replace("_", " ").upper(), group)
+        if group.args.get("all"):
+            return [i.node for i in self.items if not aggregates(i.node)]
+        return [self._group_node(node) for node in group.expressions]
+
+    def _group_node(self, node: exp.Expr) -> exp.Expr:
+        """Ordinals stand for SELECT items."""
+        if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
+            if not 1 <= int(node.name) <= len(self.items):
+                raise ProgrammingError(
+                    f"GROUP BY {node.name} names no SELECT item",
+                    hint=f"There are {len(self.items)}.",
+                    position=position(node),
+                )
+            return self.items[int(node.name) - 1].node
+        return node
+
+    def key(self, typed: Typed, node: exp.Expr) -> Expr:
+        """A key computed from keys.
+
+        Raises:
+            ProgrammingError: It reads arrays, or is no integer.
+        """
+        whole = isinstance(typed.type, DType) and typed.type.is_integer and typed.valid == TRUE
+        if operands_of(typed.value) or not whole:
+            raise ProgrammingError(
+                f"A key of blocks is an integer computed from keys, which {node.sql()} is not",
+                position=position(node),
+            )
+        expr = self.domain.canonical(typed.value)
+        return expr if expr.dtype is DType.BIGINT else call("cast", DType.BIGINT, expr)
+
+    def over_groups(self, expr: Expr, node: exp.Expr) -> Expr:
+        """A key expression over the labels of groups.
+
+        Raises:
+            ProgrammingError: It reads a key that is not grouped by.
+        """
+        assert self.groups is not None
+        for label, group in self.groups.items():
+            if expr == group:
+                return Label(label)
+        if isinstance(expr, Label):
+            name = self.domain.written[expr.name]
+            raise ProgrammingError(
+                f"{name} must be in GROUP BY",
+                hint=f"Write GROUP BY {name}.",
+                position=position(node),
+            )
+        if isinstance(expr, Call):
+            args = tuple(self.over_groups(a, node) for a in expr.args)
+            return Call(expr.fn, args, expr.dtype)
+        return expr
+
+    # ---- the result
+
+    def _result(self) -> TileRelation:
+        keys: list[Expr] = []
+        numbers: list[int | None] = []
+        arrays: list[tuple[Typed, exp.Expr]] = []
+        for item in self.items:
+            typed = ScalarBinder(self).bind(item.node)
+            if operands_of(typed.value):
+                arrays.append((typed, item.node))
+                numbers.append(None)
+                continue
+            expr = self.key(typed, item.node)
+            numbers.append(len(keys))
+            keys.append(expr if self.groups is None else self.over_groups(expr, item.node))
+        if len(arrays) != 1:
+            raise ProgrammingError(
+                f"A SELECT over tiles selects one array beside its keys, not {len(arrays)}",
+                hint="Add a tile column." if not arrays else "Select the others on their own.",
+                position=position(arrays[1][1] if arrays else self.select),
+            )
+        typed, node = arrays[0]
+        try:
+            leaf = self.rows(typed, node) if self.groups is None else self._grouped(typed, node)
+            made = leaf.node
+            if keys != [Label(x) for x in leaf.labels]:
+                made = ra.ReKey(made, tuple(over_positions(k, leaf.labels) for k in keys))
+        except Error as error:
+            raise locate(error, self.select) from None
+        names = deduplicated([i.name for i in self.items])
+        columns = (TileColumn(name, n) for name, n in zip(names, numbers, strict=True))
+        return TileRelation(made, tuple(columns))
+
+    def _grouped(self, typed: Typed, node: exp.Expr) -> Leaf:
+        """The arrays of an expression over aggregates."""
+        expr = self.array(typed, node)
+        read = self.leaves.read(expr)
+        if any(leaf.items for leaf in read):
+            raise ProgrammingError(
+                "A tile must be inside an aggregate, for there is a GROUP BY or another aggregate",
+                hint="tensor_sum(…) adds up the arrays of a group.",
+                position=position(node),
+            )
+        return self.leaves.arrays(expr)
+
+    # ---- the environment of expressions
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """Functions of tiles."""
+        if not isinstance(node, exp.Anonymous):
+            return None
+        called = str(node.this).lower()
+        name = suffix(called)
+        if name is not None:
+            return self._calls.bind(name, node)
+        if called.startswith(PREFIX) and self.query.catalog.macro(called) is None:
+            raise ProgrammingError(
+                f"There is no function {called}",
+                hint=suggest(called, FUNCTIONS, "functions of tiles"),
+            )
+        return None
+
+    def column(self, node: exp.Column) -> Typed:
+        """Resolves a column, in GROUP BY an alias too."""
+        name, table = node.name, node.table or None
+        found = self.scope.find(name, table)
+        if found is not None:
+            return found
+        alias = find_alias(self.items, name) if self.clause == "GROUP BY" else None
+        if alias is None or table is not None:
+            raise self.scope.unknown(name, table)
+        with self.within("an alias"):
+            return ScalarBinder(self).bind(self.items[alias].node)
+
+    def knows(self, name: str, table: str | None) -> bool:
+        """True if a FROM item has the column."""
+        return self.scope.find(name, table) is not None
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        """Refuses aggregates of elements."""
+        if where is not None:
+            raise unsupported("FILTER over tiles", node, "WHERE selects blocks.")
+        raise ProgrammingError(
+            "This aggregates elements; tiles are merged by tensor_sum and its like",
+            hint="ELEMENTS(…) reads tiles as a tensor.",
+        )
+
+    def window(self, node: exp.Window) -> Typed:
+        """Refuses windows."""
+        raise unsupported("A window over tiles", node, "Join with an aggregating subquery.")
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """(SELECT …) of elements as a number that every array meets."""
+        relation = self.query.bind(node)
+        if len(relation.columns) != 1 or relation.node.schema.keys:
+            raise unsupported(
+                "A subquery that may give several rows", node, "Aggregate it to one value."
+            )
+        schema = Schema((), (Field(VALUE, relation.columns[0].dtype),))
+        return self.leaves.value(Leaf(ra.Scan(self.query.catalog.part(relation, schema), ()), ()))
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        """The expansion of a scalar macro."""
+        return self.query.scalar_macro(name, args, self)

@@ -1,0 +1,55 @@
+"""FROM over tiles: what a FROM over elements does, with keys of blocks and arrays as columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.einsum import Label, Value
+from einsql.errors import ProgrammingError
+from einsql.schema import DType
+from einsql.sql.scalar import position
+from einsql.sql.scope import Relation, Scope, Source, TileRelation
+from einsql.sql.sources import FromBinder
+from einsql.sql.tiles.kernels import Leaf
+from einsql.sql.typed import Typed
+from einsql.tiles import VALUE
+
+if TYPE_CHECKING:
+    from einsql.sql.tiles.select import TileSelect
+
+
+class TileFrom(FromBinder):
+    """Binds the FROM of a SELECT over tiles."""
+
+    select: TileSelect
+
+    def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
+        if isinstance(given, Relation):
+            raise ProgrammingError(
+                f"{name} holds elements, and its FROM holds tiles too",
+                hint="TILES(…) cuts a tensor into tiles, ELEMENTS(…) reads tiles as a tensor.",
+                position=position(item),
+            )
+        relation = self.query.renamed(given, item)
+        domain, leaves = self.select.domain, self.select.leaves
+        schema = relation.node.schema
+        labels = [domain.fresh(k, 0, b) for k, b in zip(relation.keys, schema.bounds, strict=True)]
+        for label, key in zip(labels, relation.keys, strict=True):
+            domain.written[label] = f"{name}.{key}"
+        number = len(leaves.all)
+        leaves.all.append(Leaf(relation.node, tuple(labels), frozenset([number])))
+        array = Typed(Value(number, VALUE, schema.dtype), schema.dtype)
+        columns = [
+            (c.name, array if c.key is None else Typed(Label(labels[c.key]), DType.BIGINT))
+            for c in relation.columns
+        ]
+        return Source(name, columns)
+
+    def _range(self, item: exp.Table, call: exp.GenerateSeries, left: Scope) -> Source:
+        raise ProgrammingError(
+            "A range holds elements, and its FROM holds tiles too",
+            hint="TILES((SELECT i, i AS val FROM range(n) AS r(i)), parts) cuts it into tiles.",
+            position=position(item),
+        )
