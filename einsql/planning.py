@@ -311,10 +311,11 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
-    optimized = optimize(relation.node, disabled=settings.disabled_rules)
+    several = settings.sites > 1
+    optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
     program: Program | SiteProgram
-    if settings.sites > 1:
+    if several:
         from einsql.engine.sites import SiteProgram  # as in `sited`
 
         cut, placed = sited(optimized.root, settings)
