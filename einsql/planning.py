@@ -325,10 +325,11 @@ def objective_of(settings: Settings) -> Objective:
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
-    optimized = optimize(relation.node, disabled=settings.disabled_rules)
+    several = settings.sites > 1
+    optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
     program: Program | SiteProgram
-    if settings.sites > 1:
+    if several:
         from einsql.engine.sites import SiteProgram  # as in `sited`
 
         cut, placed = sited(optimized.root, settings)

@@ -26,8 +26,14 @@ def integers(*shape: int) -> np.ndarray:
     return CHANCE.integers(-4, 5, shape).astype(np.float32)
 
 
-Cuts = Sequence[str] | Callable[[Cut], str]
+Parts = dict[str, int]
+Cuts = Sequence[str] | Callable[[Cut], Parts]
 """The cut of each operation, producers first, such as `i=2 k=3 copies=2`."""
+
+
+def parts(text: str) -> Parts:
+    """`i=2 k=3` as a dict."""
+    return {x: int(n) for x, n in (part.split("=") for part in text.split())}
 
 
 def forced(sites: int, cuts: Cuts) -> Any:
@@ -35,15 +41,13 @@ def forced(sites: int, cuts: Cuts) -> Any:
 
     def cut(root: Node, *_: object, **__: object) -> Decomposition:
         whole = decompose(root, 1).cuts
-        texts = [cuts(c) for c in whole] if callable(cuts) else cuts
-        assert len(texts) == len(whole), [c.parts for c in whole]
+        all_wanted = [cuts(c) for c in whole] if callable(cuts) else [parts(x) for x in cuts]
+        assert len(all_wanted) == len(whole), [c.parts for c in whole]
         made = []
-        for c, text in zip(whole, texts, strict=True):
-            wanted = {x: int(n) for x, n in (part.split("=") for part in text.split())}
+        for c, wanted in zip(whole, all_wanted, strict=True):
             copies = wanted.pop("copies", 1)
             assert wanted.keys() <= c.parts.keys(), (wanted, c.parts)
-            parts = dict.fromkeys(c.parts, 1) | wanted
-            made.append(replace(c, parts=parts, copies=copies))
+            made.append(replace(c, parts=dict.fromkeys(c.parts, 1) | wanted, copies=copies))
         return Decomposition("forced", sites, tuple(made))
 
     return cut
@@ -77,6 +81,16 @@ def placed(
 def moved(report: dict[str, Any]) -> list[tuple[str, int]]:
     """The collective and the bytes of every operation."""
     return [(n["collective"], n["bytes_sent"]) for n in report["nodes"]]
+
+
+def along(label: str, sites: int) -> Callable[[Cut], Parts]:
+    """Cuts a label, perhaps numbered, wherever it is; other operations are run everywhere."""
+
+    def cut(c: Cut) -> Parts:
+        found = [x for x in c.parts if x == label or x.startswith(f"{label}_")]
+        return {found[0]: sites} if found else {"copies": sites}
+
+    return cut
 
 
 MLP = """
@@ -121,12 +135,12 @@ def test_any_cut_gives_the_same_answers_and_sends_what_is_planned(
         placed(monkeypatch, connection(), sql, sites, cut)
 
 
-def random_cut(chance: random.Random, sites: int, cut: Cut) -> str:
+def random_cut(chance: random.Random, sites: int, cut: Cut) -> Parts:
     """Any numbers of parts, even more than a label has values, and as many copies as fit."""
     parts = {x: chance.choice([1, 1, 2, 3, 5, 13]) for x in cut.parts}
     calls = prod(parts.values())
     copies = chance.randint(1, sites // calls) if calls <= sites else 1
-    return " ".join(f"{x}={n}" for x, n in (parts | {"copies": copies}).items())
+    return parts | {"copies": copies}
 
 
 PRODUCT = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
@@ -284,10 +298,7 @@ def attention() -> einsql.Connection:
 
 
 def test_attention_by_heads_takes_one_all_reduce(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_heads(cut: Cut) -> str:
-        return "h=4" if "h" in cut.parts else "copies=4"
-
-    report = placed(monkeypatch, attention(), ATTENTION, 4, by_heads)
+    report = placed(monkeypatch, attention(), ATTENTION, 4, along("h", 4))
     traffic = [t for t in moved(report) if t[1]]
     assert traffic == [("all-reduce", 2 * 3 * 6 * 5 * 4)]
     *_, projection, last = report["nodes"]
@@ -340,7 +351,7 @@ def test_two_mesh_axes(
 def test_a_work_axis_is_cut_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Monte-Carlo: the samples are no data; each site makes its own."""
     sql = "SELECT SUM((i * 7919) % 1000) AS s FROM range(1001) r(i)"
-    report = placed(monkeypatch, einsql.connect(), sql, 7, lambda c: "i=7" if c.parts else "")
+    report = placed(monkeypatch, einsql.connect(), sql, 7, lambda c: {"i": 7} if c.parts else {})
     first = report["nodes"][0]
     assert first["placements"] == {"grid": [["i", 7]], "operands": [], "result": ["Partial(SUM)"]}
     assert report["total"]["bytes_sent"] == first["bytes_sent"] > 0
@@ -353,10 +364,7 @@ def test_a_softmax_cut_along_its_reduction(monkeypatch: pytest.MonkeyPatch) -> N
     con.register("x", integers(6, 8) / 8, dims=("i", "j"))
     sql = QUERIES[2]
 
-    def cut(c: Cut) -> str:
-        return "j=4" if "j" in c.parts else "copies=4"
-
-    report = placed(monkeypatch, con, sql, 4, cut)
+    report = placed(monkeypatch, con, sql, 4, along("j", 4))
     traffic = [t for t in moved(report) if t[1]]
     assert traffic == [("all-reduce", 2 * 3 * 6 * 4)] * 2
 
@@ -367,6 +375,51 @@ def test_windows_over_sites_exchange_their_margins(monkeypatch: pytest.MonkeyPat
     con.execute("CREATE TENSOR x PARTITION BY (i 3) AS SELECT i, val FROM x0")
     sql = """SELECT o, SUM(x.val * (w + 1)) AS v FROM range(12) o(o), range(3) w(w), x
     WHERE x.i = o + w - 1 GROUP BY o"""
-    report = placed(monkeypatch, con, sql, 3, lambda c: "o=3")
+    report = placed(monkeypatch, con, sql, 3, along("o", 3))
     # four windows a site, each of them one cell to either side: two margins, both ways
     assert [t for t in moved(report) if t[1]] == [("halo", 2 * 2 * 4)]
+
+
+def fused(digits: bool) -> str:
+    """Attention whose projections are one product; its heads are digits of the wide key."""
+    read = "SELECT p.s AS {0}, h.h, d.d, p.val FROM wide p, range(4) h(h), range(3) d(d) WHERE "
+    read += (
+        "p.o // 12 = {1} AND p.o // 3 % 4 = h.h AND p.o % 3 = d.d"
+        if digits
+        else "p.o = ({1} * 4 + h.h) * 3 + d.d"
+    )
+    parts = (
+        f"{x} AS ({read.format(s, n)})" for n, (x, s) in enumerate(zip("qkv", "stt", strict=True))
+    )
+    wide = "wide AS (SELECT s, o, SUM(x.val * w.val) AS val FROM x JOIN w USING (a) GROUP BY s, o)"
+    return f"WITH {wide}, {', '.join(parts)}, {ATTENTION[ATTENTION.index('c AS') :]}"
+
+
+@pytest.mark.parametrize("digits", [False, True], ids=["composed", "divided"])
+@pytest.mark.parametrize(
+    ("declared", "weights"),
+    [
+        ("", 0),
+        # a site lies nine columns wide and needs three for each of q, k and v: it has three
+        ("PARTITION BY (o 4)", 4 * 6 * 5 * 4),
+    ],
+)
+def test_a_fused_projection_is_cut_by_heads(
+    monkeypatch: pytest.MonkeyPatch, digits: bool, declared: str, weights: int
+) -> None:
+    con = attention()
+    con.register("w0", integers(5, 36) / 8, dims=("a", "o"))
+    con.execute(f"CREATE TENSOR w {declared} AS SELECT a, o, val FROM w0")
+
+    report = placed(monkeypatch, con, fused(digits), 4, along("h", 4))
+    traffic = [t for t in moved(report) if t[1]]
+    assert traffic[-1] == ("all-reduce", 2 * 3 * 6 * 5 * 4)
+    assert sum(nbytes for _, nbytes in traffic[:-1]) == weights
+
+
+def test_groups_of_a_key_are_cut_like_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT j // 3 AS g, SUM(val) AS s FROM x WHERE j < 9 GROUP BY g"
+    con = einsql.connect()
+    con.register("x", integers(4, 12), dims=("i", "j"))
+    report = placed(monkeypatch, con, sql, 3, along("(j // 3)", 3))
+    assert report["total"]["bytes_sent"] == 0

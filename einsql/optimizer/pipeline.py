@@ -13,19 +13,26 @@ from einsql.optimizer.fold import FOLD_CONSTANTS
 from einsql.optimizer.inline import FUSE_MAPS, INLINE_VIEWS
 from einsql.optimizer.order import FACTOR_ORDER
 from einsql.optimizer.prune import PRUNE_OUTPUTS
+from einsql.optimizer.quotients import SPLIT_QUOTIENTS
 from einsql.optimizer.reduce import FOLD_REDUCTIONS
 from einsql.optimizer.rules import Optimized, Rule, Settled, Step
 from einsql.optimizer.share import SHARE
+from einsql.optimizer.split import SPLIT_LABELS
 from einsql.optimizer.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rules that run in turn until none of them fires, or `rounds` times."""
+    """Rules that run in turn until none of them fires, or `rounds` times.
+
+    Attributes:
+        sited: True if it is for several sites only.
+    """
 
     name: str
     rules: tuple[Rule, ...]
     rounds: int
+    sited: bool = False
 
 
 _SIMPLIFY = (FOLD_CONSTANTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, INLINE_VIEWS)
@@ -43,6 +50,13 @@ STAGES: tuple[Stage, ...] = (
         (FOLD_CONSTANTS, NARROW_AXES, FOLD_REDUCTIONS, PUSH_BOUNDS, PRUNE_OUTPUTS, SHARE),
         4,
     ),
+    # One wide product is faster than its parts, but cannot be cut by what its readers read.
+    Stage(
+        "split",
+        (SPLIT_QUOTIENTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, PRUNE_OUTPUTS, SPLIT_LABELS),
+        4,
+        sited=True,
+    ),
 )
 
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
@@ -50,7 +64,11 @@ RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules
 
 
 def optimize(
-    root: Node, *, disabled: frozenset[str] = frozenset(), until: str | None = None
+    root: Node,
+    *,
+    disabled: frozenset[str] = frozenset(),
+    until: str | None = None,
+    sited: bool = False,
 ) -> Optimized:
     """Rewrites a graph into an equal one that is cheaper to run.
 
@@ -58,6 +76,7 @@ def optimize(
         root: The graph; its result schema stays, except flags proven TRUE, which go.
         disabled: Names of rules to leave out.
         until: Name of a rule after whose first run to stop.
+        sited: Whether the graph will be cut over several sites.
 
     Raises:
         InterfaceError: There is no rule of that name.
@@ -71,7 +90,8 @@ def optimize(
             )
     run = _Run(disabled, until)
     for stage in STAGES:
-        root = run.stage(stage, root)
+        if sited or not stage.sited:
+            root = run.stage(stage, root)
     return Optimized(root, tuple(run.trace))
 
 

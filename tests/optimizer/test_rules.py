@@ -150,6 +150,28 @@ def sharing() -> EinSum:
     return einsum("ij,ij->ij", matmul(Y, X), again, value=call("add", D, val(0), val(1)))
 
 
+def splitting() -> EinSum:
+    """A product whose sixteen columns are read as rows of four, half of them by each reader."""
+    wide = matmul(X, tensor("w", (0, 4), (0, 16)))
+    rows: list[Operand] = []
+    axes = [Axis("i", 0, 4), Axis("h", 0, 2), Axis("d", 0, 4)]
+    for n in range(2):
+        high = call("add", I64, key(2 * n), Label("h"))
+        define = call("add", I64, call("mul", I64, high, key(4)), Label("d"))
+        axes.append(Axis(f"o{n}", 0, 16, define))
+        rows.append(Operand(wide, ("i", f"o{n}")))
+    total = Output("val", (times(val(0), val(1)),), D, "sum")
+    return EinSum(tuple(axes), tuple(rows), TRUE, ("h", "i"), (total,))
+
+
+def dividing() -> EinSum:
+    """Sums over groups of two rows."""
+    group = call("idiv", I64, Label("i"), key(2))
+    total = Output("val", (val(0),), D, "sum")
+    axes = (Axis("i", 0, 4), Axis("j", 0, 4), Axis("g", 0, 2, group))
+    return EinSum(axes, (Operand(X, ("i", "j")),), TRUE, ("g", "j"), (total, PRESENCE))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -162,6 +184,8 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fuse-maps": mapping,
     "factor-order": chaining,
     "share": sharing,
+    "split-quotients": dividing,
+    "split-labels": splitting,
 }
 
 
@@ -174,7 +198,7 @@ def fired(result: Optimized) -> Counter[str]:
 
 def check(graph: EinSum, seed: int, disabled: frozenset[str] = frozenset()) -> Optimized:
     verify(graph, graph.schema, {}, drops_flags=False)
-    result = optimize(graph, disabled=disabled)
+    result = optimize(graph, disabled=disabled, sited=True)
     assert_equal_results(graph, result.root, data(graph, seed))
     return result
 
@@ -225,6 +249,8 @@ def test_rules_fire_on_random_graphs() -> None:
         counts += fired(check(random_graph(seed), seed))
     for seed in range(20):
         counts += fired(check(random_join(seed), seed))
+    for rare in (splitting, dividing):  # random graphs seldom read keys digit by digit
+        counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)
 
 
