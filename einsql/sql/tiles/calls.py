@@ -150,7 +150,7 @@ class Calls:
             name = self.select.domain.written[loose[0]]
             raise ProgrammingError(
                 f"tensor_stack needs every other key in GROUP BY, but {name} is not",
-                hint=f"Write GROUP BY {name}, or filter it.",
+                hint=f"Write GROUP BY {name}.",
             )
         if loose or key.name in groups:
             keys = tuple(over_positions(e, rows.labels) for e in exprs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -78,17 +80,12 @@ def _count(query: QueryBinder, arg: exp.Expr, name: str) -> int:
 
 
 def _tiles(query: QueryBinder, source: Relation | TileRelation, parts: list[int]) -> TileRelation:
-    names = source.keys if isinstance(source, TileRelation) else _key_names(source)
-    if parts and len(parts) != len(names):
-        raise ProgrammingError(
-            f"TILES needs a number of parts for each of {len(names)} keys, not {len(parts)}",
-            hint=f"Give one for each of {', '.join(names)}; 1 leaves a key whole."
-            if names
-            else "There is nothing to cut.",
-        )
     if isinstance(source, TileRelation):
+        _check_parts(parts, source.keys)
         node = ra.repartition(source.node, parts) if parts else source.node
         return TileRelation(node, source.columns)
+    names = [c.name for c in source.columns if c.key is not None]
+    _check_parts(parts, names)
     tensor = _tensor(query, source)
     cuts = equal_cuts("TILES", tensor.schema.shape, parts or [1] * len(names))
     columns = deduplicated([*names, TILE])
@@ -96,8 +93,14 @@ def _tiles(query: QueryBinder, source: Relation | TileRelation, parts: list[int]
     return TileRelation(ra.Scan(tensor, cuts), (*keys, TileColumn(columns[-1])))
 
 
-def _key_names(source: Relation) -> list[str]:
-    return [c.name for c in source.columns if c.key is not None]
+def _check_parts(parts: Sequence[int], keys: Sequence[str]) -> None:
+    if parts and len(parts) != len(keys):
+        raise ProgrammingError(
+            f"TILES needs a number of parts for each of {len(keys)} keys, not {len(parts)}",
+            hint=f"Give one for each of {', '.join(keys)}; 1 leaves a key whole."
+            if keys
+            else "There is nothing to cut.",
+        )
 
 
 def _tensor(query: QueryBinder, source: Relation) -> Input:
@@ -114,19 +117,17 @@ def _tensor(query: QueryBinder, source: Relation) -> Input:
             f"TILES cuts one value column, but there are {len(values)}",
             hint="Select one in a subquery: TILES((SELECT …), …).",
         )
-    order = [c.key for c in source.columns if c.key is not None]
     bounds = {k.name: k for k in schema.keys}
-    for c in source.columns:
-        if c.key is not None and bounds[c.key].lo != 0:
-            lo = bounds[c.key].lo
+    keys = [replace(bounds[c.key], name=c.name) for c in source.columns if c.key is not None]
+    for k in keys:
+        if k.lo != 0:
             raise ProgrammingError(
-                f"TILES needs keys that start at 0, but {c.name} starts at {lo}",
-                hint=f"Shift it in a subquery: {c.name} {'-' if lo > 0 else '+'} {abs(lo)}.",
+                f"TILES needs keys that start at 0, but {k.name} starts at {k.lo}",
+                hint=f"Shift it in a subquery: {k.name} {'-' if k.lo > 0 else '+'} {abs(k.lo)}.",
             )
-    stored = isinstance(source.node, Input) and order == [k.name for k in schema.keys]
-    if stored and len(schema.fields) == 1 and isinstance(source.node, Input):
+    in_order = [c.key for c in source.columns if c.key is not None] == list(bounds)
+    if isinstance(source.node, Input) and in_order and len(schema.fields) == 1:
         return source.node
-    keys = [Key(c.name, 0, bounds[c.key].hi) for c in source.columns if c.key is not None]
     return query.catalog.part(source, Schema(tuple(keys), (Field(VALUE, values[0].dtype),)))
 
 
