@@ -118,7 +118,10 @@ def continuous(source: BlockSchema, what: str) -> None:
 
 
 def join_schema(
-    sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]], kernel: EinSum
+    sources: Sequence[BlockSchema],
+    keys: Sequence[tuple[int, ...]],
+    kernel: EinSum,
+    only: frozenset[KeyTuple] | None = None,
 ) -> BlockSchema:
     """⋈: one pair for each match, its array made by the kernel.
 
@@ -126,6 +129,7 @@ def join_schema(
         sources: The operands.
         keys: For each key dimension of each operand the result's key dimension it is.
         kernel: Its operands are the arrays.
+        only: The matches that are made, if not all of them.
 
     Raises:
         ProgrammingError: Joined keys differ in their bounds, or the kernel does not fit.
@@ -148,8 +152,8 @@ def join_schema(
                     f"the keys it joins take {bounds[place]}",
                     hint="Repartition one operand so that both are cut into as many parts.",
                 )
-    existing = None
-    if not all(s.is_continuous for s in sources):
+    existing = only
+    if existing is None and not all(s.is_continuous for s in sources):
         existing = _joined(sources, keys)
     held = [
         [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
