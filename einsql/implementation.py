@@ -139,7 +139,7 @@ class LocalJoin:
     is_complete: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        schemas = [s.schema for s in self.sources]
+        schemas = tuple(s.schema for s in self.sources)
         schema, complete = physical.joined(
             schemas, self.keys, self.kernels, self.where, self.key_map
         )

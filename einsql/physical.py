@@ -10,16 +10,18 @@ work that would be wrong on what lies at its site is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from einsql import integrity
 from einsql.algebra import REDUCTIONS
-from einsql.blocks import BlockSchema, Cuts, KeyTuple, key_label, over_keys, shown
+from einsql.blocks import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value, relabel
 from einsql.errors import IntegrityError
 from einsql.schema import DType
@@ -38,7 +40,7 @@ Held = Mapping[KeyTuple, tuple[Sites, ...]]
 """For every key its arrays, one or several parts, and the sites that have a copy of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PhysicalSchema:
     """The type of a physical relation.
 
@@ -73,9 +75,31 @@ class PhysicalSchema:
         ]
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_REMEMBERED: list[Callable[[], None]] = []
+
+
+def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function, which gives the very same type when it is given the same ones again.
+
+    A search makes the same operations over and over, in plans that differ elsewhere.
+    """
+    cached = lru_cache(maxsize=4096)(function)
+    _REMEMBERED.append(cached.cache_clear)
+    return cast(Callable[_P, _T], cached)  # which takes what the function takes
+
+
+def forget() -> None:
+    """Lets go of the types that are remembered."""
+    for clear in _REMEMBERED:
+        clear()
+
+
 # ---- repartition
 
 
+@_remembered
 def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
     """BCAST and SHUF: the same arrays elsewhere; parts stay parts."""
     held = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
@@ -116,6 +140,7 @@ class Piece:
         return prod(hi - lo for lo, hi in self.box)
 
 
+@_remembered
 def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
     """Π with a shuffle: the same tensor in other blocks, elsewhere.
 
@@ -178,6 +203,7 @@ class Duplicate:
 Emit = Tiles | Duplicate
 
 
+@_remembered
 def filtered(source: PhysicalSchema, condition: Expr) -> PhysicalSchema:
     """σᴸ: the pairs whose keys satisfy a condition.
 
@@ -188,11 +214,12 @@ def filtered(source: PhysicalSchema, condition: Expr) -> PhysicalSchema:
     return _described(blocks, {k: source.held[k] for k in blocks.each_key()}, source.merge, source)
 
 
+@_remembered
 def mapped(
     source: PhysicalSchema,
     emit: Emit | None,
     keys: tuple[Expr, ...] | None,
-    kernels: Sequence[EinSum],
+    kernels: tuple[EinSum, ...],
 ) -> PhysicalSchema:
     """λᴸ: every array emitted once or several times, given to kernels, and renamed.
 
@@ -236,12 +263,13 @@ def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
     return blocks
 
 
+@_remembered
 def aggregated(
     source: PhysicalSchema,
     group_by: tuple[int, ...],
     reduce: str,
-    inner: Sequence[EinSum],
-    finish: Sequence[EinSum],
+    inner: tuple[EinSum, ...],
+    finish: tuple[EinSum, ...],
     where: Expr,
 ) -> PhysicalSchema:
     """Σᴸ: what a site holds of a group, merged there; parts where sites share a group.
@@ -300,6 +328,7 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
     return held
 
 
+@_remembered
 def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
     """Stack where each group lies together.
 
@@ -352,35 +381,6 @@ def distributes(kernel: EinSum, reduce: str) -> bool:
 # ---- local work on several relations
 
 
-def matches(
-    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
-) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
-    """The natural join of keys.
-
-    Args:
-        operands: The keys of each operand.
-        places: For each key dimension of each operand the result's key dimension it is.
-
-    Returns:
-        The result's keys in order, each with the keys it comes from.
-    """
-    found: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
-    width = 0
-    for keys, own in zip(operands, places, strict=True):
-        common = [n for n, p in enumerate(own) if p < width]
-        fresh = [n for n, p in enumerate(own) if p >= width]
-        index: dict[KeyTuple, list[KeyTuple]] = {}
-        for key in keys:
-            index.setdefault(tuple(key[n] for n in common), []).append(key)
-        found = [
-            ((*old, *(key[n] for n in fresh)), (*parts, key))
-            for old, parts in found
-            for key in index.get(tuple(old[own[n]] for n in common), ())
-        ]
-        width += len(fresh)
-    return sorted(found)
-
-
 def holds(condition: Expr, keys: Sequence[KeyTuple]) -> list[bool]:
     """Which keys satisfy a condition."""
     if condition == TRUE or not keys:
@@ -398,10 +398,11 @@ def renamed(keys: Sequence[KeyTuple], to: tuple[Expr, ...] | None) -> list[KeyTu
     return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
 
+@_remembered
 def joined(
-    sources: Sequence[PhysicalSchema],
-    places: Sequence[tuple[int, ...]],
-    kernels: Sequence[EinSum],
+    sources: tuple[PhysicalSchema, ...],
+    places: tuple[tuple[int, ...], ...],
+    kernels: tuple[EinSum, ...],
     where: Expr,
     keys: tuple[Expr, ...] | None,
 ) -> tuple[PhysicalSchema, bool]:
@@ -423,6 +424,7 @@ def joined(
     """
     for source in sources:
         _whole(source, "A local join")
+    integrity.join_bounds([s.blocks for s in sources], places)
     found = matches([s.held for s in sources], places)
     found = [m for m, on in zip(found, holds(where, [k for k, _ in found]), strict=True) if on]
     held: dict[KeyTuple, tuple[Sites, ...]] = {}
@@ -484,8 +486,3 @@ def _entries(
         shard = next(by, None)
         entries.append(lost if shard is None else Shard(shard))
     return tuple(entries)
-
-
-def key_labels(count: int) -> tuple[Expr, ...]:
-    """The identity among key functions of `count` keys."""
-    return tuple(key_label(n) for n in range(count))

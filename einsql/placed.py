@@ -21,7 +21,7 @@ from einsql.optimizer.implementation import (
     search,
     translate,
 )
-from einsql.optimizer.implementation.search import MOST_PLANS
+from einsql.optimizer.implementation.beam import MOST_PLANS
 from einsql.plan_printer import format_implementation
 from einsql.settings import MOST_SITES
 

@@ -14,7 +14,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from einsql.blocks import KeyTuple
+from einsql.blocks import KeyTuple, matches
 from einsql.einsum import EinSum
 from einsql.engine.blocks import Blocks, RunKernel, place_of
 from einsql.engine.transport import LocalTransport, Parcel, Transport
@@ -33,7 +33,7 @@ from einsql.implementation import (
     walk,
 )
 from einsql.integrity import assembled, tiles_of, without
-from einsql.physical import Tiles, holds, matches, piece_transfers, renamed, transfers
+from einsql.physical import Tiles, holds, piece_transfers, renamed, transfers
 from einsql.schema import DType
 from einsql.tiles import VALUE, merging
 from einsql.tiles import Tile as TileForm

@@ -2,17 +2,17 @@
 
 `translate` is Table 1 of the paper; `composition` (R1), `repartition` (R2) and `products`
 (BMM, CPMM, RMM, 3D) are its rules, with `laws` of kernels behind them; `cost` its cost
-model; `search` puts them together.
+model; `beam` searches with them.
 """
 
-from einsql.optimizer.implementation.cost import Cost, Costs, Weights
-from einsql.optimizer.implementation.rules import ImplementationRule
-from einsql.optimizer.implementation.search import (
+from einsql.optimizer.implementation.beam import (
     RULES,
     ImplementationStep,
     Implemented,
     search,
 )
+from einsql.optimizer.implementation.cost import Cost, Costs, Weights
+from einsql.optimizer.implementation.rules import ImplementationRule
 from einsql.optimizer.implementation.translate import Stored, translate
 
 __all__ = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from einsql.blocks import BlockSchema, KeyTuple
+from einsql.blocks import BlockSchema, KeyTuple, matches
 from einsql.einsum import TRUE, EinSum
 from einsql.implementation import (
     Bcast,
@@ -25,11 +25,12 @@ from einsql.implementation import (
     Repartition,
     Scan,
     Shuffle,
+    children,
     sends,
     walk,
 )
 from einsql.optimizer.work import flops
-from einsql.physical import emitted, holds, matches, over_groups
+from einsql.physical import PhysicalSchema, emitted, holds, over_groups
 from einsql.sharding import Sites
 from einsql.tiles import instantiate
 
@@ -85,18 +86,20 @@ class Cost:
 
 
 class Costs:
-    """Costs of plans; nodes that plans share are counted once and looked at once."""
+    """Costs of plans; what a plan reads twice counts once, what plans share is looked at once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Node, Cost]] = {}
+        self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
 
     def plan(self, root: Node) -> Cost:
         """What a plan costs: the sum over its nodes."""
         total = Cost(0, 0, 0, 0, root.schema.sites)
         for node in walk(root):
-            if id(node) not in self._known:
-                self._known[id(node)] = node, node_cost(node)  # keeps the node, so its id
-            total += self._known[id(node)][1]
+            # Equal operations on the same relations have the very same types.
+            types = (node.schema, *(c.schema for c in children(node)))
+            if types not in self._known:
+                self._known[types] = node_cost(node)
+            total += self._known[types]
         return total
 
 

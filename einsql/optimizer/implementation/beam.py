@@ -12,6 +12,7 @@ from einsql.optimizer.implementation.cost import Cost, Costs, Weights
 from einsql.optimizer.implementation.products import PRODUCTS
 from einsql.optimizer.implementation.repartition import REPARTITION
 from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
+from einsql.physical import forget
 from einsql.plan_printer import format_implementation
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
@@ -71,10 +72,10 @@ class Implemented:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan on the way; `rank` orders plans by cost, then by size, then by text."""
+    """A plan on the way; `rank` orders plans by cost, then by size."""
 
     root: Node
-    rank: tuple[float, int, str]
+    rank: tuple[float, int]
     trace: tuple[ImplementationStep, ...]
 
 
@@ -101,24 +102,31 @@ def search(
         InterfaceError: There is no rule of that name.
     """
     rules = [r for r in RULES if r.name not in known(disabled)]
-    value, costs = weights or Weights(), Costs()
+    try:
+        return _searched(root, weights or Weights(), rules, most_plans)
+    finally:
+        forget()
+
+
+def _searched(
+    root: Node, weights: Weights, rules: Sequence[ImplementationRule], most_plans: int
+) -> Implemented:
+    costs, ways = Costs(), Neighbours(rules)
 
     def found(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Found:
-        cost = costs.plan(plan).total(value)
-        return _Found(plan, (cost, len(walk(plan)), format_implementation(plan)), trace)
+        return _Found(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
 
     best = found(root, ())
-    beam, seen, idle = [best], {best.rank[2]}, 0
+    # While types are remembered, plans of the very same type are one plan.
+    beam, seen, idle = [best], {root.schema}, 0
     while beam and idle < PATIENCE and len(seen) < most_plans:
         made: list[_Found] = []
         for plan in beam:
-            for rule, new in neighbours(plan.root, rules):
-                next_plan = found(new, (*plan.trace, ImplementationStep(rule, plan.root, new)))
-                if next_plan.rank[2] not in seen:
-                    seen.add(next_plan.rank[2])
-                    made.append(next_plan)
-                if len(seen) >= most_plans:
-                    break
+            for rule, new in ways.of(plan.root):
+                if new.schema not in seen and len(seen) < most_plans:
+                    seen.add(new.schema)
+                    step = ImplementationStep(rule, plan.root, new)
+                    made.append(found(new, (*plan.trace, step)))
         beam = sorted(made, key=lambda f: f.rank)[:WIDTH]
         idle += 1
         if beam and beam[0].rank < best.rank:
@@ -140,33 +148,50 @@ def known(names: frozenset[str]) -> frozenset[str]:
     return names
 
 
-def neighbours(
-    root: Node, rules: Sequence[ImplementationRule]
-) -> Iterator[tuple[ImplementationRule, Node]]:
-    """The plans that one rule applied to one node makes of a plan."""
-    for rule in rules:
-        for node in walk(root):
-            for new in rule.alternatives(node):
-                plan = replaced(root, node, new)
-                if plan is not None:
-                    yield rule, plan
+class Neighbours:
+    """What rules make of plans; nodes that plans share are tried once.
+
+    Args:
+        rules: The rules to try, whose order is that of the plans.
+    """
+
+    def __init__(self, rules: Sequence[ImplementationRule]) -> None:
+        self._rules = rules
+        self._known: dict[int, tuple[Node, list[tuple[int, Node]]]] = {}
+
+    def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
+        """The plans that one rule applied to one node makes of a plan."""
+        order = walk(root)
+        ways = [(n, node, new) for node in order for n, new in self._alternatives(node)]
+        for n, node, new in sorted(ways, key=lambda way: way[0]):
+            plan = _replaced(order, node, new)
+            if plan is not None:
+                yield self._rules[n], plan
+
+    def _alternatives(self, node: Node) -> list[tuple[int, Node]]:
+        if id(node) not in self._known:
+            made = [(n, new) for n, r in enumerate(self._rules) for new in r.alternatives(node)]
+            self._known[id(node)] = node, made  # keeps the node, so that its id stays its own
+        return self._known[id(node)][1]
 
 
-def replaced(root: Node, old: Node, new: Node) -> Node | None:
+def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:
     """The plan with a node in another's place, or None where its readers cannot stand it.
 
     The new node's arrays may lie elsewhere, so every reader is made and checked again: a
     join may miss matches now, an aggregation leave parts to one that must see the whole.
     """
     done: dict[int, Node] = {id(old): new}
-    for node in walk(root):
-        if id(node) in done:
+    for node in order:
+        sources = children(node)
+        if id(node) in done or not any(id(c) in done for c in sources):
             continue
         try:
-            over = with_children(node, [done[id(c)] for c in children(node)])
+            over = with_children(node, [done.get(id(c), c) for c in sources])
         except (IntegrityError, ProgrammingError):
             return None
-        if over is not node and not same_blocks(over.schema.blocks, node.schema.blocks):
+        if not same_blocks(over.schema.blocks, node.schema.blocks):
             return None
         done[id(node)] = over
+    root = order[-1]
     return done[id(root)] if stands_for(done[id(root)].schema, root.schema) else None
