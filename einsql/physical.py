@@ -283,8 +283,8 @@ def aggregated(
         where: On the keys that remain: the groups that are wanted.
 
     Raises:
-        IntegrityError: Sites share some of a group's arrays, so that merging would count
-            them twice; or a kernel must see whole arrays, but gets parts.
+        IntegrityError: Parts are to be merged otherwise, or meet a kernel that must see
+            the whole.
         ProgrammingError: Keys, reduction or kernels do not fit.
     """
     if source.merge not in (None, reduce):
@@ -319,11 +319,8 @@ def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]
         parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
         for site, members in at.items():
             parts.setdefault(tuple(members), []).append(site)
-        if sum(map(len, parts)) > len({m for members in parts for m in members}):
-            raise IntegrityError(
-                f"Sites would count arrays of the group {shown(group)} twice",
-                hint="Shuffle before aggregating.",
-            )
+        # On grids, and so after joins across them, two arrays share all their sites or none.
+        assert sum(map(len, parts)) == len({m for members in parts for m in members})
         held[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
     return held
 
@@ -457,7 +454,8 @@ def _described(
     ]
     lost: Entry = Scattered() if merge is None else Partial(merge)
     found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
-    best = min(found, key=lambda p: sum(isinstance(e, Scattered) for e in p.entries))
+    lossy = [sum(isinstance(e, Scattered) for e in p.entries) for p in found]
+    best = min(zip(lossy, found, strict=True), key=lambda f: (f[0], prod(f[1].grid)))[1]
     return PhysicalSchema(blocks, best, held, merge)
 
 

@@ -6,7 +6,7 @@ array lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -120,8 +120,16 @@ def node_cost(node: Node) -> Cost:
 
 def _size(node: Node) -> int:
     """Size(R): floats of a relation, every part counted, copies not."""
-    schema = node.schema
-    return sum(len(p) * prod(schema.blocks.shape(k)) for k, p in schema.held.items())
+    shape = _shapes(node.schema.blocks)
+    return sum(len(parts) * prod(shape(k)) for k, parts in node.schema.held.items())
+
+
+def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
+    """The shape of the array under a key, found once where all are equal."""
+    if any(d.key is not None for d in blocks.dims):
+        return blocks.shape
+    one = tuple(d.extents[0] for d in blocks.dims)
+    return lambda key: one
 
 
 def _work(node: Node) -> Iterator[tuple[int, Sites]]:
@@ -141,8 +149,9 @@ def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
         return
     source = node.source.schema
     every = emitted(source.blocks, node.emit)
+    shape = _shapes(every)
     for key in every.each_key():
-        operations = chain_flops(node.kernels, (every.shape(key),))
+        operations = chain_flops(node.kernels, (shape(key),))
         for copies in source.held[key[: len(source.blocks.bounds)]]:
             yield operations, copies
 
@@ -151,13 +160,14 @@ def _join_work(node: LocalJoin) -> Iterator[tuple[int, Sites]]:
     schemas = [s.schema for s in node.sources]
     found = matches([s.held for s in schemas], node.keys)
     wanted = holds(node.where, [key for key, _ in found])
+    shapes = [_shapes(s.blocks) for s in schemas]
     for (_, own), on in zip(found, wanted, strict=True):
         if on:
             first, *rest = (s.held[k][0] for s, k in zip(schemas, own, strict=True))
             copies = tuple(s for s in first if all(s in c for c in rest))
-            shapes = tuple(s.blocks.shape(k) for s, k in zip(schemas, own, strict=True))
+            read = tuple(shape(k) for shape, k in zip(shapes, own, strict=True))
             if copies:
-                yield chain_flops(node.kernels, shapes), copies
+                yield chain_flops(node.kernels, read), copies
 
 
 def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
@@ -167,9 +177,9 @@ def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
     if node.where != TRUE:
         kept = holds(over_groups(node.where, node.group_by), keys)
         wanted = [k for k, on in zip(keys, kept, strict=True) if on]
+    shape = _shapes(source.blocks)
     for key in wanted:
-        shape = source.blocks.shape(key)
-        operations = chain_flops(node.inner, (shape,)) + prod(_after(node.inner, shape))
+        operations = chain_flops(node.inner, (shape(key),)) + prod(_after(node.inner, shape(key)))
         for copies in source.held[key]:
             yield operations, copies
     if node.finish:
@@ -182,7 +192,8 @@ def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
 def _before_finish(
     node: LocalAggregate, blocks: BlockSchema, keys: Sequence[KeyTuple]
 ) -> dict[KeyTuple, Shape]:
-    return {tuple(k[g] for g in node.group_by): _after(node.inner, blocks.shape(k)) for k in keys}
+    shape = _shapes(blocks)
+    return {tuple(k[g] for g in node.group_by): _after(node.inner, shape(k)) for k in keys}
 
 
 def _after(kernels: Kernels, shape: Shape) -> Shape:
