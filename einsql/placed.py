@@ -21,7 +21,6 @@ from einsql.optimizer.implementation import (
     search,
     translate,
 )
-from einsql.optimizer.implementation.beam import MOST_PLANS
 from einsql.plan_printer import format_implementation
 from einsql.settings import MOST_SITES
 
@@ -91,7 +90,6 @@ def placed(
     stored: Stored | None,
     disabled: Iterable[str],
     weights: Weights,
-    most_plans: int = MOST_PLANS,
 ) -> Placed:
     """Translates a plan by Table 1 and searches for a cheaper one.
 
@@ -102,5 +100,5 @@ def placed(
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
     table1 = translate(relation, sites, stored)
-    found = search(table1, weights=weights, disabled=frozenset(disabled), most_plans=most_plans)
+    found = search(table1, weights=weights, disabled=frozenset(disabled))
     return Placed(relation, arrays, run, table1, found)

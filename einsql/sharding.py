@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from math import prod
 
 from einsql.blocks import KeyTuple
@@ -105,19 +104,21 @@ class Placement:
     def at(self, key: KeyTuple) -> Sites:
         """The sites that hold the pair of a key, where keys alone tell."""
         assert self.is_by_keys
-        along = [
-            (key[e.key] % g,) if isinstance(e, Shard) else range(g)
+        given = [
+            key[e.key] % g if isinstance(e, Shard) else None
             for e, g in zip(self.entries, self.grid, strict=True)
         ]
-        return tuple(site_at(c, self.grid) for c in product(*along))
+        return _sites_at(self.grid, tuple(given))
 
 
-def site_at(coordinates: Sequence[int], grid: Sequence[int]) -> int:
-    """The number of the site with given coordinates."""
-    site = 0
-    for c, g in zip(coordinates, grid, strict=True):
-        site = site * g + c
-    return site
+@lru_cache(maxsize=4096)
+def _sites_at(grid: tuple[int, ...], given: tuple[int | None, ...]) -> Sites:
+    """The sites with given coordinates; None is every coordinate of its axis."""
+    found = [0]
+    for g, at in zip(grid, given, strict=True):
+        along = range(g) if at is None else (at,)
+        found = [site * g + c for site in found for c in along]
+    return tuple(found)
 
 
 def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:

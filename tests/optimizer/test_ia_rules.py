@@ -156,18 +156,6 @@ def test_r2_6_knows_copies_of_a_replicated_result() -> None:
     assert_same(any_copies(here, ARRAYS), wanted)
 
 
-def test_local_aggregation_counts_nothing_twice() -> None:
-    # Site 0 and 1 both hold some arrays of a group and not others.
-    left = LocalJoin((stored("x", None, 4), stored("y", (0,), 4)), ((0, 1), (1, 2)), (MATMUL,))
-    assert LocalAggregate(left, (0, 2), "sum").schema.merge == "sum"
-    rows, everywhere = stored("x", (0,), 2), stored("y", None, 2)
-    both = LocalJoin((rows, everywhere), ((0, 1), (0, 1)), (ADD,))
-    assert LocalAggregate(both, (1,), "sum").schema.merge == "sum"
-    # x on a grid of 2 × 2, y on 4: what they share is on neither.
-    mixed = LocalJoin((stored("x", (0, 1), 4), stored("y", (1,), 4)), ((0, 1), (2, 3)), (MATMUL,))
-    assert not mixed.is_complete
-
-
 def test_r2_7_needs_a_complete_join() -> None:
     x, y = stored("x", (0,)), stored("y", (0,))
     here = LocalJoin((x, y), PRODUCT_KEYS, (MATMUL,))
@@ -366,22 +354,6 @@ def test_all_forms_of_a_product_and_what_they_move() -> None:
         "RMM": [2 * n + 2 * n],
         "3D": [2 * n + 2 * n + 2 * n],
     }
-
-
-def test_costs_of_single_operations() -> None:
-    x, y, costs = stored("x", (0,), 4), stored("y", (1,), 4), Costs()
-
-    def own(node: Node) -> tuple[int, int]:
-        cost, below = costs.plan(node), Costs().plan(x)
-        return cost.tra_cost - below.tra_cost, cost.flops - below.flops
-
-    assert own(Bcast(x)) == (4 * 16, 0)
-    assert own(Shuffle(x, (1,))) == (16, 0)
-    assert own(LocalFilter(x, is_key(0, 0))) == (0, 0)
-    assert own(LocalMap(x, kernels=(DOUBLED,))) == (0, 16)
-    assert own(LocalAggregate(x, (0,), "sum")) == (0, 16)
-    assert own(LocalJoin((x, Bcast(y)), PRODUCT_KEYS, (MATMUL,))) == (4 * 16, 8 * 2 * 2**3)
-    assert own(LocalJoin((x, y), PRODUCT_KEYS, (MATMUL,)))[1] == 4 * 2 * 2**3  # what meets
 
 
 # ---- switching rules

@@ -23,7 +23,9 @@ WIDTH = 8
 PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
-"""Plans looked at in one search, about two seconds' worth."""
+"""Plans looked at in one search, of many blocks fewer: a second or two's worth."""
+MOST_ARRAYS = 1 << 21
+"""Arrays in all of these plans together; types know each one's sites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def search(
     *,
     weights: Weights | None = None,
     disabled: frozenset[str] = frozenset(),
-    most_plans: int = MOST_PLANS,
+    most_plans: int | None = None,
 ) -> Implemented:
     """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
 
@@ -96,12 +98,15 @@ def search(
         root: The plan.
         weights: α and β.
         disabled: Names of rules to leave out.
-        most_plans: Plans to look at.
+        most_plans: Plans to look at; MOST_PLANS and MOST_ARRAYS say how many by default.
 
     Raises:
         InterfaceError: There is no rule of that name.
     """
     rules = [r for r in RULES if r.name not in known(disabled)]
+    if most_plans is None:
+        arrays = sum(len(n.schema.held) for n in walk(root))
+        most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
     try:
         return _searched(root, weights or Weights(), rules, most_plans)
     finally:

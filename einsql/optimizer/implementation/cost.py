@@ -58,6 +58,8 @@ class Cost:
     Attributes:
         tra_cost: Cn in floats by the paper's formulas: s·Size for a Bcast, Size for a
             Shuffle, whatever was there before.
+        floats: The same with every part counted, where the paper's Size counts keys: after
+            a local aggregation several sites may have parts under one key to send.
         flops: Cc: scalar operations of all kernels, every array counted once.
         busiest: Operations of the busiest site of each node, added up. It is flops / s
             where work is spread evenly, more where sites wait or do the same.
@@ -66,6 +68,7 @@ class Cost:
     """
 
     tra_cost: int
+    floats: int
     flops: int
     busiest: int
     bytes_sent: int
@@ -73,11 +76,12 @@ class Cost:
 
     def total(self, weights: Weights) -> float:
         """C, with s·busiest for Cc: the paper's count, if no site waits for another."""
-        return weights.alpha * self.tra_cost + weights.beta * self.sites * self.busiest
+        return weights.alpha * self.floats + weights.beta * self.sites * self.busiest
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             self.tra_cost + other.tra_cost,
+            self.floats + other.floats,
             self.flops + other.flops,
             self.busiest + other.busiest,
             self.bytes_sent + other.bytes_sent,
@@ -91,10 +95,10 @@ class Costs:
     def __init__(self) -> None:
         self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
 
-    def plan(self, root: Node) -> Cost:
-        """What a plan costs: the sum over its nodes."""
-        total = Cost(0, 0, 0, 0, root.schema.sites)
-        for node in walk(root):
+    def plan(self, *roots: Node) -> Cost:
+        """What a plan costs, maybe of several results: the sum over its nodes."""
+        total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
+        for node in walk(*roots):
             # Equal operations on the same relations have the very same types.
             types = (node.schema, *(c.schema for c in children(node)))
             if types not in self._known:
@@ -106,22 +110,23 @@ class Costs:
 def node_cost(node: Node) -> Cost:
     """What one operation costs, without its operands."""
     sites = node.schema.sites
-    if isinstance(node, Bcast):
-        return Cost(sites * _size(node.source), 0, 0, sends(node), sites)
-    if isinstance(node, Shuffle | Repartition):
-        return Cost(_size(node.source), 0, 0, sends(node), sites)
+    if isinstance(node, Bcast | Shuffle | Repartition):
+        times = sites if isinstance(node, Bcast) else 1
+        size, parts = _size(node.source)
+        return Cost(times * size, times * parts, 0, 0, sends(node), sites)
     total, at = 0, [0] * sites
     for operations, copies in _work(node):
         total += operations
         for site in copies:
             at[site] += operations
-    return Cost(0, total, max(at), 0, sites)
+    return Cost(0, 0, total, max(at), 0, sites)
 
 
-def _size(node: Node) -> int:
-    """Size(R): floats of a relation, every part counted, copies not."""
+def _size(node: Node) -> tuple[int, int]:
+    """Size(R), the floats of one array for each key; and of every part under it."""
     shape = _shapes(node.schema.blocks)
-    return sum(len(parts) * prod(shape(k)) for k, parts in node.schema.held.items())
+    volumes = [(prod(shape(k)), len(parts)) for k, parts in node.schema.held.items()]
+    return sum(v for v, _ in volumes), sum(v * n for v, n in volumes)
 
 
 def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
