@@ -129,6 +129,7 @@ def test_local_work_that_would_be_wrong_cannot_be_written() -> None:
         lambda: LocalJoin((parts, parts), ((0,), (0,)), (add,)),
         lambda: LocalAggregate(parts, (), "max"),
         lambda: LocalAggregate(x, (0,), "sum", finish=(raised,)),
+        lambda: LocalAggregate(parts, (0,), "sum", inner=(raised,)),
         lambda: LocalStack(x, 1, 1),
         lambda: LocalStack(parts, 0, 0),
         lambda: LocalMap(x, keys=(Label("k0"),)),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import numpy as np
 import pytest
 
 from einsql import tra
-from einsql.einsum import Call, Const, Expr, Label
+from einsql.einsum import Axis, Call, Const, Expr, Label
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
 from einsql.implementation import (
     Bcast,
@@ -22,10 +24,12 @@ from einsql.implementation import (
     Node,
     Shuffle,
     bytes_sent,
+    children,
     walk,
 )
 from einsql.optimizer.implementation import RULES, Costs, Weights, search, translate
 from einsql.optimizer.implementation.beam import Neighbours
+from einsql.optimizer.implementation.laws import chained
 from einsql.physical import Duplicate
 from einsql.schema import DType
 from einsql.tiles import Tile
@@ -76,7 +80,7 @@ def test_the_search_keeps_the_meaning_and_never_loses() -> None:
 
 # ---- where the printed rules would be wrong
 
-X = np.arange(16.0).reshape(4, 4) / 4
+X = np.arange(16.0).reshape(4, 4) * 7 % 16 / 4
 Y = X.T + 1
 ARRAYS = {"x": X, "y": Y}
 TILES = [Tile(2, DType.DOUBLE)] * 2
@@ -106,6 +110,17 @@ def assert_no_law(rule: str, left: Node, right: Callable[[], Node]) -> None:
         assert equal(on_sites(new, ARRAYS), wanted)
         assert equal(any_copies(new, ARRAYS), wanted)
     assert not equal(any_copies(right(), ARRAYS), wanted)
+
+
+def test_r2_1_drops_only_what_moves_nothing() -> None:
+    x = stored("x", (0,))
+    assert not RULE["R2-1"].alternatives(Shuffle(x, (1,)))
+    assert RULE["R2-1"].alternatives(Shuffle(x, (0,))) == [x]
+    for first in (Bcast(x), Shuffle(x, (1,))):
+        for last in (Bcast(first), Shuffle(first, (0,))):
+            shorter = RULE["R2-1"].alternatives(last)[-1]
+            assert type(shorter) is type(last)
+            assert children(shorter) == (x,)
 
 
 def test_r2_4_needs_a_relation_that_is_partitioned() -> None:
@@ -170,6 +185,36 @@ def test_r2_7_needs_a_complete_join() -> None:
     assert_same(on_sites(right, ARRAYS), on_sites(pushed, ARRAYS))
 
 
+def test_a_rule_below_a_join_may_not_take_its_matches() -> None:
+    x, y = stored("x", (0,)), stored("y", (0,))
+    sums = LocalAggregate(Shuffle(x, (1,)), (0, 1), "sum")  # brings x to where y is
+    (here,) = RULE["R2-4"].alternatives(sums)
+
+    def product(left: Node) -> Node:
+        join = LocalJoin((left, y), PRODUCT_KEYS, (MATMUL,))
+        return LocalAggregate(Shuffle(join, (0, 2)), (0, 2), "sum")
+
+    plan = product(sums)
+    assert not list(Neighbours([RULE["R2-4"]]).of(plan))
+    assert not equal(on_sites(product(here), ARRAYS), on_sites(plan, ARRAYS))
+
+
+def test_kernels_are_fused_where_that_is_no_more_work() -> None:
+    turn, columns = (tra.einsum(s).template(TILES[:1]) for s in ("ij->ji", "ij->j"))
+    widen = replace(turn, axes=(*turn.axes, Axis("k", 0, 3)), keys=("i", "j", "k"))
+    fused = {
+        "view of a product": ((MATMUL,), (turn,), 1),
+        "view of a view": ((turn,), (turn,), 1),
+        "map of a sum": ((ADD,), (RAISED, DOUBLED), 1),
+        "sums of a sum": ((ADD,), (columns,), 1),
+        "map of a product": ((MATMUL,), (RAISED,), 2),
+        "broadcast of a sum": ((ADD,), (widen,), 2),
+        "sums of a product": ((MATMUL,), (columns,), 2),
+    }
+    for name, (first, then, kernels) in fused.items():
+        assert len(chained(first, then)) == kernels, name
+
+
 def test_r2_3_needs_a_map_that_keeps_what_is_shuffled_on() -> None:
     x = stored("x", (0,))
     swapped = LocalMap(x, keys=(Label("k1"), Label("k0")))
@@ -180,6 +225,9 @@ def test_r2_3_needs_a_map_that_keeps_what_is_shuffled_on() -> None:
     assert isinstance(right, LocalMap)
     assert isinstance(right.source, Shuffle)
     assert right.source.part_dims == (1,)
+    (back,) = RULE["R2-3"].alternatives(right)
+    assert isinstance(back, Shuffle)
+    assert back.part_dims == (0,)
     added = LocalMap(x, keys=(Call("add", (Label("k0"), Label("k1")), DType.BIGINT), Label("k1")))
     assert not RULE["R2-3"].alternatives(Shuffle(added, (0,)))
     duplicated = LocalMap(x, emit=Duplicate(3))
@@ -203,6 +251,11 @@ def test_r1_4_pushes_only_what_distributes() -> None:
     raised = LocalMap(rows, kernels=(RAISED,))
     assert_no_law("R1-4", raised, lambda: LocalAggregate(x, (0,), "sum", inner=(RAISED,)))
     assert len(RULE["R1-4"].alternatives(raised)) == 1
+    row_sums = tra.einsum("ij->i").template(TILES[:1])
+    greatest = LocalMap(LocalAggregate(x, (0,), "max"), kernels=(row_sums,))
+    assert_no_law("R1-4", greatest, lambda: LocalAggregate(x, (0,), "max", inner=(row_sums,)))
+    assert len(RULE["R1-4"].alternatives(greatest)) == 1
+    assert len(RULE["R1-4"].alternatives(LocalMap(rows, kernels=(row_sums,)))) == 2
     assert len(RULE["R1-4"].alternatives(LocalMap(rows, kernels=(DOUBLED,)))) == 2
 
 
@@ -228,8 +281,14 @@ def test_r1_7_keeps_the_map() -> None:
     (right,) = RULE["R1-7"].alternatives(left)
     assert isinstance(right, LocalJoin)
     assert len(right.kernels) == 1  # composed to one kernel
-    transposed = LocalMap(join, kernels=(tra.einsum("ij->ji").template(TILES[:1]),))
-    assert len(RULE["R1-7"].alternatives(transposed)) == 2
+    turn = tra.einsum("ij->ji").template(TILES[:1])
+    assert len(RULE["R1-7"].alternatives(LocalMap(join, kernels=(turn,)))) == 2
+    # (x + yᵀ)ᵀ is not xᵀ + yᵀᵀᵀ, and what follows a kernel is not forgotten.
+    for kernels in ((tra.einsum("ij,ji->ij", "add").template(TILES),), (ADD, RAISED)):
+        turned = LocalMap(LocalJoin(join.sources, ALL_KEYS, kernels), kernels=(turn,))
+        pushed = tuple(LocalMap(s, kernels=(turn,)) for s in join.sources)
+        assert_no_law("R1-7", turned, partial(LocalJoin, pushed, ALL_KEYS, (ADD,)))
+        assert len(RULE["R1-7"].alternatives(turned)) == 1
     products = LocalJoin((stored("x", (0,)), Bcast(stored("y", (0,)))), PRODUCT_KEYS, (MATMUL,))
     outer = LocalMap(LocalFilter(products, is_key(1, 0)), keys=(Label("k0"), Label("k2")))
     unfiltered = RULE["R1-6"].alternatives(outer.source)[0]

@@ -47,7 +47,7 @@ def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
         return None
     if is_view(outer) and is_plain(inner):
         return _selected(inner, operand.labels, outer.keys)
-    if not (is_plain(inner) and is_pointwise(inner)) or inner.outputs[0].reduction is not None:
+    if not (is_plain(inner) and is_pointwise(inner)):
         return None
     over = replace(outer, operands=(Operand(inner, operand.labels),))
     made = compose(over, 0)

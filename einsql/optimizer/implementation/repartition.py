@@ -99,7 +99,8 @@ def two_phases(node: Node) -> Iterator[Build]:
         return
     move = node.source
     dims = move.part_dims if isinstance(move, Shuffle) else ()
-    if move.source.schema.merge is not None or not set(dims) <= set(node.group_by):
+    alone = len(node.group_by) == len(move.source.schema.blocks.bounds)  # nothing to merge
+    if alone or not set(dims) <= set(node.group_by):
         return
     first = replace(node, source=move.source, finish=())
     groups = tuple(range(len(node.group_by)))
