@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
@@ -182,6 +182,35 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
 
     with np.errstate(all="ignore"):
         return value(expr)
+
+
+def matches(
+    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
+) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
+    """The natural join of keys.
+
+    Args:
+        operands: The keys of each operand.
+        places: For each key dimension of each operand the result's key dimension it is.
+
+    Returns:
+        The result's keys in order, each with the keys it comes from.
+    """
+    found: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
+    width = 0
+    for keys, own in zip(operands, places, strict=True):
+        common = [n for n, p in enumerate(own) if p < width]
+        fresh = [n for n, p in enumerate(own) if p >= width]
+        index: dict[KeyTuple, list[KeyTuple]] = {}
+        for key in keys:
+            index.setdefault(tuple(key[n] for n in common), []).append(key)
+        found = [
+            ((*old, *(key[n] for n in fresh)), (*parts, key))
+            for old, parts in found
+            for key in index.get(tuple(old[own[n]] for n in common), ())
+        ]
+        width += len(fresh)
+    return sorted(found)
 
 
 def shown(key: Sequence[object]) -> str:

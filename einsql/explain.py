@@ -25,48 +25,27 @@ if TYPE_CHECKING:
     Measures = Sequence[Measure] | SiteMeasure | None
 
 
-@dataclass(frozen=True)
 class Explanation:
     """A plan to look at: as text, as a value, as a drawing or as a page.
 
     `print` shows the text, and a notebook the page.
 
     Attributes:
-        plan: The plan.
-        settings: Under which it was made.
         asked: The statement; VERBOSE also shows what each rewrite rule changed.
-        measures: What each step took, for EXPLAIN ANALYZE.
     """
 
-    plan: Plan
-    settings: Settings
     asked: Explain
-    measures: Measures
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(self.lines())
 
-    __repr__ = __str__
+    def lines(self) -> list[str]:
+        """The lines of the text."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as nested dicts and lists of plain values (docs/explain.md)."""
-        from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-        from einsql.graph_report import rewrites, with_graph, with_kernels
-        from einsql.report import as_json
-
-        plan = self.plan
-        cut, placed = plan.cut, plan.placed
-        if cut is None or placed is None:
-            cut, placed = sited(plan.optimized.root, self.settings)
-        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
-        report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
-        report = with_graph(report, plan.optimized.root, placed)
-        if isinstance(plan.program, Program):
-            given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            report = with_kernels(report, plan.program, given)
-        if self.asked.verbose:
-            report["rewrites"] = rewrites(plan.optimized.trace)
-        return report
+        raise NotImplementedError
 
     def to_json(self) -> str:
         """The plan as JSON text: `to_dict`, written down."""
@@ -96,13 +75,50 @@ class Explanation:
         documents = {"json": self.to_json, "svg": self.svg, "html": self.html}
         if self.asked.form in documents:
             return [(documents[self.asked.form](),)]
-        return [(line,) for line in self._lines()]
+        return [(line,) for line in self.lines()]
 
     @cached_property
     def _report(self) -> dict[str, Any]:
         return self.to_dict()
 
-    def _lines(self) -> list[str]:
+
+@dataclass(frozen=True, repr=False)
+class GraphExplanation(Explanation):
+    """The plan of a query over elements.
+
+    Attributes:
+        plan: The plan.
+        settings: Under which it was made.
+        measures: What each step took, for EXPLAIN ANALYZE.
+    """
+
+    asked: Explain
+    plan: Plan
+    settings: Settings
+    measures: Measures
+
+    def to_dict(self) -> dict[str, Any]:
+        """Cuts, placements and costs of every operation."""
+        from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
+        from einsql.graph_report import rewrites, with_graph, with_kernels
+        from einsql.report import as_json
+
+        plan = self.plan
+        cut, placed = plan.cut, plan.placed
+        if cut is None or placed is None:
+            cut, placed = sited(plan.optimized.root, self.settings)
+        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
+        report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
+        report = with_graph(report, plan.optimized.root, placed)
+        if isinstance(plan.program, Program):
+            given = None if isinstance(self.measures, SiteMeasure) else self.measures
+            report = with_kernels(report, plan.program, given)
+        if self.asked.verbose:
+            report["rewrites"] = rewrites(plan.optimized.trace)
+        return report
+
+    def lines(self) -> list[str]:
+        """The graph, and what runs."""
         plan = self.plan
         lines: list[str] = []
         for part in plan.parts:
@@ -132,24 +148,31 @@ class Explanation:
         return as_text(self.plan.cut, self.plan.placed, self.settings.machine, by_site)
 
 
-@dataclass(frozen=True)
-class TileExplanation:
-    """A plan over tiles to look at; it is text.
+@dataclass(frozen=True, repr=False)
+class TileExplanation(Explanation):
+    """The plan of a query over tiles.
 
     Attributes:
-        lines: The text's lines.
+        text: Its lines.
     """
 
-    lines: tuple[str, ...]
+    asked: Explain
+    text: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines)
+    def lines(self) -> list[str]:
+        """The plan over blocks."""
+        return list(self.text)
 
-    __repr__ = __str__
+    def to_dict(self) -> dict[str, Any]:
+        """No value yet.
 
-    def rows(self) -> list[tuple[str]]:
-        """What EXPLAIN gives: the lines of the text."""
-        return [(line,) for line in self.lines]
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise NotSupportedError(
+            "EXPLAIN of tiles prints its plan as text",
+            hint="CREATE TENSOR … AS keeps its result; what reads that can be drawn.",
+        )
 
 
 def explain_tiles(
@@ -170,7 +193,7 @@ def explain_tiles(
         start = time.perf_counter()
         blocks = len(plan.result(inputs, tick))
         lines.append(f"-- {blocks} blocks  {(time.perf_counter() - start) * 1e3:.3f} ms")
-    return TileExplanation(tuple(lines))
+    return TileExplanation(asked, tuple(lines))
 
 
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:

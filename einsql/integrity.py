@@ -15,7 +15,17 @@ from itertools import islice
 
 import numpy as np
 
-from einsql.blocks import BlockSchema, Cuts, Dim, KeyTuple, dim_over, over_keys, shown, sizes
+from einsql.blocks import (
+    BlockSchema,
+    Cuts,
+    Dim,
+    KeyTuple,
+    dim_over,
+    matches,
+    over_keys,
+    shown,
+    sizes,
+)
 from einsql.einsum import EinSum, Expr
 from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
 from einsql.schema import DType, Schema
@@ -118,7 +128,10 @@ def continuous(source: BlockSchema, what: str) -> None:
 
 
 def join_schema(
-    sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]], kernel: EinSum
+    sources: Sequence[BlockSchema],
+    keys: Sequence[tuple[int, ...]],
+    kernel: EinSum,
+    only: frozenset[KeyTuple] | None = None,
 ) -> BlockSchema:
     """⋈: one pair for each match, its array made by the kernel.
 
@@ -126,9 +139,28 @@ def join_schema(
         sources: The operands.
         keys: For each key dimension of each operand the result's key dimension it is.
         kernel: Its operands are the arrays.
+        only: The matches that are made, if not all of them.
 
     Raises:
         ProgrammingError: Joined keys differ in their bounds, or the kernel does not fit.
+    """
+    bounds = join_bounds(sources, keys)
+    existing = only
+    if existing is None and not all(s.is_continuous for s in sources):
+        existing = frozenset(key for key, _ in matches([s.each_key() for s in sources], keys))
+    held = [
+        [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
+        for source, places in zip(sources, keys, strict=True)
+    ]
+    joined = BlockSchema(bounds, (), sources[0].dtype, existing)
+    return _applied("Join", joined, held, [s.dtype for s in sources], kernel)
+
+
+def join_bounds(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """How many values the keys of a join's matches take.
+
+    Raises:
+        ProgrammingError: Joined keys differ in their bounds, or are numbered out of order.
     """
     bounds: list[int] = []
     for n, (source, places) in enumerate(zip(sources, keys, strict=True)):
@@ -148,35 +180,7 @@ def join_schema(
                     f"the keys it joins take {bounds[place]}",
                     hint="Repartition one operand so that both are cut into as many parts.",
                 )
-    existing = None
-    if not all(s.is_continuous for s in sources):
-        existing = _joined(sources, keys)
-    held = [
-        [d if d.key is None else Dim(d.extents, places[d.key]) for d in source.dims]
-        for source, places in zip(sources, keys, strict=True)
-    ]
-    joined = BlockSchema(tuple(bounds), (), sources[0].dtype, existing)
-    return _applied("Join", joined, held, [s.dtype for s in sources], kernel)
-
-
-def _joined(sources: Sequence[BlockSchema], keys: Sequence[tuple[int, ...]]) -> frozenset[KeyTuple]:
-    """The keys of a natural join; its result's keys are numbered as they come."""
-    found: list[KeyTuple] = [()]
-    width = 0
-    for source, places in zip(sources, keys, strict=True):
-        common = [n for n, p in enumerate(places) if p < width]
-        fresh = [n for n, p in enumerate(places) if p >= width]
-        index: dict[KeyTuple, list[KeyTuple]] = {}
-        for key in source.each_key():
-            match = tuple(key[n] for n in common)
-            index.setdefault(match, []).append(tuple(key[n] for n in fresh))
-        found = [
-            old + new
-            for old in found
-            for new in index.get(tuple(old[places[n]] for n in common), ())
-        ]
-        width += len(fresh)
-    return frozenset(found)
+    return tuple(bounds)
 
 
 def transform_schema(source: BlockSchema, kernel: EinSum) -> BlockSchema:

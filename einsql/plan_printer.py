@@ -1,10 +1,12 @@
-"""Tensor-relational plans as deterministic text, expressions as the printer spells them."""
+"""Plans over blocks as deterministic text, expressions as the printer spells them."""
 
 from __future__ import annotations
 
+from einsql import implementation as ia
 from einsql import relational as tra
 from einsql.blocks import BlockSchema, Dim, shown
-from einsql.einsum import TRUE, EinSum
+from einsql.einsum import TRUE, EinSum, Expr
+from einsql.physical import Emit, PhysicalSchema, Tiles
 from einsql.printer import format_expr
 
 
@@ -21,6 +23,73 @@ def format_plan(root: tra.Node) -> str:
         inner = [names[id(c)] for c in tra.children(node)]
         blocks += [f"{name}{_format_schema(node.schema)}", *_format_operation(node, inner)]
     return "\n".join(blocks)
+
+
+def format_implementation(root: ia.Node) -> str:
+    """A plan of the implementation algebra, producers first.
+
+    After what `format_plan` shows of a relation stands where it lies: the grid of sites
+    and, for each of its axes, what lies along it; then whether parts are to be merged.
+    """
+    names: dict[int, str] = {}
+    blocks: list[str] = []
+    for node in ia.walk(root):
+        names[id(node)] = name = f"r{len(names)}"
+        inner = [names[id(c)] for c in ia.children(node)]
+        blocks += [f"{name}{_format_physical(node.schema)}", *_format_local(node, inner)]
+    return "\n".join(blocks)
+
+
+def _format_physical(schema: PhysicalSchema) -> str:
+    merge = "" if schema.merge is None else f", parts of a {schema.merge.upper()}"
+    return f"{_format_schema(schema.blocks)} at {schema.placement}{merge}"
+
+
+def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
+    if isinstance(node, ia.Scan):
+        cuts = ", ".join(f"{k.name}:{k.extent}" for k in node.tensor.schema.keys)
+        return [f"  scan         {node.tensor.name}[{cuts}]"]
+    if isinstance(node, ia.LocalJoin):
+        joined = [f"{s}{shown(k)}" for s, k in zip(sources, node.keys, strict=True)]
+        line = f"  local join   {', '.join(joined)}{_format_where(node.where)}"
+        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.key_map)]
+    (source,) = sources
+    if isinstance(node, ia.Bcast):
+        return [f"  bcast        {source}"]
+    if isinstance(node, ia.Shuffle):
+        return [f"  shuffle      {source} BY {shown(node.part_dims)}"]
+    if isinstance(node, ia.Repartition):
+        return [f"  repartition  {source} BY {shown(node.part_dims)}"]
+    if isinstance(node, ia.LocalFilter):
+        return [f"  local filter {source} {format_expr(node.condition)}"]
+    if isinstance(node, ia.LocalMap):
+        line = f"  local map    {source}{_format_emit(node.emit)}"
+        return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.keys)]
+    if isinstance(node, ia.LocalAggregate):
+        line = f"  local agg    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"
+        chains = _format_chain("before", node.inner) + _format_chain("after", node.finish)
+        return [line + _format_where(node.where), *chains]
+    return [f"  local stack  {source} key {node.key} along dimension {node.dim}"]
+
+
+def _format_emit(emit: Emit | None) -> str:
+    if emit is None:
+        return ""
+    if isinstance(emit, Tiles):
+        return f", tiles of dimension {emit.dim} by {emit.size}"
+    return f", {emit.count} times"
+
+
+def _format_where(where: Expr) -> str:
+    return "" if where == TRUE else f" WHERE {format_expr(where)}"
+
+
+def _format_keys(keys: tuple[Expr, ...] | None) -> list[str]:
+    return [] if keys is None else [f"    keys       {shown([format_expr(e) for e in keys])}"]
+
+
+def _format_chain(name: str, kernels: ia.Kernels) -> list[str]:
+    return [line.replace("kernel", name.ljust(6), 1) for k in kernels for line in _format_kernel(k)]
 
 
 def _format_schema(schema: BlockSchema) -> str:

@@ -30,7 +30,7 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.explain import Explanation, TileExplanation, explain_tiles
+from einsql.explain import Explanation, GraphExplanation, explain_tiles
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
@@ -91,7 +91,7 @@ class Connection:
         self._inputs: dict[str, Fields] = {}
         self._busy = threading.RLock()
         self._caller: FrameType | None = None
-        self._explanation: Explanation | TileExplanation | None = None
+        self._explanation: Explanation | None = None
 
     # ---- the public face
 
@@ -148,7 +148,7 @@ class Connection:
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, sites: int | None = None
-    ) -> Explanation | TileExplanation:
+    ) -> Explanation:
         """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
 
         Args:
@@ -415,7 +415,7 @@ class Connection:
 
     # ---- definitions and settings
 
-    def _explain(self, statement: st.Explain) -> Explanation | TileExplanation:
+    def _explain(self, statement: st.Explain) -> Explanation:
         inner = statement.statement
         if isinstance(inner, st.CreateTensor) and inner.query is not None:
             inner = st.Query(inner.query)
@@ -433,7 +433,8 @@ class Connection:
             plan = self.plan_any(inner.tree)
             if not isinstance(plan, Plan):
                 return explain_tiles(plan, statement, self._inputs, self._tick)
-            return Explanation(plan, self.settings, statement, self._measure(plan, statement))
+            measured = self._measure(plan, statement)
+            return GraphExplanation(statement, plan, self.settings, measured)
         finally:
             self.settings = before
 

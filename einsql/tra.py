@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from einsql.schema import DType, Schema
 from einsql.staged import compiled_kernel
 from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.tracing import call, cast, recorded, trace
+
+if TYPE_CHECKING:
+    from einsql.placed import Placed
 
 __all__ = [
     "Kernel",
@@ -207,6 +211,39 @@ class Relation:
             ProgrammingError: Key i does not cut axis i, or a block would be empty.
         """
         return self._with(ra.repartition(self.plan, _integers("Repartition", parts)))
+
+    def place(
+        self,
+        sites: int,
+        *,
+        stored: Mapping[str, Sequence[int] | None] | None = None,
+        disabled: Iterable[str] = (),
+        alpha: float = 1.0,
+        beta: float = 0.001,
+    ) -> Placed:
+        """The plan on virtual sites, by the cheapest rewrites of the implementation algebra.
+
+        Args:
+            sites: How many sites there are.
+            stored: For scanned tensors by name the keys they are sharded on, None for a
+                copy at every site; those not named are dealt over the sites by all keys.
+            disabled: Names of rules to leave out, such as "R2-5" or "RMM".
+            alpha: What a float that moves costs.
+            beta: What a scalar operation costs.
+
+        Raises:
+            ProgrammingError: The number of sites, a tensor or a key is none that can be.
+            InterfaceError: There is no rule of that name.
+        """
+        from einsql.optimizer.implementation import Weights
+        from einsql.placed import placed
+
+        given = None if stored is None else {
+            name: None if keys is None else _integers("place", keys)
+            for name, keys in stored.items()
+        }  # fmt: skip
+        weights = Weights(alpha, beta)
+        return placed(self.plan, self.arrays, _run, sites, given, disabled, weights)
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.

@@ -157,10 +157,11 @@ def _stack(node: Stack, blocks: Blocks) -> Iterator[tuple[KeyTuple, np.ndarray]]
 
 def _cut(array: np.ndarray, cuts: Cuts) -> Iterator[tuple[KeyTuple, np.ndarray]]:
     for key in product(*(range(len(c) - 1) for c in cuts)):
-        yield key, array[_place(key, cuts)]
+        yield key, array[place_of(key, cuts)]
 
 
-def _place(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
+def place_of(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
+    """Where the block of a key lies in its array."""
     # The dots keep an array of rank 0 an array.
     return (*(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)), ...)
 
@@ -175,5 +176,5 @@ def assemble(node: Node, blocks: Blocks) -> np.ndarray:
     cuts = assembled(node.schema, "A result handed out as one array")
     whole = np.empty([sum(sizes(c)) for c in cuts], node.schema.dtype.numpy)
     for key, array in blocks.items():
-        whole[_place(key, cuts)] = array
+        whole[place_of(key, cuts)] = array
     return whole

@@ -84,15 +84,23 @@ def optimize(
     """
     names = [r.name for r in RULES]
     for name in (*disabled, *([until] if until is not None else [])):
-        if name not in names:
+        if name not in names and not (name in disabled and name in _placed_rules()):
             raise InterfaceError(
-                f'There is no rewrite rule "{name}"', hint=suggest(name, names, "rule")
+                f'There is no rewrite rule "{name}"',
+                hint=suggest(name, [*names, *_placed_rules()], "rule"),
             )
     run = _Run(disabled, until)
     for stage in STAGES:
         if sited or not stage.sited:
             root = run.stage(stage, root)
     return Optimized(root, tuple(run.trace))
+
+
+def _placed_rules() -> list[str]:
+    """Names of the rules for plans on sites, which a setting may name as well."""
+    from einsql.optimizer import implementation  # not read without sites
+
+    return [r.name for r in implementation.RULES]
 
 
 class _Run:

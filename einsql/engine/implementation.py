@@ -1,0 +1,276 @@
+"""Runs a plan of the implementation algebra: the same program at every site.
+
+A site sees its own arrays alone; what it needs of others comes through the transport.
+Which arrays those are every site knows from the plan, so nothing is asked for or agreed
+on. Handing out the result is no part of the plan and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+
+import numpy as np
+
+from einsql.blocks import KeyTuple, matches
+from einsql.einsum import EinSum
+from einsql.engine.blocks import Blocks, RunKernel, place_of
+from einsql.engine.transport import LocalTransport, Parcel, Transport
+from einsql.implementation import (
+    Bcast,
+    LocalAggregate,
+    LocalFilter,
+    LocalJoin,
+    LocalMap,
+    LocalStack,
+    Node,
+    Repartition,
+    Scan,
+    Shuffle,
+    children,
+    walk,
+)
+from einsql.integrity import assembled, tiles_of, without
+from einsql.physical import Tiles, holds, piece_transfers, renamed, transfers
+from einsql.schema import DType
+from einsql.tiles import VALUE, merging
+from einsql.tiles import Tile as TileForm
+
+Part = tuple[KeyTuple, int]
+"""An array of a physical relation: its key, and its number among the parts under it."""
+AtSite = dict[Part, np.ndarray]
+"""What one site holds of a relation."""
+
+_NO_BOX = np.zeros((0, 2), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRun:
+    """A run on virtual sites.
+
+    Attributes:
+        blocks: The result by key, in the order of keys.
+        sent: Bytes that left each site for another one.
+        received: Bytes that reached each site from another one.
+    """
+
+    blocks: Blocks
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+
+
+def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> SiteRun:
+    """Runs a plan on virtual sites in this process and gathers the result.
+
+    Args:
+        root: The relation that is wanted.
+        inputs: The array of every scanned tensor by its name.
+        run: Runs kernels.
+
+    Raises:
+        DataError: An element overflows, divides by zero or cannot be cast.
+    """
+    transport = LocalTransport(root.schema.sites)
+    held = run_sites(root, inputs, run, transport)
+    blocks = gathered(root, held, run)
+    return SiteRun(blocks, tuple(transport.sent), tuple(transport.received))
+
+
+def run_sites(
+    root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel, transport: Transport
+) -> dict[int, AtSite]:
+    """Runs a plan at the sites of this process.
+
+    Returns:
+        For each of them what it holds of the result.
+
+    Raises:
+        DataError: An element overflows, divides by zero or cannot be cast.
+    """
+    nodes = walk(root)
+    left = Counter(id(c) for node in nodes for c in children(node))
+    held: dict[int, dict[int, AtSite]] = {}
+    for node in nodes:
+        sources = children(node)
+        operands = [held[id(c)] for c in sources]
+        if isinstance(node, Bcast | Shuffle):
+            held[id(node)] = _exchange(node, operands[0], transport)
+        elif isinstance(node, Repartition):
+            held[id(node)] = _recut(node, operands[0], transport)
+        else:
+            held[id(node)] = {
+                site: dict(_local(node, site, [o[site] for o in operands], inputs, run))
+                for site in transport.owned
+            }
+        for c in sources:
+            left[id(c)] -= 1
+            if left[id(c)] == 0:
+                del held[id(c)]
+    return held[id(root)]
+
+
+def gathered(root: Node, held: Mapping[int, AtSite], run: RunKernel) -> Blocks:
+    """One array for every key of a result: any of its copies, parts merged by ⊕."""
+    found: Blocks = {}
+    for key, parts in root.schema.held.items():
+        arrays = [held[copies[0]][key, n] for n, copies in enumerate(parts)]
+        found[key] = _merged(root.schema.merge or "", arrays, run)
+    return dict(sorted(found.items()))
+
+
+# ---- what crosses sites
+
+
+def _exchange(
+    node: Bcast | Shuffle, held: dict[int, AtSite], transport: Transport
+) -> dict[int, AtSite]:
+    source, target = node.source.schema, node.schema
+    parts = [(key, n) for key, every in source.held.items() for n in range(len(every))]
+    number = {part: n for n, part in enumerate(parts)}
+    parcels = [
+        Parcel(origin, site, number[key, n], _NO_BOX, {VALUE: held[origin][key, n]})
+        for key, n, origin, site in transfers(source, target)
+        if origin in held
+    ]
+    made: dict[int, AtSite] = {
+        site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
+        for site, own in held.items()
+    }
+    for p in transport.exchange(parcels):
+        made[p.target][parts[p.tile]] = p.fields[VALUE]
+    return made
+
+
+def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> dict[int, AtSite]:
+    """Sends every piece of a block to where its new block is put together."""
+    source, target = node.source.schema, node.schema
+    old = assembled(source.blocks, "Repartition")
+    keys = list(target.held)
+    number = {key: n for n, key in enumerate(keys)}
+    parcels: list[Parcel] = []
+    for piece, origin, site in piece_transfers(source, target, old, node.cuts):
+        if origin in held:
+            starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
+            part = held[origin][piece.source, 0][_within(piece.box, starts)]
+            box = np.array(piece.box, np.int64).reshape(-1, 2)
+            parcels.append(Parcel(origin, site, number[piece.target], box, {VALUE: part}))
+    made: dict[int, AtSite] = {
+        site: {
+            (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
+            for key, n in target.at(site)
+        }
+        for site in held
+    }
+    for p in transport.exchange(parcels):
+        key = keys[p.tile]
+        starts = [c[k] for c, k in zip(node.cuts, key, strict=True)]
+        made[p.target][key, 0][_within(p.box.tolist(), starts)] = p.fields[VALUE]
+    return made
+
+
+def _within(
+    box: Iterable[Sequence[int]], starts: Sequence[int]
+) -> tuple[slice | EllipsisType, ...]:
+    """A box of the tensor inside a block that begins at `starts`."""
+    # The dots keep an array of rank 0 an array.
+    return (*(slice(lo - s, hi - s) for (lo, hi), s in zip(box, starts, strict=True)), ...)
+
+
+# ---- what a site does by itself
+
+
+def _local(
+    node: Node, site: int, operands: Sequence[AtSite], inputs: Mapping[str, np.ndarray],
+    run: RunKernel,
+) -> Iterator[tuple[Part, np.ndarray]]:  # fmt: skip
+    if isinstance(node, Scan):
+        array = np.asarray(inputs[node.tensor.name]).view()
+        array.flags.writeable = False
+        for key, n in node.schema.at(site):
+            yield (key, n), array[place_of(key, node.cuts)]
+    elif isinstance(node, LocalFilter):
+        keys = [key for key, _ in operands[0]]
+        kept = holds(node.condition, keys)
+        yield from (pair for pair, on in zip(operands[0].items(), kept, strict=True) if on)
+    elif isinstance(node, LocalMap):
+        yield from _map(node, operands[0], run)
+    elif isinstance(node, LocalJoin):
+        yield from _join(node, operands, run)
+    elif isinstance(node, LocalAggregate):
+        yield from _aggregate(node, site, operands[0], run)
+    else:
+        assert isinstance(node, LocalStack)
+        yield from _stack(node, site, operands[0])
+
+
+def _map(node: LocalMap, held: AtSite, run: RunKernel) -> Iterator[tuple[Part, np.ndarray]]:
+    made = [(part, a) for part, array in held.items() for part, a in _emitted(node, part, array)]
+    new = renamed([key for (key, _), _ in made], node.keys)
+    for key, ((_, n), array) in zip(new, made, strict=True):
+        yield (key, n), _chain(node.kernels, [array], run)
+
+
+def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
+    key, n = part
+    if node.emit is None:
+        yield part, array
+    elif isinstance(node.emit, Tiles):
+        dim, size = node.emit.dim, node.emit.size
+        for m in range(tiles_of(array.shape[dim], size)):
+            yield ((*key, m), n), array[(slice(None),) * dim + (slice(m * size, (m + 1) * size),)]
+    else:
+        for m in range(node.emit.count):
+            yield ((*key, m), n), array
+
+
+def _join(
+    node: LocalJoin, operands: Sequence[AtSite], run: RunKernel
+) -> Iterator[tuple[Part, np.ndarray]]:
+    found = matches([[key for key, _ in o] for o in operands], node.keys)
+    wanted = holds(node.where, [key for key, _ in found])
+    found = [match for match, on in zip(found, wanted, strict=True) if on]
+    new = renamed([key for key, _ in found], node.key_map)
+    for key, (_, own) in zip(new, found, strict=True):
+        arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
+        yield (key, 0), _chain(node.kernels, arrays, run)
+
+
+def _aggregate(
+    node: LocalAggregate, site: int, held: AtSite, run: RunKernel
+) -> Iterator[tuple[Part, np.ndarray]]:
+    groups: dict[KeyTuple, list[np.ndarray]] = {}
+    keys = [tuple(key[g] for g in node.group_by) for key, _ in held]
+    wanted = holds(node.where, keys)
+    for group, on, array in zip(keys, wanted, held.values(), strict=True):
+        if on:
+            groups.setdefault(group, []).append(_chain(node.inner, [array], run))
+    for group, arrays in groups.items():
+        parts = node.schema.held[group]
+        n = next(n for n, copies in enumerate(parts) if site in copies)
+        yield (group, n), _chain(node.finish, [_merged(node.reduce, arrays, run)], run)
+
+
+def _stack(node: LocalStack, site: int, held: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
+    groups: dict[KeyTuple, list[np.ndarray]] = {}
+    for (key, _), array in sorted(held.items(), key=lambda pair: pair[0]):
+        groups.setdefault(without(key, node.key), []).append(array)
+    for group, arrays in groups.items():
+        if site in node.schema.held[group][0]:  # other sites hold some of the group only
+            yield (group, 0), np.concatenate(arrays, axis=node.dim)
+
+
+def _chain(kernels: Sequence[EinSum], arrays: Sequence[np.ndarray], run: RunKernel) -> np.ndarray:
+    for kernel in kernels:
+        arrays = [run(kernel, arrays)]
+    return arrays[0]
+
+
+def _merged(reduce: str, arrays: Sequence[np.ndarray], run: RunKernel) -> np.ndarray:
+    total = arrays[0]
+    for array in arrays[1:]:
+        dtype = DType.of(array.dtype)
+        assert dtype is not None
+        total = run(merging(reduce, TileForm(array.ndim, dtype)), [total, array])
+    return total

@@ -1,0 +1,202 @@
+"""The search for a cheaper plan: rules tried everywhere, the cheapest plans tried further."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
+from einsql.implementation import Node, children, walk, with_children
+from einsql.optimizer.implementation.composition import COMPOSITION
+from einsql.optimizer.implementation.cost import Cost, Costs, Weights
+from einsql.optimizer.implementation.products import PRODUCTS
+from einsql.optimizer.implementation.repartition import REPARTITION
+from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
+from einsql.physical import forget
+from einsql.plan_printer import format_implementation
+
+RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
+"""Every rule; where two make the same plan, the trace names the more specific one."""
+
+WIDTH = 8
+"""Plans that are tried further in each round."""
+PATIENCE = 4
+"""Rounds without a cheaper plan after which the search ends."""
+MOST_PLANS = 1500
+"""Plans looked at in one search, of many blocks fewer: a second or two's worth."""
+MOST_ARRAYS = 1 << 21
+"""Arrays in all of these plans together; types know each one's sites."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationStep:
+    """One rule that was applied on the way to the chosen plan.
+
+    Attributes:
+        rule: The rule.
+        old: The plan before.
+        new: The plan after.
+    """
+
+    rule: ImplementationRule
+    old: Node
+    new: Node
+
+    @property
+    def before(self) -> str:
+        """The printed plan the rule was given."""
+        return format_implementation(self.old)
+
+    @property
+    def after(self) -> str:
+        """The printed plan the rule made."""
+        return format_implementation(self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Implemented:
+    """A plan that was searched for.
+
+    Attributes:
+        root: The cheapest plan found.
+        cost: What it costs.
+        trace: The steps from the first plan to it.
+        first: What the first plan cost.
+        plans: How many plans were looked at.
+    """
+
+    root: Node
+    cost: Cost
+    trace: tuple[ImplementationStep, ...]
+    first: Cost
+    plans: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan on the way; `rank` orders plans by cost, then by size."""
+
+    root: Node
+    rank: tuple[float, int]
+    trace: tuple[ImplementationStep, ...]
+
+
+def search(
+    root: Node,
+    *,
+    weights: Weights | None = None,
+    disabled: frozenset[str] = frozenset(),
+    most_plans: int | None = None,
+) -> Implemented:
+    """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
+
+    Every round applies every rule to every node of the cheapest few plans of the round
+    before. The result costs no more than the plan it is given; the same plan gives the
+    same result.
+
+    Args:
+        root: The plan.
+        weights: α and β.
+        disabled: Names of rules to leave out.
+        most_plans: Plans to look at; MOST_PLANS and MOST_ARRAYS say how many by default.
+
+    Raises:
+        InterfaceError: There is no rule of that name.
+    """
+    rules = [r for r in RULES if r.name not in known(disabled)]
+    if most_plans is None:
+        arrays = sum(len(n.schema.held) for n in walk(root))
+        most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
+    try:
+        return _searched(root, weights or Weights(), rules, most_plans)
+    finally:
+        forget()
+
+
+def _searched(
+    root: Node, weights: Weights, rules: Sequence[ImplementationRule], most_plans: int
+) -> Implemented:
+    costs, ways = Costs(), Neighbours(rules)
+
+    def found(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Found:
+        return _Found(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
+
+    best = found(root, ())
+    # While types are remembered, plans of the very same type are one plan.
+    beam, seen, idle = [best], {root.schema}, 0
+    while beam and idle < PATIENCE and len(seen) < most_plans:
+        made: list[_Found] = []
+        for plan in beam:
+            for rule, new in ways.of(plan.root):
+                if new.schema not in seen and len(seen) < most_plans:
+                    seen.add(new.schema)
+                    step = ImplementationStep(rule, plan.root, new)
+                    made.append(found(new, (*plan.trace, step)))
+        beam = sorted(made, key=lambda f: f.rank)[:WIDTH]
+        idle += 1
+        if beam and beam[0].rank < best.rank:
+            idle = 0 if beam[0].rank[0] < best.rank[0] else idle
+            best = beam[0]
+    return Implemented(best.root, costs.plan(best.root), best.trace, costs.plan(root), len(seen))
+
+
+def known(names: frozenset[str]) -> frozenset[str]:
+    """The same names.
+
+    Raises:
+        InterfaceError: One of them is no rule's.
+    """
+    every = [r.name for r in RULES]
+    for name in sorted(names):
+        if name not in every:
+            raise InterfaceError(f'There is no rule "{name}"', hint=suggest(name, every, "rules"))
+    return names
+
+
+class Neighbours:
+    """What rules make of plans; nodes that plans share are tried once.
+
+    Args:
+        rules: The rules to try, whose order is that of the plans.
+    """
+
+    def __init__(self, rules: Sequence[ImplementationRule]) -> None:
+        self._rules = rules
+        self._known: dict[int, tuple[Node, list[tuple[int, Node]]]] = {}
+
+    def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
+        """The plans that one rule applied to one node makes of a plan."""
+        order = walk(root)
+        ways = [(n, node, new) for node in order for n, new in self._alternatives(node)]
+        for n, node, new in sorted(ways, key=lambda way: way[0]):
+            plan = _replaced(order, node, new)
+            if plan is not None:
+                yield self._rules[n], plan
+
+    def _alternatives(self, node: Node) -> list[tuple[int, Node]]:
+        if id(node) not in self._known:
+            made = [(n, new) for n, r in enumerate(self._rules) for new in r.alternatives(node)]
+            self._known[id(node)] = node, made  # keeps the node, so that its id stays its own
+        return self._known[id(node)][1]
+
+
+def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:
+    """The plan with a node in another's place, or None where its readers cannot stand it.
+
+    The new node's arrays may lie elsewhere, so every reader is made and checked again: a
+    join may miss matches now, an aggregation leave parts to one that must see the whole.
+    """
+    done: dict[int, Node] = {id(old): new}
+    for node in order:
+        sources = children(node)
+        if id(node) in done or not any(id(c) in done for c in sources):
+            continue
+        try:
+            over = with_children(node, [done.get(id(c), c) for c in sources])
+        except (IntegrityError, ProgrammingError):
+            return None
+        if not same_blocks(over.schema.blocks, node.schema.blocks):
+            return None
+        done[id(node)] = over
+    root = order[-1]
+    return done[id(root)] if stands_for(done[id(root)].schema, root.schema) else None

@@ -1,0 +1,223 @@
+"""What a plan of the implementation algebra costs (TRA §4.3): C = α·Cn + β·Cc.
+
+Cardinalities are not estimated: the type of a relation knows its keys, and where each
+array lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from einsql.blocks import BlockSchema, KeyTuple, matches
+from einsql.einsum import TRUE, EinSum
+from einsql.implementation import (
+    Bcast,
+    Kernels,
+    LocalAggregate,
+    LocalFilter,
+    LocalJoin,
+    LocalMap,
+    LocalStack,
+    Node,
+    Repartition,
+    Scan,
+    Shuffle,
+    children,
+    sends,
+    walk,
+)
+from einsql.optimizer.work import flops
+from einsql.physical import PhysicalSchema, emitted, holds, over_groups
+from einsql.sharding import Sites
+from einsql.tiles import instantiate
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a float that moves and an operation are worth.
+
+    Attributes:
+        alpha: Cost of a float that crosses sites.
+        beta: Cost of a scalar operation. A thousand operations for a float is what a
+            core does while its share of a network card sends four bytes.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a plan costs.
+
+    Attributes:
+        tra_cost: Cn in floats by the paper's formulas: s·Size for a Bcast, Size for a
+            Shuffle, whatever was there before.
+        floats: The same with every part counted, where the paper's Size counts keys: after
+            a local aggregation several sites may have parts under one key to send.
+        flops: Cc: scalar operations of all kernels, every array counted once.
+        busiest: Operations of the busiest site of each node, added up. It is flops / s
+            where work is spread evenly, more where sites wait or do the same.
+        bytes_sent: Bytes that cross sites, exactly.
+        sites: s, how many sites there are.
+    """
+
+    tra_cost: int
+    floats: int
+    flops: int
+    busiest: int
+    bytes_sent: int
+    sites: int
+
+    def total(self, weights: Weights) -> float:
+        """C, with s·busiest for Cc: the paper's count, if no site waits for another."""
+        return weights.alpha * self.floats + weights.beta * self.sites * self.busiest
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.tra_cost + other.tra_cost,
+            self.floats + other.floats,
+            self.flops + other.flops,
+            self.busiest + other.busiest,
+            self.bytes_sent + other.bytes_sent,
+            self.sites,
+        )
+
+
+class Costs:
+    """Costs of plans; what a plan reads twice counts once, what plans share is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[PhysicalSchema, ...], Cost] = {}
+
+    def plan(self, *roots: Node) -> Cost:
+        """What a plan costs, maybe of several results: the sum over its nodes."""
+        total = Cost(0, 0, 0, 0, 0, roots[0].schema.sites)
+        for node in walk(*roots):
+            # Equal operations on the same relations have the very same types.
+            types = (node.schema, *(c.schema for c in children(node)))
+            if types not in self._known:
+                self._known[types] = node_cost(node)
+            total += self._known[types]
+        return total
+
+
+def node_cost(node: Node) -> Cost:
+    """What one operation costs, without its operands."""
+    sites = node.schema.sites
+    if isinstance(node, Bcast | Shuffle | Repartition):
+        times = sites if isinstance(node, Bcast) else 1
+        size, parts = _size(node.source)
+        return Cost(times * size, times * parts, 0, 0, sends(node), sites)
+    total, at = 0, [0] * sites
+    for operations, copies in _work(node):
+        total += operations
+        for site in copies:
+            at[site] += operations
+    return Cost(0, 0, total, max(at), 0, sites)
+
+
+def _size(node: Node) -> tuple[int, int]:
+    """Size(R), the floats of one array for each key; and of every part under it."""
+    shape = _shapes(node.schema.blocks)
+    volumes = [(prod(shape(k)), len(parts)) for k, parts in node.schema.held.items()]
+    return sum(v for v, _ in volumes), sum(v * n for v, n in volumes)
+
+
+def _shapes(blocks: BlockSchema) -> Callable[[KeyTuple], Shape]:
+    """The shape of the array under a key, found once where all are equal."""
+    if any(d.key is not None for d in blocks.dims):
+        return blocks.shape
+    one = tuple(d.extents[0] for d in blocks.dims)
+    return lambda key: one
+
+
+def _work(node: Node) -> Iterator[tuple[int, Sites]]:
+    """The scalar operations for every array a local operation reads, and who does them."""
+    if isinstance(node, LocalMap):
+        yield from _map_work(node)
+    elif isinstance(node, LocalJoin):
+        yield from _join_work(node)
+    elif isinstance(node, LocalAggregate):
+        yield from _aggregate_work(node)
+    else:
+        assert isinstance(node, Scan | LocalFilter | LocalStack)
+
+
+def _map_work(node: LocalMap) -> Iterator[tuple[int, Sites]]:
+    if not node.kernels:
+        return
+    source = node.source.schema
+    every = emitted(source.blocks, node.emit)
+    shape = _shapes(every)
+    for key in every.each_key():
+        operations = chain_flops(node.kernels, (shape(key),))
+        for copies in source.held[key[: len(source.blocks.bounds)]]:
+            yield operations, copies
+
+
+def _join_work(node: LocalJoin) -> Iterator[tuple[int, Sites]]:
+    schemas = [s.schema for s in node.sources]
+    found = matches([s.held for s in schemas], node.keys)
+    wanted = holds(node.where, [key for key, _ in found])
+    shapes = [_shapes(s.blocks) for s in schemas]
+    for (_, own), on in zip(found, wanted, strict=True):
+        if on:
+            first, *rest = (s.held[k][0] for s, k in zip(schemas, own, strict=True))
+            copies = tuple(s for s in first if all(s in c for c in rest))
+            read = tuple(shape(k) for shape, k in zip(shapes, own, strict=True))
+            if copies:
+                yield chain_flops(node.kernels, read), copies
+
+
+def _aggregate_work(node: LocalAggregate) -> Iterator[tuple[int, Sites]]:
+    source = node.source.schema
+    keys = list(source.blocks.each_key())
+    wanted = keys
+    if node.where != TRUE:
+        kept = holds(over_groups(node.where, node.group_by), keys)
+        wanted = [k for k, on in zip(keys, kept, strict=True) if on]
+    shape = _shapes(source.blocks)
+    for key in wanted:
+        operations = chain_flops(node.inner, (shape(key),)) + prod(_after(node.inner, shape(key)))
+        for copies in source.held[key]:
+            yield operations, copies
+    if node.finish:
+        before = _before_finish(node, source.blocks, wanted)
+        for group, parts in node.schema.held.items():
+            for copies in parts:
+                yield chain_flops(node.finish, (before[group],)), copies
+
+
+def _before_finish(
+    node: LocalAggregate, blocks: BlockSchema, keys: Sequence[KeyTuple]
+) -> dict[KeyTuple, Shape]:
+    shape = _shapes(blocks)
+    return {tuple(k[g] for g in node.group_by): _after(node.inner, shape(k)) for k in keys}
+
+
+def _after(kernels: Kernels, shape: Shape) -> Shape:
+    for kernel in kernels:
+        shape = _applied(kernel, (shape,))[1]
+    return shape
+
+
+def chain_flops(kernels: Kernels, shapes: tuple[Shape, ...]) -> int:
+    """Scalar operations of a chain of kernels on arrays of given shapes."""
+    total = 0
+    for kernel in kernels:
+        operations, shape = _applied(kernel, shapes)
+        total, shapes = total + operations, (shape,)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _applied(kernel: EinSum, shapes: tuple[Shape, ...]) -> tuple[int, Shape]:
+    """Scalar operations of a kernel, and the shape of what it makes."""
+    node = instantiate(kernel, shapes)
+    return flops(node), node.schema.shape

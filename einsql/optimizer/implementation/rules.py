@@ -1,0 +1,66 @@
+"""What a rule of the implementation algebra is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from einsql.blocks import BlockSchema
+from einsql.errors import IntegrityError, ProgrammingError
+from einsql.implementation import Bcast, Node, Shuffle
+from einsql.physical import PhysicalSchema
+
+Build = Callable[[], Node]
+"""Makes an alternative; raises where its local work would be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationRule:
+    """A named law of the implementation algebra.
+
+    Attributes:
+        name: As the paper numbers it; what switches the rule off.
+        law: One line of algebra, with the conditions under which it holds.
+        builds: The other ways to write a node by this law, if any.
+    """
+
+    name: str
+    law: str
+    builds: Callable[[Node], Iterable[Build]]
+
+    def alternatives(self, node: Node) -> list[Node]:
+        """Nodes with the same relation; where its arrays lie may differ.
+
+        The types have the last word: what cannot be typed, because an array would not be
+        where it is read, is no alternative.
+        """
+        found: list[Node] = []
+        for build in self.builds(node):
+            try:
+                new = build()
+            except (IntegrityError, ProgrammingError):
+                continue
+            if stands_for(new.schema, node.schema):
+                found.append(new)
+        return found
+
+
+def stands_for(new: PhysicalSchema, old: PhysicalSchema) -> bool:
+    """True if one type can take another's place: the same arrays, whole where they were."""
+    return new.merge in (None, old.merge) and same_blocks(new.blocks, old.blocks)
+
+
+def same_blocks(a: BlockSchema, b: BlockSchema) -> bool:
+    """True if two relations have the same keys, and arrays of the same shapes under them."""
+    if a == b:
+        return True
+    alike = a.bounds == b.bounds and a.dtype is b.dtype and len(a.dims) == len(b.dims)
+    keys = list(a.each_key())
+    return alike and keys == list(b.each_key()) and all(a.shape(k) == b.shape(k) for k in keys)
+
+
+def bare(node: Node) -> Node:
+    """What lies below broadcasts and shuffles."""
+    while isinstance(node, Bcast | Shuffle):
+        node = node.source
+    return node

@@ -1,0 +1,79 @@
+"""From the tensor-relational algebra to the implementation algebra (TRA §4.1, Table 1).
+
+One implementation for each operation, whatever it costs; the rules know the others.
+Against the printed table, Tile appends the key that counts tiles, and Stack shuffles on
+all keys but the one it stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from einsql import implementation as ia
+from einsql import relational as tra
+from einsql.errors import ProgrammingError, suggest
+from einsql.physical import Tiles
+from einsql.sharding import Placement, everywhere
+
+Stored = Mapping[str, Sequence[int] | None]
+"""For tensors by name the keys they are sharded on; None is a copy at every site."""
+
+
+def translate(root: tra.Node, sites: int, stored: Stored | None = None) -> ia.Node:
+    """A tensor-relational plan by Table 1.
+
+    Args:
+        root: The plan.
+        sites: How many sites there are.
+        stored: Where stored tensors lie. One that is not named lies as its declared cut
+            says, or else is dealt over the sites by all of its keys.
+
+    Raises:
+        ProgrammingError: A name or a key in `stored` is none of the plan's.
+    """
+    given = stored or {}
+    names = [n.tensor.name for n in tra.walk(root) if isinstance(n, tra.Scan)]
+    for name in given:
+        if name not in names:
+            raise ProgrammingError(
+                f"The plan scans no tensor {name}", hint=suggest(name, names, "tensors")
+            )
+    done: dict[int, ia.Node] = {}
+    for node in tra.walk(root):
+        sources = [done[id(c)] for c in tra.children(node)]
+        done[id(node)] = _implemented(node, sources, sites, given)
+    return done[id(root)]
+
+
+def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored: Stored) -> ia.Node:
+    if isinstance(node, tra.Scan):
+        return ia.Scan(node.tensor, node.cuts, _placement(node, sites, stored))
+    if isinstance(node, tra.Join):
+        *first, last = sources
+        return ia.LocalJoin((*map(ia.Bcast, first), last), node.keys, (node.kernel,))
+    (source,) = sources
+    if isinstance(node, tra.Aggregate):
+        return ia.LocalAggregate(ia.Shuffle(source, node.group_by), node.group_by, node.reduce)
+    if isinstance(node, tra.ReKey):
+        return ia.LocalMap(source, keys=node.keys)
+    if isinstance(node, tra.Filter):
+        return ia.LocalFilter(source, node.condition)
+    if isinstance(node, tra.Transform):
+        return ia.LocalMap(source, kernels=(node.kernel,))
+    if isinstance(node, tra.Tile):
+        return ia.LocalMap(source, emit=Tiles(node.dim, node.size))
+    if isinstance(node, tra.Stack):
+        others = tuple(k for k in range(len(node.source.schema.bounds)) if k != node.key)
+        return ia.LocalStack(ia.Shuffle(source, others), node.key, node.dim)
+    return ia.Repartition(source, node.cuts, tuple(range(len(node.cuts))))
+
+
+def _placement(node: tra.Scan, sites: int, stored: Stored) -> Placement:
+    bounds = node.schema.bounds
+    keys: Sequence[int] | None = range(len(bounds))
+    declared = node.tensor.parts
+    if node.tensor.name in stored:
+        keys = stored[node.tensor.name]
+    elif declared is not None:
+        keys = [k for k, parts in enumerate(declared) if parts > 1] or None
+    return everywhere(sites) if keys is None else ia.spread_over(sites, bounds, keys)

@@ -1,0 +1,157 @@
+"""Plans on virtual sites for tests: random ones, and what every run has to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from einsql import implementation as ia
+from einsql import tra
+from einsql.blocks import KeyTuple
+from einsql.einsum import EinSum
+from einsql.engine.implementation import gathered, run_sites
+from einsql.engine.transport import LocalTransport
+from einsql.errors import IntegrityError, ProgrammingError
+from einsql.kernels import compile_node
+from einsql.reference import evaluate_blocks
+from einsql.sharding import Partial, Scattered, Shard, coordinates
+from einsql.tiles import VALUE, instantiate
+
+Blocks = dict[KeyTuple, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
+
+
+def run_kernel(template: EinSum, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    runner = compile_node(instantiate(template, [a.shape for a in arrays]), "never")[1]
+    return np.asarray(runner([{VALUE: a} for a in arrays], lambda done: None)[VALUE])
+
+
+def meaning(relation: tra.Relation) -> Blocks:
+    """What a relation means, by definition."""
+    return dict(sorted(evaluate_blocks(relation.plan, relation.arrays).items()))
+
+
+def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
+    """Runs a plan on its sites and holds every site against the plan's types."""
+    transport = LocalTransport(plan.schema.sites)
+    held = run_sites(plan, arrays, run_kernel, transport)
+    for site, own in held.items():
+        assert sorted(own) == sorted(plan.schema.at(site)), f"site {site}"
+        for (key, _), array in own.items():
+            wanted = plan.schema.blocks
+            assert (array.shape, array.dtype) == (wanted.shape(key), wanted.dtype.numpy)
+    assert sum(transport.sent) == sum(transport.received) == ia.bytes_sent(plan)
+    for node in ia.walk(plan):
+        lies_as_told(node)
+    return gathered(plan, held, run_kernel)
+
+
+def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
+    """What somebody finds who takes the first array under a key that any site holds."""
+    held = run_sites(plan, arrays, run_kernel, LocalTransport(plan.schema.sites))
+    found: Blocks = {}
+    for own in held.values():
+        for (key, _), array in own.items():
+            found.setdefault(key, array)
+    return dict(sorted(found.items()))
+
+
+def lies_as_told(node: ia.Node) -> None:
+    """The placement is the law of where the arrays lie."""
+    schema = node.schema
+    placement = schema.placement
+    assert list(schema.held) == list(schema.blocks.each_key())
+    assert (schema.merge is not None) or all(len(p) == 1 for p in schema.held.values())
+    for key, parts in schema.held.items():
+        for copies in parts:
+            if placement.is_by_keys:
+                assert copies == placement.at(key)
+            for n, entry in enumerate(placement.entries):
+                found = {coordinates(s, placement.grid)[n] for s in copies}
+                if isinstance(entry, Shard):
+                    assert found == {key[entry.key] % placement.grid[n]}
+                elif not isinstance(entry, Partial | Scattered):
+                    assert len(found) == placement.grid[n]
+
+
+def assert_same(got: Blocks, wanted: Blocks) -> None:
+    """Data are small dyadic rationals, so results are exact in any order."""
+    assert list(got) == list(wanted)
+    for key, array in wanted.items():
+        np.testing.assert_array_equal(got[key], array)
+
+
+# ---- random relations
+
+
+def random_relation(pick: Random) -> tra.Relation:
+    """A few operations on one or two matrices in blocks; steps that do not fit are left out."""
+    made = [_matrix(pick, name) for name in "xy"]
+    for _ in range(pick.randint(1, 5)):
+        try:
+            step = _step(made[-1], made, pick)
+        except (ProgrammingError, IntegrityError):
+            continue
+        if 0 < step.schema.count <= 60:
+            made.append(step)
+    return made[-1]
+
+
+def _matrix(pick: Random, name: str) -> tra.Relation:
+    rows, columns = pick.choice(((2, 2), (3, 2), (2, 4), (4, 4), (1, 5), (6, 3)))
+    shape = (4, 4) if pick.random() < 0.7 else (6, 6)
+    parts = min(rows, shape[0]), min(columns, shape[1])
+    values = [[pick.randint(-8, 8) / 4 for _ in range(shape[1])] for _ in range(shape[0])]
+    return tra.scan(np.array(values), parts, name=name)
+
+
+def _step(x: tra.Relation, made: list[tra.Relation], pick: Random) -> tra.Relation:
+    keys, rank = len(x.schema.bounds), len(x.schema.dims)
+    some = [k for k in range(keys) if pick.random() < 0.5]
+    n = pick.randrange(3)
+    ops = ["add", "add", "aggregate", "rekey", "transform", "transform", "repartition"]
+    if keys > 0:
+        ops += ["filter", "filter"]
+    if keys > 0 and rank > 0:
+        ops += ["tile", "stack"]
+    if keys > 1:
+        ops += ["product", "sum of products", "number", "diagonal"]
+    op = pick.choice(ops)
+    if op in ("product", "sum of products"):
+        joined = x.join(pick.choice(made), (1,), (0,), tra.matmul)
+        return joined.aggregate(pick.choice([(0, 2), (1,)])) if op[0] == "s" else joined
+    if op == "add":
+        return x.join(pick.choice(made), range(keys), range(keys), pick.choice([tra.add, tra.mul]))
+    if op == "aggregate":
+        return x.aggregate(some, pick.choice(["add", "min", "max"]))
+    if op == "rekey":
+        order = pick.sample(range(keys), keys)
+        return x.rekey(lambda *k: tuple(k[s] for s in order))
+    if op == "number":
+        bound = x.schema.bounds[1]
+        return x.rekey(lambda *k: (k[0] * bound + k[1], *k[2:]))
+    if op == "filter":
+        a, b = pick.randrange(keys), pick.randrange(keys)
+        return x.filter(lambda *k: (k[a] == k[b]) if a != b else (k[a] % 2 == n % 2))
+    if op == "diagonal":
+        diagonal = x.filter(lambda *k: k[0] == k[1]).rekey(lambda *k: (k[0], *k[2:]))
+        return diagonal.transform(tra.diag)
+    if op == "transform":
+        return x.transform(
+            pick.choice(
+                [
+                    tra.map(lambda v: v * 0.5),
+                    tra.map(lambda v: v + 1),
+                    tra.einsum("ij->ji"),
+                    tra.einsum("...i->..."),
+                    tra.diag,
+                ]
+            )
+        )
+    if op == "tile":
+        return x.tile(pick.randrange(rank), pick.randint(1, 2))
+    if op == "stack":
+        return x.stack(keys - 1, pick.randrange(rank))
+    return x.repartition([pick.randint(1, 3) for _ in range(rank)])
