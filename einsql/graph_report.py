@@ -105,7 +105,8 @@ def _node(
         brought = placed.steps[step]
         collective, nbytes = "none", 0
         if isinstance(brought, Exchange):
-            collective, nbytes = brought.collective, brought.nbytes
+            collective = " + ".join(c.name for c in brought.collectives) or "none"
+            nbytes = brought.nbytes
             if nbytes and step in seen:
                 collective, nbytes = "shared", 0
         seen.add(step)

@@ -16,6 +16,7 @@ import pytest
 import einsql
 from einsql.einsum import Node
 from einsql.optimizer.decomposition import Cut, Decomposition, decompose
+from einsql.planning import Plan
 from tests.test_sites import QUERIES, connection
 
 CHANCE = np.random.default_rng(11)
@@ -48,7 +49,7 @@ def forced(sites: int, cuts: Cuts) -> Any:
             copies = wanted.pop("copies", 1)
             assert wanted.keys() <= c.parts.keys(), (wanted, c.parts)
             made.append(replace(c, parts=dict.fromkeys(c.parts, 1) | wanted, copies=copies))
-        return Decomposition("forced", sites, tuple(made))
+        return Decomposition("forced", sites, tuple(made), 0.0)
 
     return cut
 
@@ -186,6 +187,8 @@ def test_a_changed_declaration_is_a_new_plan() -> None:
     con.execute("CREATE OR REPLACE TENSOR a PARTITION BY (j 4) AS SELECT i, j, val FROM one")
     con.execute(PRODUCT)
     (after,) = con._plans.values()
+    assert isinstance(before, Plan)
+    assert isinstance(after, Plan)
     assert before.placed is not None
     assert after.placed is not None
     assert before.placed.bytes_sent < after.placed.bytes_sent

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.einsum import EinSum
+from einsql.einsum import EinSum, Input
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, exchanged
@@ -69,24 +69,27 @@ class _Predicting:
             return 0.0
         if isinstance(step, Local):
             return self._local(step)
-        width = tuple_bytes(self._node(n))
         if isinstance(step, Exchange):
-            if step.nbytes == 0:
-                return 0.0
-            have = self.program.steps[step.source].tiles
-            key = (self._key(have), self._key(step.tiles))
-            if key not in self._traffic:
-                self._traffic[key] = exchanged(have, step.tiles, self.program.sites)
-            return self._moved(self._traffic[key], width)
+            return self._exchange(step) if step.nbytes else 0.0
         return self._complete(step)
 
-    def _node(self, n: int) -> EinSum:
-        """The operation whose result a step holds."""
+    def _exchange(self, step: Exchange) -> float:
+        """What is not at hand comes from one copy of the relation."""
+        base = self.program.steps[step.sources[0]].tiles
+        absent = step.at_hand[:, 0] < 0
+        key = (self._key(base), self._key(step.tiles), absent.tobytes())
+        if key not in self._traffic:
+            have = Tiles(base.sites[: base.once], base.boxes[: base.once])
+            need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
+            self._traffic[key] = exchanged(have, need, self.program.sites)
+        return self._moved(self._traffic[key], tuple_bytes(self._relation(step.sources[0])))
+
+    def _relation(self, n: int) -> Input | EinSum:
+        """The relation a step holds."""
         step = self.program.steps[n]
-        while not isinstance(step, Local):
-            assert isinstance(step, Exchange | Complete)
-            step = self.program.steps[step.source]
-        return step.node
+        while not isinstance(step, Local | Load):
+            step = self.program.steps[_sources(step)[0]]
+        return step.node if isinstance(step, Local) else step.source
 
     def _key(self, tiles: Tiles) -> object:
         """The same for equal tiles."""
@@ -175,7 +178,7 @@ class _Predicting:
         elif isinstance(step, Local) and step.partial:
             width = tuple_bytes(with_state(step.node))
         else:
-            width = tuple_bytes(self._node(n))
+            width = tuple_bytes(self._relation(n))
         counts = np.bincount(step.tiles.sites, step.tiles.volumes * width, self.program.sites)
         return counts.astype(np.int64)
 
@@ -204,4 +207,6 @@ def _largest(program: Program, step: Local) -> int:
 def _sources(step: Step) -> tuple[int, ...]:
     if isinstance(step, Local):
         return step.operands
+    if isinstance(step, Exchange):
+        return step.sources
     return () if isinstance(step, Load) else (step.source,)

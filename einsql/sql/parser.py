@@ -146,7 +146,7 @@ class Reader(TokenReader):
                 elif option == "SITES":
                     sites = self.integer("the number of sites", least=1)
                 elif option in _RATES:
-                    rates[option.lower()] = self.quantity(_RATES[option])
+                    rates[option] = self.quantity(_RATES[option])
                 elif option in ("ANALYZE", "VERBOSE"):
                     flags.add(option)
                 else:
@@ -161,7 +161,8 @@ class Reader(TokenReader):
             raise self.error("EXPLAIN needs a statement")
         text = self.sql[self.position() :].strip()
         flagged = "ANALYZE" in flags, "VERBOSE" in flags
-        return Explain(self.statement(), *flagged, form, sites, text=text, **rates)
+        network, flops = rates.get("NETWORK"), rates.get("FLOPS")
+        return Explain(self.statement(), *flagged, form, sites, network, flops, text)
 
     def quantity(self, kind: Quantity) -> float:
         """A quoted number with its unit."""

@@ -281,7 +281,7 @@ def test_both_algebras_alternate_in_one_statement(con: einsql.Connection) -> Non
         "SELECT e.i, tensor_mul(e.tile, 2) AS tile FROM TILES(e, 3) e"
     )
     np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), 4 * (X + 1).sum(axis=1))
-    assert [line for line in con.explain(sql).split("\n") if line.startswith("--")] == [
+    assert [line for line in str(con.explain(sql)).split("\n") if line.startswith("--")] == [
         "-- Q0", "-- Q1", "-- Q2", "-- tiles",
     ]  # fmt: skip
     found = con.execute("SELECT val, COUNT(*) FROM ELEMENTS((SELECT i, j, (tile + 1) // 2 % 3 "
@@ -304,9 +304,9 @@ def test_plans_over_tiles_are_kept_and_see_new_data(con: einsql.Connection) -> N
 
 
 def test_explain_shows_the_plan_over_blocks(con: einsql.Connection) -> None:
-    text = con.explain("SELECT i, tensor_diag(tile) AS t FROM TILES(u, 2, 2) WHERE i = j")
+    text = str(con.explain("SELECT i, tensor_diag(tile) AS t FROM TILES(u, 2, 2) WHERE i = j"))
     assert [line.split()[0] for line in text.split("\n")][1::2][:3] == ["scan", "filter", "rekey"]
-    analyzed = con.explain("SELECT * FROM TILES(u, 2, 2)", analyze=True)
+    analyzed = str(con.explain("SELECT * FROM TILES(u, 2, 2)", analyze=True))
     assert "-- 4 blocks" in analyzed
     with pytest.raises(einsql.NotSupportedError, match="as text"):
         con.execute("EXPLAIN (FORMAT json) SELECT * FROM TILES(u, 2, 2)")
