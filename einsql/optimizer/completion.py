@@ -64,7 +64,7 @@ def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
     pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
     boxes[:, axis] = np.concatenate(pieces)
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
-    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis)))
+    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis, depth=1)))
     parts = np.repeat(members, n, axis=0)
     nbytes = _sent(sites[parts], spread) * partial.width
     return Completion(spread, parts, "reduce-scatter", nbytes)
