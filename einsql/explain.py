@@ -39,6 +39,8 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    __repr__ = __str__
+
     def lines(self) -> list[str]:
         """The lines of the text."""
         raise NotImplementedError

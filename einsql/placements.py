@@ -32,9 +32,16 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Each site along the mesh axis holds its piece of a tensor axis."""
+    """Each site along the mesh axis holds its piece of a tensor axis.
+
+    Attributes:
+        axis: The tensor axis.
+        depth: Mesh axes that cut the same tensor axis do so by depth, equal ones in the
+            order of the mesh.
+    """
 
     axis: int
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,8 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
     boxes = np.zeros((sites, len(shape), 2), np.int64)
     boxes[:, :, 1] = shape
     there = np.ones(sites, np.bool_)
-    for k, entry, parts in zip(at, placed, mesh.shape, strict=True):
+    cuts = zip(at, placed, mesh.shape, strict=True)
+    for k, entry, parts in sorted(cuts, key=lambda c: getattr(c[1], "depth", 0)):
         if isinstance(entry, Single):
             there &= k == 0
         elif isinstance(entry, Shard):

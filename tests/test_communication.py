@@ -17,7 +17,7 @@ import einsql
 from einsql.einsum import Node
 from einsql.optimizer.decomposition import Cut, Decomposition, decompose
 from einsql.planning import Plan
-from tests.test_sites import QUERIES, connection
+from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 CHANCE = np.random.default_rng(11)
 
@@ -426,3 +426,14 @@ def test_groups_of_a_key_are_cut_like_a_key(monkeypatch: pytest.MonkeyPatch) -> 
     con.register("x", integers(4, 12), dims=("i", "j"))
     report = placed(monkeypatch, con, sql, 3, along("(j // 3)", 3))
     assert report["total"]["bytes_sent"] == 0
+
+
+def test_a_product_lies_so_that_it_is_added_before_it_is_merged() -> None:
+    """(A B) + C (D E): D E is merged for all who made it, then only the sum of the rest is."""
+    con, s = chain(skewed=False)
+    con.execute("SET strategy = 'equal'")
+    report = explained(con, CHAIN, "SITES 8, ")
+    assert [n["collective"] for n in report["nodes"]] == [
+        "none", "all-reduce", "none", "reduce",
+    ]  # fmt: skip
+    assert report["total"]["bytes_sent"] == 3 * s * s * 4

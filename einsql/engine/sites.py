@@ -12,20 +12,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, less
 from einsql.einsum import (
     Axis,
     EinSum,
     Input,
     Operand,
-    Output,
     exprs,
     labels_of,
 )
 from einsql.engine.executor import Compile, Runner, Tick
+from einsql.engine.merging import merged
 from einsql.engine.relation import Fields
 from einsql.engine.transport import LocalTransport, Parcel, Transport
-from einsql.errors import DataError
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -34,8 +32,6 @@ from einsql.supersteps import (
     Local,
     Program,
     Tiles,
-    best_of,
-    some_of,
     with_state,
 )
 
@@ -182,23 +178,26 @@ class SiteProgram:
         return self._runners[key]
 
     def _complete(self, step: Complete, held: Held, transport: Transport) -> Held:
-        """Sends every contribution to the site that completes it, and merges them there."""
+        """Merges contributions at each site, sends one of each, and merges these."""
         local = self.program.steps[step.source]
         assert isinstance(local, Local)
+        node = self._stated[step.source]
         parcels = []
         for n, members in enumerate(step.parts):
             box = step.tiles.boxes[n]
+            mine: dict[int, list[dict[str, np.ndarray]]] = {}
             for m in members:
                 if int(m) in held:
                     origin = local.tiles.boxes[m, :, 0]
                     part = {k: a[_slices(box, origin)] for k, a in held[int(m)].items()}
-                    parcels.append(
-                        Parcel(int(local.sites[m]), int(step.tiles.sites[n]), n, box, part)
-                    )
+                    mine.setdefault(int(local.sites[m]), []).append(part)
+            for site, parts in mine.items():
+                parcels.append(Parcel(site, int(step.tiles.sites[n]), n, box, merged(node, parts)))
         arrived: dict[int, list[dict[str, np.ndarray]]] = {}
         for p in transport.exchange(parcels):
             arrived.setdefault(p.tile, []).append(p.fields)
-        return {n: merged(local.node, parts) for n, parts in arrived.items()}
+        whole = {n: merged(node, parts) for n, parts in arrived.items()}
+        return {n: {o.name: f[o.name] for o in local.node.outputs} for n, f in whole.items()}
 
     def _assembled(self, held: Held) -> Fields:
         """The result from one copy of its tiles."""
@@ -309,49 +308,3 @@ def cell_node(
 def _is_relative(node: EinSum) -> bool:
     """True if the position of a cell does not matter: no expression reads a key."""
     return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)
-
-
-# ---- partial results
-
-
-def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Partial results of one tile, merged.
-
-    Raises:
-        DataError: An integer sum overflows.
-    """
-    if len(parts) == 1:
-        return {o.name: parts[0][o.name] for o in node.outputs}
-    return {o.name: _merged(o, parts) for o in node.outputs}
-
-
-def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    name = o.reduction or "sum"  # a map of partial values is linear
-    reduction = REDUCTIONS[name]
-    if reduction.monoid is None:
-        return _merged_pairs(o, parts)
-    if name == "sum" and o.dtype.is_float:
-        total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
-        return np.asarray(total).astype(o.dtype.numpy)
-    function = SCALARS[reduction.monoid]
-    failure = function.fails.get(o.dtype)
-    total = parts[0][o.name]
-    for p in parts[1:]:
-        if failure is not None and np.any(failure.numpy(total, p[o.name])):
-            raise DataError(failure.reason)
-        with np.errstate(all="ignore"):
-            total = np.asarray(function.numpy(total, p[o.name])).astype(o.dtype.numpy)
-    return total
-
-
-def _merged_pairs(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    arg, best, some = (parts[0][k] for k in (o.name, best_of(o.name), some_of(o.name)))
-    for p in parts[1:]:
-        new_arg, new_best, new_some = (p[k] for k in (o.name, best_of(o.name), some_of(o.name)))
-        ahead, behind = less(new_best, best), less(best, new_best)
-        if o.reduction == "arg_max":
-            ahead, behind = behind, ahead
-        wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
-        arg, best = np.where(wins, new_arg, arg), np.where(wins, new_best, best)
-        some = some | new_some
-    return np.asarray(arg)

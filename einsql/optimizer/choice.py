@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -98,6 +99,7 @@ def choose(
     sites: int,
     sources: Sequence[Source],
     intern: Intern,
+    wish: Partial | None = None,
 ) -> Choice:
     """The placement of an operation that moves least.
 
@@ -108,6 +110,7 @@ def choose(
         sites: How many sites there are.
         sources: What each operand reads; operands that read the same have the same object.
         intern: Makes equal tiles identical.
+        wish: The partial result it should make, if one of its grids does.
     """
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting else None
@@ -115,7 +118,8 @@ def choose(
         return _still_partial(node, late, [p for p in waiting if p is not None], intern)
     ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
     best: tuple[int, Cells, dict[int, Completion]] | None = None
-    for cells in _candidates(node, parts, copies, sites, sources, ways):
+    wished = (c for c in grids(node, parts, copies, sites) if wish and _makes(node, c, wish))
+    for cells in [*islice(wished, 1)] or _candidates(node, parts, copies, sites, sources, ways):
         moved, closing = _cost(node, cells, sources, ways)
         if best is None or moved < best[0]:
             best = moved, cells, closing
@@ -134,6 +138,16 @@ def choose(
         _fetches(node, cells, sources, closing, intern),
         tiles,
         None if members is None else Partial(tiles, members, width, along),
+    )
+
+
+def _makes(node: EinSum, cells: Cells, wish: Partial) -> bool:
+    """True if cells make partial tiles like given ones, at the same sites."""
+    tiles, members = made(node, cells), groups(node, cells)
+    return members is not None and (
+        np.array_equal(tiles.sites, wish.tiles.sites)
+        and np.array_equal(tiles.boxes, wish.tiles.boxes)
+        and np.array_equal(members, wish.members)
     )
 
 

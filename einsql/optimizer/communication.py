@@ -176,15 +176,23 @@ def _moves(
         after = tuple(target[n] if n in merged else e for n, e in enumerate(placed))
         yield tuple(merged), after, "all-reduce"
     if not any(isinstance(placed[n], Partial) for n in changed):
-        cut = {e for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
-        along = tuple(n for n in range(len(placed)) if n in changed or placed[n] in cut)
+        cut = {e.axis for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
+        along = tuple(
+            n for n, e in enumerate(placed) if n in changed or getattr(e, "axis", None) in cut
+        )
         if len(along) > 1:
             yield along, target, GENERAL
 
 
 def _innermost(placed: Placement, at: int, *entries: Entry) -> bool:
-    """True if no later mesh axis cuts the pieces of these entries further."""
-    return not any(isinstance(e, Shard) and e in placed[at + 1 :] for e in entries)
+    """True if no other mesh axis cuts the pieces of these entries further."""
+    return not any(
+        isinstance(inner, Shard) and inner.axis == e.axis and (inner.depth, n) > (e.depth, at)
+        for e in entries
+        if isinstance(e, Shard)
+        for n, inner in enumerate(placed)
+        if n != at
+    )
 
 
 def _sent(

@@ -47,8 +47,7 @@ def completions(partial: Partial) -> list[Completion]:
     first = members[:, 0]
     tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
     tiles = laid(tiles, _completed(held.layout, placements.Single()))
-    remote = held.sites[members] != tiles.sites[:, None]
-    nbytes = int((remote * tiles.volumes[:, None]).sum()) * partial.width
+    nbytes = _sent(held.sites[members], tiles) * partial.width
     ways = [Completion(tiles, members, "reduce", nbytes)]
     for axis in range(tiles.boxes.shape[1]):
         extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]
@@ -65,11 +64,21 @@ def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
     pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
     boxes[:, axis] = np.concatenate(pieces)
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
-    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis)))
+    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis, depth=1)))
     parts = np.repeat(members, n, axis=0)
-    remote = sites[parts] != spread.sites[:, None]
-    nbytes = int((remote * spread.volumes[:, None]).sum()) * partial.width
+    nbytes = _sent(sites[parts], spread) * partial.width
     return Completion(spread, parts, "reduce-scatter", nbytes)
+
+
+def _sent(contributing: np.ndarray, tiles: Tiles) -> int:
+    """Elements that reach tiles from other sites; each site sends its parts merged into one.
+
+    Args:
+        contributing: (tiles, members), the sites of the parts, that of the tile among them.
+        tiles: What is completed.
+    """
+    others = (np.diff(np.sort(contributing, axis=1), axis=1) > 0).sum(axis=1)
+    return int((others * tiles.volumes).sum())
 
 
 def _completed(layout: Layout | None, entry: Entry) -> Layout | None:

@@ -8,10 +8,10 @@ alike and find their operands alike, as the layers of a network do, are placed o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql.einsum import EinSum, Expr, Input, Node, consumers, relabel, walk
+from einsql.einsum import EinSum, Expr, Input, Node, children, consumers, relabel, walk
 from einsql.optimizer.choice import Choice, Fetch, Source, choose
 from einsql.optimizer.completion import Completion, Partial, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
@@ -54,13 +54,25 @@ def place(root: Node, cut: Decomposition) -> Program:
         root: The graph that was cut.
         cut: A vector for each of its operations.
     """
-    return _Placing(root, cut).program()
+    placing = _Placing(root, cut, {})
+    program = placing.program()
+    if placing.wishes:
+        again = _Placing(root, cut, placing.wishes).program()
+        program = min(program, again, key=lambda p: p.bytes_sent)
+    return program
 
 
 class _Placing:
-    """One placement, producers first."""
+    """One placement, producers first.
 
-    def __init__(self, root: Node, cut: Decomposition) -> None:
+    Attributes:
+        granted: Partial results that operations should make, by the identity of these.
+        wishes: Those that would have let sums stay partial, for another placement.
+    """
+
+    def __init__(self, root: Node, cut: Decomposition, granted: Mapping[int, Partial]) -> None:
+        self.granted = granted
+        self.wishes: dict[int, Partial] = {}
         self.root = root
         self.sites = cut.sites
         nodes = [n for n in walk(root) if isinstance(n, EinSum)]
@@ -108,12 +120,19 @@ class _Placing:
     def _operation(self, node: EinSum) -> None:
         cut = self.cuts[id(node)]
         read = [self.relations[id(o.source)] for o in node.operands]
-        key = _signature(node, cut, read)
+        wish = self.granted.get(id(node))
+        if wish is not None:
+            wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
+        key = _signature(node, cut, read), id(wish)
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(node, cut.parts, cut.copies, self.sites, sources, self._interned)
+            choice = choose(
+                node, cut.parts, cut.copies, self.sites, sources, self._interned, wish
+            )  # fmt: skip
             self.choices[key] = choice
+        if len(choice.closing) > 1 and is_linear(node):
+            self._wish(node, read)
         for n, way in choice.closing.items():
             if read[n].source.partial is not None:
                 self._complete(read[n], way)
@@ -124,6 +143,24 @@ class _Placing:
             for o, r, fetch in zip(node.operands, read, choice.fetches, strict=True)
         )
         self._local(node, choice, operands, names)
+
+    def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
+        """Asks operands that lie wherever we like to lie as another one does."""
+        free = [
+            isinstance(o.source, EinSum)
+            and all(isinstance(s, Input) and s.parts is None for s in children(o.source))
+            for o in node.operands
+        ]
+        model = free.index(False) if False in free else 0
+        partial = read[model].source.partial
+        if partial is None or any(r.source.shared for r in read):
+            return
+        keys = node.operands[model].labels
+        for o, moves in zip(node.operands, free, strict=True):
+            if moves and o is not node.operands[model] and sorted(o.labels) == sorted(keys):
+                boxes = partial.tiles.boxes[:, [keys.index(x) for x in o.labels]]
+                tiles = Tiles(partial.tiles.sites, boxes)
+                self.wishes[id(o.source)] = replace(partial, tiles=tiles)
 
     def _complete(self, relation: _Relation, way: Completion) -> None:
         (partial,) = relation.steps

@@ -65,6 +65,8 @@ def test_one_collective_along_one_mesh_axis(
         # FSDP x TP: one tensor axis on both mesh axes is gathered from the inner one out
         ((ROWS, ROWS), (ROWS, R), [("all-gather", "b", 280)]),
         ((ROWS, ROWS), (R, R), [("all-gather", "b", 280), ("all-gather", "a", 420)]),
+        # a cut inside that of a later mesh axis is gathered like any inner one
+        ((Shard(0, 1), ROWS), (R, ROWS), [("all-gather", "a", 140)]),
         # swapping two cuts is no collective along one axis
         ((ROWS, COLUMNS), (COLUMNS, ROWS), [("all-to-all", "ab", 100)]),
         ((R, R), (ROWS, COLUMNS), [("slice", "a", 0), ("slice", "b", 0)]),
@@ -147,7 +149,7 @@ def test_nothing_makes_a_complete_value_partial() -> None:
         solve(LINE, (R,), (P,), (8,), 4)
 
 
-ENTRIES = st.sampled_from([R, P, ONE, ROWS, COLUMNS])
+ENTRIES = st.sampled_from([R, P, ONE, ROWS, COLUMNS, Shard(0, 1)])
 
 
 @given(
