@@ -264,7 +264,7 @@ def _matrices(
     chunks = _chunks(flat, size_k)
     if natural == list(result) and chunks == 1:
         out_shape = tuple(extent[x] for x in natural)
-        unfold = None if len(natural) == len(flat) else out_shape
+        unfold = None if flat == out_shape else out_shape
         is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
         product = _flat_product if is_flat else _whole_product(flat, work)
 
