@@ -191,10 +191,11 @@ class BinderCatalog:
         """An input of one algebra that a part of the statement in the other one computes."""
         for name, known in self.made.items():
             if known == made:  # a WITH name that is read twice is computed once
-                return Input(name, schema)
+                return self.inputs[name]
         name = f"Q{len(self.made)}"  # names of tensors are small letters
         self.made[name] = made
-        return Input(name, schema)
+        self.inputs[name] = Input(name, schema)
+        return self.inputs[name]
 
     def parts(self, roots: Iterable[Input]) -> tuple[Part, ...]:
         """What has to be computed before the given inputs are there, in order."""

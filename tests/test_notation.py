@@ -21,6 +21,7 @@ EXPRESSIONS = [
     "a,ab,abc->abc", "a,b,c->abc", "ab,b,a->", "aab,bc->ac", "ab,bcc->ac", "ab,bc,ca->",
     # batches and many labels
     "bij,bjk->bik", "bij,bkj->bki", "bij,jk->bik", "bshd,bthd->bhst", "bhst,bthd->bshd",
+    "bjkl,bk->bjl", "bk,bjkl->bjl",
     "abcd,cdef->abef", "abcd,efcd->afbe", "ea,fb,abcd,gc,hd->efgh", "ab,cd,ef->acebdf",
     "abc,abd,abe->cde", "abc,bca,cab->", "ab,bc,cd,de,ef,fg,gh,hi->ai", "a,b,c,d,e,f,g,h->",
     "ab,ab,ab,bc,bc,cd,cd,da->d", "abcdef,bdf->ace", "ijk,ilm,njm,nlk,abc->", "acdf,jbje,gihb,hfac",

@@ -303,6 +303,29 @@ def test_plans_over_tiles_are_kept_and_see_new_data(con: einsql.Connection) -> N
         con.execute(sql)
 
 
+def test_a_tensor_without_default_is_cut_once_it_is_full(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(2), val FLOAT)")
+    con.execute("INSERT INTO w VALUES (1, 3)")
+    with pytest.raises(einsql.IntegrityError, match="1 of 2 are absent"):
+        con.execute("SELECT * FROM TILES(w, 2)")
+    con.execute("INSERT INTO w VALUES (0, 2)")
+    assert [row[1].tolist() for row in con.execute("SELECT * FROM TILES(w, 2)").fetchall()] == [
+        [2],
+        [3],
+    ]
+
+
+def test_a_name_that_is_read_twice_is_computed_once(con: einsql.Connection) -> None:
+    con.execute("SET sites = 3")
+    sql = (
+        "WITH p AS (SELECT i, j, tile + 1 AS tile FROM TILES(u, 2, 2)) "
+        "SELECT a.i, SUM(a.val * b.val) AS v FROM ELEMENTS(p) a JOIN ELEMENTS(p) b "
+        "ON a.j = b.i GROUP BY a.i"
+    )
+    np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), ((U + 1) @ (U + 1)).sum(axis=1))
+    assert con.explain(sql).count("-- Q") == 1
+
+
 def test_explain_shows_the_plan_over_blocks(con: einsql.Connection) -> None:
     text = str(con.explain("SELECT i, tensor_diag(tile) AS t FROM TILES(u, 2, 2) WHERE i = j"))
     assert [line.split()[0] for line in text.split("\n")][1::2][:3] == ["scan", "filter", "rekey"]
