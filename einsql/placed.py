@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Placed:
         table1: The plan as Table 1 of the paper translates it.
         plan: The plan that was chosen, in the language of `einsql.implementation`.
         cost: What that plan costs.
+        table1_cost: What the other one costs.
         trace: The steps from one to the other: `step.rule.name`, `step.before`, `step.after`.
     """
 
@@ -87,8 +88,8 @@ def placed(
     arrays: Mapping[str, np.ndarray],
     run: RunKernel,
     sites: int,
-    stored: Stored | None,
-    disabled: Iterable[str],
+    stored: Stored,
+    disabled: frozenset[str],
     weights: Weights,
 ) -> Placed:
     """Translates a plan by Table 1 and searches for a cheaper one.
@@ -100,5 +101,5 @@ def placed(
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
     table1 = translate(relation, sites, stored)
-    found = search(table1, weights=weights, disabled=frozenset(disabled))
+    found = search(table1, weights=weights, disabled=disabled)
     return Placed(relation, arrays, run, table1, found)

@@ -217,7 +217,7 @@ class Relation:
         sites: int,
         *,
         stored: Mapping[str, Sequence[int] | None] | None = None,
-        disabled: Iterable[str] = (),
+        disabled: str | Iterable[str] = (),
         alpha: float = 1.0,
         beta: float = 0.001,
     ) -> Placed:
@@ -227,7 +227,7 @@ class Relation:
             sites: How many sites there are.
             stored: For scanned tensors by name the keys they are sharded on, None for a
                 copy at every site; those not named are dealt over the sites by all keys.
-            disabled: Names of rules to leave out, such as "R2-5" or "RMM".
+            disabled: Names of rules to leave out, as in "R2-5, RMM" or ["R2-5", "RMM"].
             alpha: What a float that moves costs.
             beta: What a scalar operation costs.
 
@@ -238,12 +238,14 @@ class Relation:
         from einsql.optimizer.implementation import Weights
         from einsql.placed import placed
 
-        given = None if stored is None else {
+        (count,) = _integers("place", (sites,))
+        where = {
             name: None if keys is None else _integers("place", keys)
-            for name, keys in stored.items()
-        }  # fmt: skip
-        weights = Weights(alpha, beta)
-        return placed(self.plan, self.arrays, _run, sites, given, disabled, weights)
+            for name, keys in (stored or {}).items()
+        }
+        off = disabled.split(",") if isinstance(disabled, str) else disabled
+        names = frozenset(name.strip() for name in off if name.strip())
+        return placed(self.plan, self.arrays, _run, count, where, names, Weights(alpha, beta))
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.

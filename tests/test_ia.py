@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from math import prod
 from random import Random
 
 import numpy as np
@@ -28,11 +29,12 @@ from einsql.implementation import (
     bytes_sent,
     sends,
 )
-from einsql.optimizer.implementation import translate
+from einsql.optimizer.implementation import search, translate
+from einsql.optimizer.lower import lower
 from einsql.plan_printer import format_implementation
 from einsql.schema import DType, Field, Key, Schema
 from einsql.sharding import Partial, Placement, Replicate, Scattered, Shard, everywhere, spread
-from einsql.tiles import Tile
+from einsql.tiles import Tile, instantiate
 from tests.sites import assert_same, meaning, on_sites, random_relation
 
 X = np.arange(35.0).reshape(7, 5) / 2
@@ -184,6 +186,25 @@ def test_random_plans_mean_the_same_on_any_number_of_sites() -> None:
 
 
 @pytest.mark.parametrize("sites", SITES)
+def test_lowered_graphs_run_on_sites(sites: int) -> None:
+    # Joins of three relations, operands that are cut otherwise first.
+    arrays = [np.arange(float(prod(s))).reshape(s) / 4 for s in ((4, 3), (3, 5), (5, 2))]
+    template = tra.einsum("ij,jk,kl->il").template([MATRIX] * 3)
+    node = instantiate(template, [a.shape for a in arrays])
+    first_input = node.operands[0].source
+    assert isinstance(first_input, Input)
+    cut = ra.Scan(first_input, ((0, 1, 4), (0, 3)))
+    plan = lower(node, {"i": 2, "j": 3, "k": 2, "l": 2}, [cut, None, None])
+    assert {type(n) for n in ra.walk(plan)} >= {ra.Join, ra.Repartition, ra.Aggregate}
+    relation = tra.Relation(plan, {f"x{n}": a for n, a in enumerate(arrays)})
+    first = translate(plan, sites)
+    found = search(first, most_plans=100)
+    for placed in (first, found.root):
+        assert_same(on_sites(placed, relation.arrays), meaning(relation))
+    np.testing.assert_array_equal(relation.numpy(), arrays[0] @ arrays[1] @ arrays[2])
+
+
+@pytest.mark.parametrize("sites", SITES)
 def test_uneven_blocks_and_other_cuts(sites: int) -> None:
     x = tra.scan(X, (3, 2))
     for relation in (
@@ -262,10 +283,12 @@ def test_placing_a_relation() -> None:
     assert [s.rule.name for s in placed.trace] == ["RMM"]
     assert placed.trace[0].before != placed.trace[0].after == str(placed)
     assert str(product.place(4)) == str(placed)
-    assert "RMM" not in {s.rule.name for s in product.place(4, disabled=["RMM"]).trace}
+    assert "RMM" not in {s.rule.name for s in product.place(4, disabled="RMM, 3D").trace}
     assert product.place(4, beta=1e6).cost.busiest <= placed.cost.busiest
     for wrong, error in (
         ({"sites": 0}, ProgrammingError),
+        ({"sites": 1.5}, ProgrammingError),
+        ({"sites": 2, "disabled": "RMM, R2-8"}, InterfaceError),
         ({"sites": 2, "disabled": ["R2-8"]}, InterfaceError),
         ({"sites": 2, "stored": {"z": (0,)}}, ProgrammingError),
         ({"sites": 2, "stored": {"x": (2,)}}, ProgrammingError),

@@ -42,6 +42,7 @@ Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""
 AtSite = dict[Part, np.ndarray]
 """What one site holds of a relation."""
+Pairs = Iterable[tuple[Part, np.ndarray]]
 
 _NO_BOX = np.zeros((0, 2), np.int64)
 
@@ -91,19 +92,32 @@ def run_sites(
     """
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
+    # What only a local aggregation reads is merged as it is made, never held.
+    fused = {
+        id(node.source)
+        for node in nodes
+        if isinstance(node, LocalAggregate)
+        and isinstance(node.source, LocalJoin | LocalMap)
+        and left[id(node.source)] == 1
+    }
     held: dict[int, dict[int, AtSite]] = {}
     for node in nodes:
-        sources = children(node)
+        if id(node) in fused:
+            continue
+        maker = children(node)[0] if any(id(c) in fused for c in children(node)) else node
+        sources = children(maker)
         operands = [held[id(c)] for c in sources]
         if isinstance(node, Bcast | Shuffle):
             held[id(node)] = _exchange(node, operands[0], transport)
         elif isinstance(node, Repartition):
             held[id(node)] = _recut(node, operands[0], transport)
         else:
-            held[id(node)] = {
-                site: dict(_local(node, site, [o[site] for o in operands], inputs, run))
-                for site in transport.owned
-            }
+            held[id(node)] = {}
+            for site in transport.owned:
+                made: Pairs = _local(maker, site, [o[site] for o in operands], inputs, run)
+                if isinstance(node, LocalAggregate) and maker is not node:
+                    made = _aggregate(node, site, made, run)
+                held[id(node)][site] = dict(made)
         for c in sources:
             left[id(c)] -= 1
             if left[id(c)] == 0:
@@ -199,7 +213,7 @@ def _local(
     elif isinstance(node, LocalJoin):
         yield from _join(node, operands, run)
     elif isinstance(node, LocalAggregate):
-        yield from _aggregate(node, site, operands[0], run)
+        yield from _aggregate(node, site, operands[0].items(), run)
     else:
         assert isinstance(node, LocalStack)
         yield from _stack(node, site, operands[0])
@@ -238,18 +252,19 @@ def _join(
 
 
 def _aggregate(
-    node: LocalAggregate, site: int, held: AtSite, run: RunKernel
+    node: LocalAggregate, site: int, pairs: Pairs, run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
-    groups: dict[KeyTuple, list[np.ndarray]] = {}
-    keys = [tuple(key[g] for g in node.group_by) for key, _ in held]
-    wanted = holds(node.where, keys)
-    for group, on, array in zip(keys, wanted, held.values(), strict=True):
-        if on:
-            groups.setdefault(group, []).append(_chain(node.inner, [array], run))
-    for group, arrays in groups.items():
+    groups: dict[KeyTuple, np.ndarray] = {}
+    for (key, _), array in pairs:
+        group = tuple(key[g] for g in node.group_by)
+        if group not in node.schema.held:
+            continue  # not among those that are wanted
+        new = _chain(node.inner, [array], run)
+        groups[group] = _merged(node.reduce, [groups[group], new], run) if group in groups else new
+    for group, total in groups.items():
         parts = node.schema.held[group]
         n = next(n for n, copies in enumerate(parts) if site in copies)
-        yield (group, n), _chain(node.finish, [_merged(node.reduce, arrays, run)], run)
+        yield (group, n), _chain(node.finish, [total], run)
 
 
 def _stack(node: LocalStack, site: int, held: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
