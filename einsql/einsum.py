@@ -129,13 +129,19 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EinSum:
-    """One extended Einstein summation; `keys` are labels of the domain, in result order."""
+    """One extended Einstein summation; `keys` are labels of the domain, in result order.
+
+    Attributes:
+        hint: Labels with the parts they are to be cut into over several sites; it says
+            nothing about the result.
+    """
 
     axes: tuple[Axis, ...]
     operands: tuple[Operand, ...]
     guard: Expr
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
+    hint: tuple[tuple[str, int], ...] = ()
 
     @property
     def schema(self) -> Schema:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.einsum import Node
-from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
+from einsql.optimizer.decomposition.hints import within
 from einsql.optimizer.decomposition.model import free_candidates
-from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
-from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
-from einsql.optimizer.decomposition.vectors import restricted
+from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
+from einsql.optimizer.decomposition.schedules import Schedules, completed, floats_moved
+from einsql.optimizer.decomposition.strategies import strategy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,52 +80,25 @@ def decompose(root: Node, sites: int, strategy: str = "eindecomp") -> Decomposit
 def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> Decomposition:
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
+    problem = within(problem, sites)
     published = with_published(problem)
-    vectors = completed(published, chosen.choose(problem, sites, argument), sites)
-    return Decomposition(strategy, sites, _cuts(published, vectors, sites))
+    schedules = completed(published, chosen.choose(problem, sites, argument), sites)
+    return Decomposition(strategy, sites, _cuts(published, schedules, sites))
 
 
-def _cuts(problem: Problem, vectors: Vectors, sites: int) -> tuple[Cut, ...]:
-    cuts: list[Cut] = []
+def _cuts(problem: Problem, schedules: Schedules, sites: int) -> tuple[Cut, ...]:
     free = free_candidates(sites)
-    for n, v in enumerate(problem.vertices):
-        if v.publishes:
-            continue
-        one = vectors[n][None, :]
-        cuts.append(
-            Cut(
-                v.name,
-                dict(zip(v.labels, map(int, vectors[n]), strict=True)),
-                len(free(v)),
-                float(join_floats(v, one)[0]),
-                float(aggregate_floats(v, one)[0]),
-                _repartition(problem, vectors, n) + _published_here(problem, vectors, n),
-            )
+    floats = floats_moved(problem, schedules, sites)
+    return tuple(
+        Cut(
+            v.name,
+            dict(zip(v.labels, map(int, s.vector), strict=True)),
+            len(free(v)),
+            f.join,
+            f.aggregate,
+            f.repartition,
+            s.copies,
         )
-    return tuple(cuts)
-
-
-def _repartition(problem: Problem, vectors: Vectors, reader: int) -> float:
-    """What bringing a vertex's operands from their producers' cuts into its own moves."""
-    total = 0.0
-    for use in problem.vertices[reader].uses:
-        if use.producer is not None:
-            source: Vertex = problem.vertices[use.producer]
-            made = restricted(vectors[use.producer][None, :], source.keys)
-            used = restricted(vectors[reader][None, :], use.axes)
-            total += float(repartition_floats(use.shape, use.width, made, used)[0, 0])
-    return total
-
-
-def _published_here(problem: Problem, vectors: Vectors, reader: int) -> float:
-    """What publishing results moves, told at the first vertex that reads them."""
-    total = 0.0
-    for producer in {u.producer for u in problem.vertices[reader].uses} - {None}:
-        assert producer is not None
-        if problem.vertices[producer].publishes:
-            first = min(
-                n for n, v in enumerate(problem.vertices) for u in v.uses if u.producer == producer
-            )
-            if first == reader:
-                total += _repartition(problem, vectors, producer)
-    return total
+        for v, s, f in zip(problem.vertices, schedules, floats, strict=True)
+        if v.computes
+    )

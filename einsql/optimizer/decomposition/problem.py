@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import TRUE, EinSum, Node, Value, walk
+from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,19 @@ class Use:
     """An operand of a vertex.
 
     Attributes:
-        producer: The vertex that makes it; None for a stored tensor, which lies wherever
-            its first reader wants it.
+        producer: The vertex that makes it; None for a stored tensor of which no cut is
+            declared, which lies wherever its first reader wants it.
         axes: For each axis the position of its label in the vertex, None if never cut.
         shape: Extent of each axis, in elements.
         width: Fields of a tuple.
+        tensor: The name of a stored tensor, declared or not.
     """
 
     producer: int | None
     axes: tuple[int | None, ...]
     shape: tuple[int, ...]
     width: int = 1
+    tensor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,9 @@ class Vertex:
             order of keys; it costs nothing where it lies.
         publishes: True for no operation but the layout in which a result with several
             readers is kept for them.
+        fixed: For each label the parts that a hint or a declaration gives it, None where
+            the strategy is free; empty where it is free throughout.
+        stored: True for no operation but a stored tensor with a declared cut.
     """
 
     name: str
@@ -58,6 +63,13 @@ class Vertex:
     contraction: bool = False
     renames: bool = False
     publishes: bool = False
+    fixed: tuple[int | None, ...] = ()
+    stored: bool = False
+
+    @property
+    def computes(self) -> bool:
+        """True for an operation of the graph."""
+        return not self.publishes and not self.stored
 
     @property
     def reduced(self) -> tuple[int, ...]:
@@ -88,40 +100,75 @@ class Problem:
 
 
 def problem_of(root: Node) -> Problem:
-    """The decomposition problem of a graph."""
-    nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-    numbers = {id(n): k for k, n in enumerate(nodes)}
-    return Problem(tuple(_vertex(n, numbers) for n in nodes))
+    """The decomposition problem of a graph.
+
+    Operations are named r0, r1, … in the graph's order. A stored tensor with a declared
+    cut is a vertex too, with that cut alone; a copy at every site is free to read and none.
+    """
+    vertices: list[Vertex] = []
+    numbers: dict[int, int] = {}
+    made = 0
+    for node in walk(root):
+        if isinstance(node, EinSum):
+            vertex = _vertex(node, f"r{made}", numbers)
+            made += 1
+        elif node.parts is not None and max(node.parts, default=1) > 1:
+            vertex = _declared(node, node.parts)
+        else:
+            continue
+        numbers[id(node)] = len(vertices)
+        vertices.append(vertex)
+    return Problem(tuple(vertices))
 
 
-def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
+def _declared(tensor: Input, parts: tuple[int, ...]) -> Vertex:
+    schema = tensor.schema
+    return Vertex(
+        tensor.name,
+        tuple(k.name for k in schema.keys),
+        schema.shape,
+        (),
+        tuple(range(len(schema.keys))),
+        schema.shape,
+        len(schema.fields),
+        fixed=tuple(min(n, max(1, extent)) for n, extent in zip(parts, schema.shape, strict=True)),
+        stored=True,
+    )
+
+
+def _vertex(node: EinSum, name: str, numbers: dict[int, int]) -> Vertex:
     free = [a for a in node.axes if a.define is None]
     positions = {a.label: n for n, a in enumerate(free)}
-    uses = tuple(
-        Use(
-            numbers.get(id(o.source)),
-            # The second axis of a diagonal follows the first: a site reads whole columns.
-            tuple(
-                positions.get(label) if label not in o.labels[:n] else None
-                for n, label in enumerate(o.labels)
-            ),
-            o.source.schema.shape,
-            len(o.source.schema.fields),
+    uses = []
+    for o in node.operands:
+        schema = o.source.schema
+        # The second axis of a diagonal follows the first: a site reads whole columns.
+        axes = tuple(
+            positions.get(label) if label not in o.labels[:n] else None
+            for n, label in enumerate(o.labels)
         )
-        for o in node.operands
-    )
-    reduces = any(a.label not in node.keys for a in free)
+        tensor = o.source.name if isinstance(o.source, Input) else None
+        producer = numbers.get(id(o.source))
+        uses.append(Use(producer, axes, schema.shape, len(schema.fields), tensor))
     return Vertex(
-        f"r{numbers[id(node)]}",
+        name,
         tuple(a.label for a in free),
         tuple(a.extent for a in free),
-        uses,
+        tuple(uses),
         tuple(positions.get(k) for k in node.keys),
         node.schema.shape,
         len(node.outputs),
-        reduces and len(node.operands) > 1,
+        any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         _renames(node),
+        fixed=_hinted(node, free),
     )
+
+
+def _hinted(node: EinSum, free: list[Axis]) -> tuple[int | None, ...]:
+    """The parts a PARTITION hint gives the free labels, at most one for each value."""
+    parts = dict(node.hint)
+    found = tuple(min(parts[a.label], max(1, a.extent)) if a.label in parts else None for a in free)
+    return found if any(n is not None for n in found) else ()
 
 
 def _renames(node: EinSum) -> bool:
@@ -146,8 +193,7 @@ def with_published(problem: Problem) -> Problem:
     moved: dict[int, int] = {}
     for n, v in enumerate(problem.vertices):
         uses = tuple(
-            u if u.producer is None else Use(moved[u.producer], u.axes, u.shape, u.width)
-            for u in v.uses
+            u if u.producer is None else replace(u, producer=moved[u.producer]) for u in v.uses
         )
         vertices.append(replace(v, uses=uses))
         moved[n] = len(vertices) - 1

@@ -72,7 +72,7 @@ def _near(problem: Problem, vectors: list[np.ndarray], p: int, reach: float) -> 
 
     def candidates(v: Vertex) -> np.ndarray:
         centre = vectors[place[v.name]]
-        key = (v.extents, v.contraction, centre.tobytes())
+        key = (v.extents, v.contraction, v.fixed, centre.tobytes())
         if key not in made:
             states = viable(v, p, exactly=v.contraction)
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)

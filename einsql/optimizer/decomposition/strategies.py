@@ -1,8 +1,8 @@
-"""The strategies a user can ask for by name; each one gives every operation a vector."""
+"""The strategies a user can ask for by name; each one gives every operation a schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +12,19 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
+from einsql.optimizer.decomposition.named import by_name, named_schedules, scheduled
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
-from einsql.optimizer.decomposition.problem import Problem, Vertex, with_published
+from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.refinement import refine
+from einsql.optimizer.decomposition.schedules import (
+    Schedule,
+    Schedules,
+    completed,
+    floats_moved,
+)
 
 SMALL = 64
 """Up to so many vertices descents from random choices are worth their time."""
-
-Vectors = list[np.ndarray]
-"""For each vertex of a problem how many parts each label is cut into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +33,84 @@ class Strategy:
 
     Attributes:
         law: What it does, in one line.
-        choose: Gives vectors for a problem's operations; its last argument is what
-            follows the colon in the strategy's name.
+        choose: Gives schedules for a problem's vertices, which publish nothing; its last
+            argument is what follows the colon in the strategy's name.
+        argument: What may follow the colon, as an example; empty if nothing may.
+        needs_argument: Whether it must.
     """
 
     name: str
     law: str
-    choose: Callable[[Problem, int, str], Vectors]
+    choose: Callable[[Problem, int, str], Schedules]
+    argument: str = ""
+    needs_argument: bool = False
 
 
-def _picked(model: Model, choice: Sequence[int]) -> Vectors:
+def _picked(model: Model, choice: Sequence[int]) -> list[np.ndarray]:
     return [s[c] for s, c in zip(model.states, choice, strict=True)]
 
 
-def _operations(problem: Problem, vectors: Vectors) -> Vectors:
-    """The vectors without those of publishing vertices."""
-    return [x for v, x in zip(problem.vertices, vectors, strict=True) if not v.publishes]
+def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
+    """Schedules without those of publishing vertices."""
+    pairs = zip(problem.vertices, vectors, strict=True)
+    return [Schedule(x) for v, x in pairs if not v.publishes]
 
 
-def _eindecomp(problem: Problem, sites: int, _: str) -> Vectors:
+def _eindecomp(problem: Problem, sites: int, _: str) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites))
     choice = eliminate(model)
+    proven = choice is not None
     if choice is None and len(model.states) <= SMALL:
         choice = search(model)
     vectors = refine(shared, sites) if choice is None else _picked(model, choice)
-    return _operations(shared, vectors)
+    return _least(problem, _unpublished(shared, vectors), sites, proven)
 
 
-def _exact(problem: Problem, sites: int, _: str) -> Vectors:
+def _least(problem: Problem, own: Schedules, sites: int, proven: bool) -> Schedules:
+    """The cheapest of the chosen schedules and those that strategies have by name.
+
+    Args:
+        problem: The problem.
+        own: The schedules chosen by search.
+        sites: p, the number of sites.
+        proven: Whether they are the best of all with one copy of every operation.
+    """
+    published = with_published(problem)
+    best, least = own, np.inf
+    for candidate in (own, *_rivals(problem, sites)):
+        if candidate is not own and (
+            not _is_full(problem, candidate, sites)
+            or (proven and all(x.copies == 1 for x in candidate))
+        ):
+            continue
+        floats = floats_moved(published, completed(published, candidate, sites), sites)
+        total = sum(f.total for f in floats)
+        if total < least * (1 - 1e-12):
+            best, least = candidate, total
+    return best
+
+
+def _rivals(problem: Problem, sites: int) -> Iterator[Schedules]:
+    """What strategies that cut by labels would do, where they apply."""
+    yield from named_schedules(problem, sites)
+    yield _equal(problem, sites, "")
+    contractions = [set(v.labels) for v in problem.vertices if v.contraction]
+    for label in sorted(set.intersection(*contractions) if contractions else ()):
+        yield _data(problem, sites, label)
+
+
+def _is_full(problem: Problem, schedules: Schedules, sites: int) -> bool:
+    """True if every contraction keeps as many sites busy as it can, and no operation more."""
+    free = free_candidates(sites)
+    for v, s in zip(problem.vertices, schedules, strict=True):
+        busy = s.calls * s.copies
+        if v.computes and (busy > sites or (v.contraction and busy < free(v)[0].prod())):
+            return False
+    return True
+
+
+def _exact(problem: Problem, sites: int, _: str) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites))
     choice = eliminate(model)
@@ -69,35 +122,38 @@ def _exact(problem: Problem, sites: int, _: str) -> Vectors:
                 hint="SET strategy = 'eindecomp' finds a good one.",
             )
         choice = found[0]
-    return _operations(shared, _picked(model, choice))
+    return _unpublished(shared, _picked(model, choice))
 
 
-def _paper(problem: Problem, sites: int, _: str) -> Vectors:
+def _paper(problem: Problem, sites: int, _: str) -> Schedules:
     model = model_of(problem, paper_candidates(sites))
-    return _picked(model, solve_paper(model))
+    return [Schedule(x) for x in _picked(model, solve_paper(model))]
 
 
-def _equal(problem: Problem, sites: int, _: str) -> Vectors:
+def _equal(problem: Problem, sites: int, _: str) -> Schedules:
     parts = next(n for n in range(1, sites + 1) if n**3 >= sites)
-    return _by_label(problem, lambda label: parts)
+    return _by_label(problem, sites, lambda label: parts)
 
 
-def _data(problem: Problem, sites: int, label: str) -> Vectors:
-    known = {name for v in problem.vertices for name in v.labels}
+def _data(problem: Problem, sites: int, label: str) -> Schedules:
+    known = {name for v in problem.vertices if v.computes for name in v.labels}
     if label not in known:
         raise InterfaceError(
             f'No operation has the label "{label}"', hint=suggest(label, known, "labels")
         )
-    return _by_label(problem, lambda name: sites if name == label else 1)
+    return _by_label(problem, sites, lambda name: sites if name == label else 1)
 
 
-def _by_label(problem: Problem, parts: Callable[[str], int]) -> Vectors:
+def _by_label(problem: Problem, sites: int, parts: Callable[[str], int]) -> Schedules:
     """Every label cut the same way wherever it occurs."""
     return [
-        np.array([min(parts(x), max(1, n)) for x, n in zip(v.labels, v.extents, strict=True)],
-                 np.int64)
+        scheduled(v, [(n, parts(label)) for n, label in enumerate(v.labels)], sites)
         for v in problem.vertices
-    ]  # fmt: skip
+    ]
+
+
+def _named(name: str) -> Callable[[Problem, int, str], Schedules]:
+    return lambda problem, sites, labels: by_name(name, problem, sites, labels)
 
 
 STRATEGIES = {
@@ -108,7 +164,16 @@ STRATEGIES = {
         Strategy("exact", "as eindecomp, proven optimal", _exact),
         Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
         Strategy("equal", "every label cut into the cube root of p parts", _equal),
-        Strategy("data", "only the named label is cut, as in data:batch", _data),
+        Strategy("data", "only the named label is cut, as in data:batch", _data,
+                 "batch", needs_argument=True),
+        Strategy("model", "columns of weights; partial results are completed everywhere",
+                 _named("model"), "l,h"),
+        Strategy("megatron", "heads and hidden columns; everything else in every group",
+                 _named("megatron")),
+        Strategy("sequence", "the sequence that attention relates to itself",
+                 _named("sequence")),
+        Strategy("attention", "attention by heads, the rest by batch and sequence",
+                 _named("attention")),
     )
 }  # fmt: skip
 """Every strategy by its name."""
@@ -125,48 +190,13 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
         raise InterfaceError(
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
         )
-    if (name == "data") != bool(argument) or (colon and not argument):
+    found = STRATEGIES[name]
+    if found.argument and (found.needs_argument or colon) and not argument:
         raise InterfaceError(
-            f'The strategy "{text}" is not complete'
-            if name == "data"
-            else f'The strategy "{name}" takes no label',
-            hint="data:batch cuts the label batch.",
+            f'The strategy "{text}" is not complete',
+            hint=f"{name}:{found.argument} names what it cuts.",
         )
-    return STRATEGIES[name], argument
-
-
-def completed(problem: Problem, vectors: Vectors, sites: int) -> Vectors:
-    """Adds the best layouts of published results to the vectors of all operations.
-
-    Args:
-        problem: With publishing vertices.
-        vectors: Of its operations only.
-        sites: Layouts have at most as many parts, or those of some reader.
-    """
-    given = iter(vectors)
-    fixed = {v.name: next(given)[None, :] for v in problem.vertices if not v.publishes}
-    layouts: dict[str, list[np.ndarray]] = {}
-    for v in problem.vertices:
-        for use in v.uses:
-            source = None if use.producer is None else problem.vertices[use.producer]
-            if source is not None and source.publishes:
-                seen = _layout(fixed[v.name], use.axes, source)
-                layouts.setdefault(source.name, []).append(seen)
-    free = free_candidates(sites)
-
-    def candidates(v: Vertex) -> np.ndarray:
-        if not v.publishes:
-            return fixed[v.name]
-        return np.unique(np.concatenate([free(v), *layouts[v.name]]), axis=0)
-
-    model = model_of(problem, candidates)
-    return _picked(model, eliminate(model) or search(model))
-
-
-def _layout(vector: np.ndarray, axes: tuple[int | None, ...], published: Vertex) -> np.ndarray:
-    """A reader's cut of a published result, as a vector of the publishing vertex."""
-    layout = np.ones((1, len(published.labels)), np.int64)
-    for key, at in zip(published.keys, axes, strict=True):
-        if at is not None and key is not None:
-            layout[0, key] = vector[0, at]
-    return layout
+    if colon and not found.argument:
+        takers = ", ".join(f"{s.name}:{s.argument}" for s in STRATEGIES.values() if s.argument)
+        raise InterfaceError(f'The strategy "{name}" takes no label', hint=f"These do: {takers}.")
+    return found, argument

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -47,15 +48,36 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
         v: The operation.
         p: Kernel calls wanted.
         exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides p.
+            number of calls that divides p. Labels with fixed parts keep to them, and
+            the others share what is left of p.
     """
+    if v.fixed:
+        return _around_fixed(p, v.extents, v.fixed, exactly)
+    return _within(p, v.extents, exactly)
+
+
+def _within(p: int, extents: tuple[int, ...], exactly: bool) -> np.ndarray:
     if not exactly:
-        return at_most(p, v.extents)
+        return at_most(p, extents)
     for calls in range(p, 0, -1):
-        found = products(calls, v.extents)
+        found = products(calls, extents)
         if len(found):
             return found
     raise AssertionError("one call is always viable")
+
+
+@lru_cache(maxsize=4096)
+def _around_fixed(
+    p: int, extents: tuple[int, ...], fixed: tuple[int | None, ...], exactly: bool
+) -> np.ndarray:
+    """Vectors that keep the fixed parts."""
+    free = [n for n, parts in enumerate(fixed) if parts is None]
+    given = prod(parts for parts in fixed if parts is not None)
+    rest = _within(max(1, p // given), tuple(extents[n] for n in free), exactly)
+    found = np.empty((len(rest), len(fixed)), np.int64)
+    found[:] = [parts or 1 for parts in fixed]
+    found[:, free] = rest
+    return found
 
 
 def restricted(vectors: np.ndarray, axes: Sequence[int | None]) -> np.ndarray:
