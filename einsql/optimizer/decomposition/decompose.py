@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.einsum import Node
-from einsql.optimizer.decomposition.hints import within
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
 from einsql.optimizer.decomposition.schedules import Schedules, completed, floats_moved
@@ -74,13 +73,12 @@ def decompose(root: Node, sites: int, strategy: str = "eindecomp") -> Decomposit
         InterfaceError: There is no such strategy.
         OperationalError: Optimality was asked for and not proven in time.
     """
-    return cut_problem(problem_of(root), sites, strategy)
+    return cut_problem(problem_of(root, sites), sites, strategy)
 
 
 def cut_problem(problem: Problem, sites: int, strategy: str = "eindecomp") -> Decomposition:
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
-    problem = within(problem, sites)
     published = with_published(problem)
     schedules = completed(published, chosen.choose(problem, sites, argument), sites)
     return Decomposition(strategy, sites, _cuts(published, schedules, sites))

@@ -99,18 +99,24 @@ class Problem:
         return found
 
 
-def problem_of(root: Node) -> Problem:
+def problem_of(root: Node, sites: int) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with a declared
     cut is a vertex too, with that cut alone; a copy at every site is free to read and none.
+
+    Args:
+        root: The graph.
+        sites: The calls that hints may ask for. One block of a statement that asks for more
+            is refused before; where several have become one operation, its own hint comes
+            first, and what there are no sites for is left out.
     """
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
     made = 0
     for node in walk(root):
         if isinstance(node, EinSum):
-            vertex = _vertex(node, f"r{made}", numbers)
+            vertex = _vertex(node, f"r{made}", numbers, sites)
             made += 1
         elif node.parts is not None and max(node.parts, default=1) > 1:
             vertex = _declared(node, node.parts)
@@ -136,7 +142,7 @@ def _declared(tensor: Input, parts: tuple[int, ...]) -> Vertex:
     )
 
 
-def _vertex(node: EinSum, name: str, numbers: dict[int, int]) -> Vertex:
+def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Vertex:
     free = [a for a in node.axes if a.define is None]
     positions = {a.label: n for n, a in enumerate(free)}
     uses = []
@@ -160,15 +166,19 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int]) -> Vertex:
         len(node.outputs),
         any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         _renames(node),
-        fixed=_hinted(node, free),
+        fixed=_hinted(node, free, sites),
     )
 
 
-def _hinted(node: EinSum, free: list[Axis]) -> tuple[int | None, ...]:
+def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
     """The parts a PARTITION hint gives the free labels, at most one for each value."""
-    parts = dict(node.hint)
-    found = tuple(min(parts[a.label], max(1, a.extent)) if a.label in parts else None for a in free)
-    return found if any(n is not None for n in found) else ()
+    extents = {a.label: max(1, a.extent) for a in free}
+    found: dict[str, int] = {}
+    for label, parts in node.hint:
+        wanted = min(parts, extents.get(label, 0))
+        if wanted and wanted * prod(found.values()) <= sites:
+            found[label] = wanted
+    return tuple(found.get(a.label) for a in free) if found else ()
 
 
 def _renames(node: EinSum) -> bool:
