@@ -1,4 +1,4 @@
-"""PARTITION hints: hinted labels are cut as told, the rest follows by cost, mistakes are refused."""
+"""PARTITION hints: keys are cut as told, the rest follows by cost, mistakes are refused."""
 
 from __future__ import annotations
 
