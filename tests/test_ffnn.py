@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+import einsql
 from einsql.optimizer.decomposition import Decomposition, decompose
 from tests.networks import FFNN, connected, ffnn, graph
 
@@ -86,3 +89,41 @@ def test_every_plan_takes_the_same_step(strategy: str) -> None:
     expected = np.abs(w1 - 0.5 * x.T @ dz).max(), np.abs(w2 - 0.5 * a.T @ g).max()
     con.execute(f"SET sites = {SITES}; SET strategy = '{strategy}'")
     assert con.execute(FFNN).fetchall() == [pytest.approx(expected, rel=1e-6)]
+
+
+def stored_by_columns(shape: tuple[int, int, int, int]) -> einsql.Connection:
+    con = connected({k: v for k, v in ffnn(*shape).items() if k in ("x", "y")})
+    _, d, h, labels = shape
+    con.execute(f"CREATE TENSOR w1 (d DIM({d}), h DIM({h}), val FLOAT) PARTITION BY (h {SITES})")
+    con.execute(
+        f"CREATE TENSOR w2 (h DIM({h}), l DIM({labels}), val FLOAT) PARTITION BY (l {SITES})"
+    )
+    return con
+
+
+@pytest.mark.parametrize(
+    ("data_set", "hidden", "data", "model"),
+    [
+        ("Google speech", 10**5, 9.7e8, 1.0e10),
+        ("Google speech", 2 * 10**5, 1.9e9, 2.0e10),
+        ("Amazon-14k", 10**3, 3.7e9, 1.0e7),
+        ("Amazon-14k", 5 * 10**3, 1.8e10, 5.0e7),
+    ],
+)
+def test_predicted_costs_are_those_of_the_tables(
+    data_set: str, hidden: int, data: float, model: float
+) -> None:
+    n, d, _, labels = GOOGLE if data_set == "Google speech" else AMAZON
+    con = stored_by_columns((n, d, hidden, labels))
+    weights = hidden * (d + labels)
+    for strategy, printed, exact in (
+        ("data:n", data, 6 * weights),
+        ("model", model, 2 * SITES * n * hidden),
+    ):
+        con.execute(f"SET strategy = '{strategy}'")
+        (text,) = con.execute(f"EXPLAIN (SITES {SITES}, FORMAT json) {FFNN}").fetchone() or ("",)
+        total = json.loads(text)["total"]
+        if "tra_cost" not in total:
+            pytest.skip("EXPLAIN does not count as the tensor-relational algebra does")
+        assert total["tra_cost"] == pytest.approx(exact, rel=0.02)
+        assert total["tra_cost"] == pytest.approx(printed, rel=0.03)
