@@ -93,11 +93,13 @@ def test_every_plan_takes_the_same_step(strategy: str) -> None:
 
 def stored_by_columns(shape: tuple[int, int, int, int]) -> einsql.Connection:
     con = connected({k: v for k, v in ffnn(*shape).items() if k in ("x", "y")})
-    _, d, h, labels = shape
-    con.execute(f"CREATE TENSOR w1 (d DIM({d}), h DIM({h}), val FLOAT) PARTITION BY (h {SITES})")
-    con.execute(
-        f"CREATE TENSOR w2 (h DIM({h}), l DIM({labels}), val FLOAT) PARTITION BY (l {SITES})"
-    )
+    _, d, h, _ = shape
+    for name, first, second in (("w1", f"d DIM({d})", "h"), ("w2", f"h DIM({h})", "l")):
+        extent = ffnn(*shape)[name][second]
+        con.execute(
+            f"CREATE TENSOR {name} ({first}, {second} DIM({extent}), val FLOAT) "
+            f"PARTITION BY ({second} {SITES}) DEFAULT 0"
+        )
     return con
 
 
