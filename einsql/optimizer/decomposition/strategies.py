@@ -60,40 +60,38 @@ def _eindecomp(problem: Problem, sites: int, _: str) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites))
     choice = eliminate(model)
-    proven = choice is not None
-    if choice is None and len(model.states) <= SMALL:
-        choice = search(model)
-    vectors = refine(shared, sites) if choice is None else _picked(model, choice)
-    return _least(problem, _unpublished(shared, vectors), sites, proven)
+    named = [r for r in named_schedules(problem, sites) if _is_full(problem, r, sites)]
+    rivals = [*named, *(r for r in _by_labels(problem, sites) if _is_full(problem, r, sites))]
+    if choice is not None:
+        vectors = _picked(model, choice)
+        # Of their own kind these are the best; a rival may repeat operations.
+        rivals = [r for r in rivals if not _is_among(problem, r, sites)]
+    elif len(model.states) <= SMALL:
+        vectors = _picked(model, search(model))
+    else:
+        start = completed(shared, _least(problem, named, sites), sites) if named else []
+        vectors = refine(shared, sites, [s.vector for s in start])
+    if choice is None:
+        published = _paper(problem, sites, "")
+        rivals += [published] if _is_full(problem, published, sites) else []
+    return _least(problem, [_unpublished(shared, vectors), *rivals], sites)
 
 
-def _least(problem: Problem, own: Schedules, sites: int, proven: bool) -> Schedules:
-    """The cheapest of the chosen schedules and those that strategies have by name.
-
-    Args:
-        problem: The problem.
-        own: The schedules chosen by search.
-        sites: p, the number of sites.
-        proven: Whether they are the best of all with one copy of every operation.
-    """
+def _least(problem: Problem, candidates: list[Schedules], sites: int) -> Schedules:
+    """The cheapest of some schedules; the first one where several are."""
+    if len(candidates) == 1:
+        return candidates[0]
     published = with_published(problem)
-    best, least = own, np.inf
-    for candidate in (own, *_rivals(problem, sites)):
-        if candidate is not own and (
-            not _is_full(problem, candidate, sites)
-            or (proven and all(x.copies == 1 for x in candidate))
-        ):
-            continue
-        floats = floats_moved(published, completed(published, candidate, sites), sites)
-        total = sum(f.total for f in floats)
-        if total < least * (1 - 1e-12):
-            best, least = candidate, total
-    return best
+    totals = [
+        sum(f.total for f in floats_moved(published, completed(published, c, sites), sites))
+        for c in candidates
+    ]
+    least = min(totals)
+    return next(c for c, t in zip(candidates, totals, strict=True) if t <= least * (1 + 1e-12))
 
 
-def _rivals(problem: Problem, sites: int) -> Iterator[Schedules]:
-    """What strategies that cut by labels would do, where they apply."""
-    yield from named_schedules(problem, sites)
+def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
+    """What cutting every label, or one that every contraction has, would do."""
     yield _equal(problem, sites, "")
     contractions = [set(v.labels) for v in problem.vertices if v.contraction]
     for label in sorted(set.intersection(*contractions) if contractions else ()):
@@ -108,6 +106,15 @@ def _is_full(problem: Problem, schedules: Schedules, sites: int) -> bool:
         if v.computes and (busy > sites or (v.contraction and busy < free(v)[0].prod())):
             return False
     return True
+
+
+def _is_among(problem: Problem, schedules: Schedules, sites: int) -> bool:
+    """True if a search over free candidates has seen these schedules."""
+    free = free_candidates(sites)
+    return all(
+        s.copies == 1 and (v.stored or (free(v) == s.vector).all(axis=1).any())
+        for v, s in zip(problem.vertices, schedules, strict=True)
+    )
 
 
 def _exact(problem: Problem, sites: int, _: str) -> Schedules:

@@ -53,14 +53,14 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
     """
     if v.fixed:
         return _around_fixed(p, v.extents, v.fixed, exactly)
-    return _within(p, v.extents, exactly)
+    return _viable(p, v.extents, exactly)
 
 
-def _within(p: int, extents: tuple[int, ...], exactly: bool) -> np.ndarray:
+def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
     if not exactly:
-        return at_most(p, extents)
+        return at_most(p, bounds)
     for calls in range(p, 0, -1):
-        found = products(calls, extents)
+        found = products(calls, bounds)
         if len(found):
             return found
     raise AssertionError("one call is always viable")
@@ -73,7 +73,7 @@ def _around_fixed(
     """Vectors that keep the fixed parts."""
     free = [n for n, parts in enumerate(fixed) if parts is None]
     given = prod(parts for parts in fixed if parts is not None)
-    rest = _within(max(1, p // given), tuple(extents[n] for n in free), exactly)
+    rest = _viable(max(1, p // given), tuple(extents[n] for n in free), exactly)
     found = np.empty((len(rest), len(fixed)), np.int64)
     found[:] = [parts or 1 for parts in fixed]
     found[:, free] = rest
