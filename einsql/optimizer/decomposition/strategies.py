@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,20 +60,19 @@ def _eindecomp(problem: Problem, sites: int, _: str) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites))
     choice = eliminate(model)
-    named = [r for r in named_schedules(problem, sites) if _is_full(problem, r, sites)]
-    rivals = [*named, *(r for r in _by_labels(problem, sites) if _is_full(problem, r, sites))]
     if choice is not None:
-        vectors = _picked(model, choice)
-        # Of their own kind these are the best; a rival may repeat operations.
-        rivals = [r for r in rivals if not _is_among(problem, r, sites)]
+        own = _unpublished(shared, _picked(model, choice))
+        return _least(problem, [own, *_others(problem, sites)], sites)
+    named = _full(problem, named_schedules(problem, sites), sites)
+    if named:
+        start = completed(shared, _least(problem, named, sites), sites)
+        vectors = refine(shared, sites, [s.vector for s in start])
     elif len(model.states) <= SMALL:
         vectors = _picked(model, search(model))
     else:
-        start = completed(shared, _least(problem, named, sites), sites) if named else []
-        vectors = refine(shared, sites, [s.vector for s in start])
-    if choice is None:
-        published = _paper(problem, sites, "")
-        rivals += [published] if _is_full(problem, published, sites) else []
+        vectors = refine(shared, sites)
+    by_label = (*_by_labels(problem, sites), _paper(problem, sites, ""))
+    rivals = [*named, *_full(problem, by_label, sites)]
     return _least(problem, [_unpublished(shared, vectors), *rivals], sites)
 
 
@@ -98,23 +97,36 @@ def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
         yield _data(problem, sites, label)
 
 
-def _is_full(problem: Problem, schedules: Schedules, sites: int) -> bool:
-    """True if every contraction keeps as many sites busy as it can, and no operation more."""
+def _others(problem: Problem, sites: int) -> list[Schedules]:
+    """What strategies would do that free candidates have not: operations may be repeated."""
     free = free_candidates(sites)
-    for v, s in zip(problem.vertices, schedules, strict=True):
-        busy = s.calls * s.copies
-        if v.computes and (busy > sites or (v.contraction and busy < free(v)[0].prod())):
-            return False
-    return True
+    found = _full(problem, named_schedules(problem, sites), sites)
+    found += _full(problem, _by_labels(problem, sites), sites)
+    return [
+        schedules
+        for schedules in found
+        if any(
+            s.copies > 1 or not (free(v) == s.vector).all(axis=1).any()
+            for v, s in zip(problem.vertices, schedules, strict=True)
+        )
+    ]
 
 
-def _is_among(problem: Problem, schedules: Schedules, sites: int) -> bool:
-    """True if a search over free candidates has seen these schedules."""
+def _full(problem: Problem, found: Iterable[Schedules], sites: int) -> list[Schedules]:
+    """Those that keep as many sites busy as every contraction can, and no operation more."""
     free = free_candidates(sites)
-    return all(
-        s.copies == 1 and (v.stored or (free(v) == s.vector).all(axis=1).any())
-        for v, s in zip(problem.vertices, schedules, strict=True)
-    )
+    least = [
+        int(free(v)[0].prod()) if v.contraction else 0 if v.computes else -1
+        for v in problem.vertices
+    ]
+    return [
+        schedules
+        for schedules in found
+        if all(
+            few < 0 or few <= s.calls * s.copies <= sites
+            for few, s in zip(least, schedules, strict=True)
+        )
+    ]
 
 
 def _exact(problem: Problem, sites: int, _: str) -> Schedules:
@@ -129,7 +141,8 @@ def _exact(problem: Problem, sites: int, _: str) -> Schedules:
                 hint="SET strategy = 'eindecomp' finds a good one.",
             )
         choice = found[0]
-    return _unpublished(shared, _picked(model, choice))
+    own = _unpublished(shared, _picked(model, choice))
+    return _least(problem, [own, *_others(problem, sites)], sites)
 
 
 def _paper(problem: Problem, sites: int, _: str) -> Schedules:
