@@ -12,6 +12,10 @@ from math import prod
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
 
 
+MANY = 2**62
+"""More sites than any hint asks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """An operand of a vertex.
@@ -99,7 +103,7 @@ class Problem:
         return found
 
 
-def problem_of(root: Node, sites: int) -> Problem:
+def problem_of(root: Node, sites: int = MANY) -> Problem:
     """The decomposition problem of a graph.
 
     Operations are named r0, r1, … in the graph's order. A stored tensor with a declared
