@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,11 @@ from einsql.einsum import EinSum, Node, walk
 from einsql.errors import InterfaceError
 from einsql.optimizer.decomposition import STRATEGIES, Cut, decompose
 from einsql.optimizer.decomposition.decompose import cut_problem
-from einsql.optimizer.decomposition.problem import problem_of
+from einsql.optimizer.decomposition.problem import Problem, problem_of
+from einsql.optimizer.decomposition.schedules import Schedule, floats_moved
 from einsql.optimizer.decomposition.structure import structure_of
 from tests.networks import FFNN, connected, ffnn, graph, transformer
-from tests.optimizer.problems import chain, random_problem
+from tests.optimizer.problems import Builder, chain, random_problem
 from tests.optimizer.problems import transformer as notated
 
 NAMED = ("megatron", "sequence", "attention", "model")
@@ -181,9 +184,10 @@ def test_a_declared_tensor_with_several_readers_is_brought_there_once() -> None:
     ],
 )
 def test_strategies_that_do_not_apply_say_so(strategy: str, reason: str) -> None:
-    problem = chain(dict.fromkeys("ijklm", 64))
+    b = Builder(dict.fromkeys("ijk", 64))
+    b.op("ij,jk->ik", None, None)  # which of the two is the weight?
     with pytest.raises(InterfaceError, match=reason) as caught:
-        cut_problem(problem, 4, strategy)
+        cut_problem(b.problem, 4, strategy)
     assert caught.value.hint
 
 
@@ -197,3 +201,35 @@ def test_labels_can_be_named_where_nothing_is_recognised() -> None:
 def test_every_strategy_has_a_law() -> None:
     assert set(NAMED) <= set(STRATEGIES)
     assert all(s.law and "\n" not in s.law for s in STRATEGIES.values())
+
+
+@pytest.mark.parametrize("sites", [8, 96, 1024])
+def test_hints_hold_in_graphs_too_large_to_be_solved_exactly(sites: int) -> None:
+    extents = {"b": 4, "s": 4096, "t": 4096, "a": 4096, "h": 32, "d": 128, "f": 11008}
+    problem = notated(3, extents)
+    told = {5: {"t": 8}, 9: {"b": 1, "s": 2}}
+    vertices = tuple(
+        replace(v, fixed=tuple(told[n].get(x) for x in v.labels)) if n in told else v
+        for n, v in enumerate(problem.vertices)
+    )
+    for strategy in ("eindecomp", "paper", "megatron"):
+        found = cut_problem(Problem(vertices), sites, strategy).cuts
+        for n, parts in told.items():
+            assert {x: found[n].parts[x] for x in parts} == parts
+            assert found[n].calls <= 1 << (sites - 1).bit_length()
+
+
+def test_every_copy_moves_its_floats_and_what_lies_everywhere_is_free_to_read() -> None:
+    b = Builder({"i": 60, "j": 40})
+    b.op("ij->ij", b.op("ij->ij", None))
+    ones, rows = np.array([1, 1]), np.array([4, 1])
+
+    def moved(first: Schedule, second: Schedule) -> list[float]:
+        return [f.total for f in floats_moved(b.problem, [first, second], 4)]
+
+    assert moved(Schedule(rows), Schedule(rows)) == [2400, 2400]
+    assert moved(Schedule(ones), Schedule(rows)) == [2400, 2400 + 4 * 2400]
+    assert moved(Schedule(ones, 4), Schedule(rows)) == [4 * 2400, 2400]
+    # Two groups read two copies of what lies in four parts.
+    alone = moved(Schedule(rows), Schedule(ones))[1]
+    assert moved(Schedule(rows), Schedule(ones, 2))[1] == 2 * alone

@@ -11,7 +11,6 @@ from math import prod
 
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
 
-
 MANY = 2**62
 """More sites than any hint asks for."""
 

@@ -113,8 +113,9 @@ def _matrices(v: Vertex) -> tuple[list[Use], list[Use]]:
     """The operands of a contraction that are results, and those that are stored matrices."""
     if not v.contraction:
         return [], []
-    results = [u for u in v.uses if u.tensor is None and u.producer is not None]
-    return results, [u for u in v.uses if u.tensor is not None and len(u.axes) > 1]
+    results = [u for u in v.uses if u.producer is not None and u.tensor is None]
+    stored = [u for u in v.uses if u.producer is None or u.tensor is not None]
+    return results, [u for u in stored if len(u.axes) > 1]
 
 
 def _kept(v: Vertex, use: Use, other: Use) -> set[int]:
