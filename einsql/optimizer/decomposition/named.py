@@ -159,11 +159,13 @@ def _stream_parts(s: Structure, sites: int) -> dict[int, int]:
 
 
 def _streams(s: Structure, n: int, parts: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """Labels of a vertex that carry the stream, with their parts."""
-    for c, number in parts.items():
-        for k, found in enumerate(s.classes[n]):
-            if found == c and k not in s.memory[n]:
-                yield k, number
+    """Labels with their parts: one for each class of the batch, one for the sequence."""
+    done: set[int] = set()
+    for k, c in enumerate(s.classes[n]):
+        role = -1 if c in s.sequence else c
+        if c in parts and role not in done and k not in s.memory[n]:
+            done.add(role)
+            yield k, parts[c]
 
 
 Named = Callable[[Structure, int, tuple[str, ...]], Schedules]
