@@ -13,7 +13,7 @@ convolution, a shift or a pooling window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -129,13 +129,19 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EinSum:
-    """One extended Einstein summation; `keys` are labels of the domain, in result order."""
+    """One extended Einstein summation; `keys` are labels of the domain, in result order.
+
+    Attributes:
+        hint: Labels with the parts they are to be cut into over several sites; it says
+            nothing about the result.
+    """
 
     axes: tuple[Axis, ...]
     operands: tuple[Operand, ...]
     guard: Expr
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
+    hint: tuple[tuple[str, int], ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -174,6 +180,17 @@ class EinSum:
 
 
 Node = Input | EinSum
+
+
+def hint_over(
+    hint: Iterable[tuple[str, int]], labels: Container[str]
+) -> tuple[tuple[str, int], ...]:
+    """The part of a hint that is about some labels; of two entries for one the first."""
+    found: dict[str, int] = {}
+    for label, parts in hint:
+        if label in labels:
+            found.setdefault(label, parts)
+    return tuple(found.items())
 
 
 def call(fn: str, dtype: DType, *args: Expr) -> Expr:

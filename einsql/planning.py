@@ -130,6 +130,11 @@ class BinderCatalog:
         """True if FLOAT arithmetic stays FLOAT."""
         return self.settings.float_math == "float"
 
+    @property
+    def sites(self) -> int:
+        """Over how many sites the statement is to be cut."""
+        return self.settings.sites
+
     def relation(self, name: str) -> Relation | None:
         """A stored tensor, a registered array or an array in the caller's scope."""
         stored = self.store.get(name)

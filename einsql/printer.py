@@ -50,6 +50,8 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     ]
     if node.guard != TRUE:
         lines.append(f"  where   {format_expr(node.guard, names)}")
+    if node.hint:
+        lines.append(f"  parts   {', '.join(f'{label}:{parts}' for label, parts in node.hint)}")
     for o in node.outputs:
         text = ", ".join(format_expr(a, names) for a in o.args)
         if o.reduction is not None:

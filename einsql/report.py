@@ -191,6 +191,8 @@ def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> d
         "labels": {a.label: a.extent for a in axes if a.define is None},
         "viable": n.cut.viable,
         "partition": n.cut.parts,
+        "hint": dict(n.node.hint),
+        "copies": n.cut.copies,
         "placements": {
             "grid": [list(axis) for axis in n.grid],
             "operands": [list(o) for o in n.operands],

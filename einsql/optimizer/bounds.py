@@ -17,6 +17,7 @@ from einsql.einsum import (
     Operand,
     conj,
     conjuncts,
+    hint_over,
     map_exprs,
     relabel,
     walk,
@@ -167,6 +168,10 @@ def _merge(node: EinSum, a: str, b: str) -> EinSum | None:
             axes=tuple(axis if z is kept else z for z in node.axes if z is not gone),
             operands=tuple(
                 Operand(o.source, tuple(names.get(n, n) for n in o.labels)) for o in node.operands
+            ),
+            hint=hint_over(
+                ((names.get(n, n), parts) for n, parts in node.hint),
+                {a.label for a in node.axes},
             ),
         )
         found = in_order(map_exprs(merged, partial(relabel, names=names)))

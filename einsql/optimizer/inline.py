@@ -21,6 +21,7 @@ from einsql.einsum import (
     conj,
     conjuncts,
     exprs,
+    hint_over,
     operands_of,
     rewrite,
     subexpressions,
@@ -87,6 +88,7 @@ def compose(node: EinSum, n: int) -> EinSum | None:
             conj(*exists, rewrite(node.guard, visit)),
             node.keys,
             tuple(_change_output(o, visit, asks) for o in node.outputs),
+            hint_over((*node.hint, *inner.hint), {a.label for a in axes}),
         )
     )
 
@@ -186,6 +188,11 @@ class _Embedding:
                 moved = Operand(x.source, tuple(self._names[label] for label in x.labels))
                 self._inner_numbers[k] = _place(operands, moved)
         self.operands = tuple(operands)
+
+    @property
+    def hint(self) -> list[tuple[str, int]]:
+        """What the producer's hint says about the reader's labels."""
+        return [(self._names[label], parts) for label, parts in self._producer.hint]
 
     def implies_guard(self) -> bool:
         """True if the reader's guard contains the producer's, a condition on keys alone."""

@@ -19,6 +19,7 @@ from einsql.einsum import (
     conj,
     conjuncts,
     exprs,
+    hint_over,
     labels_of,
     operands_of,
     renumber,
@@ -257,7 +258,9 @@ class _Plan:
         ]
         if part.guard != TRUE:
             outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
-        node = EinSum(self._domain(part.labels), part.operands, part.guard, keys, tuple(outputs))
+        hint = hint_over(self.node.hint, part.labels)
+        domain = self._domain(part.labels)
+        node = EinSum(domain, part.operands, part.guard, keys, tuple(outputs), hint)
         guard: Expr = TRUE
         if part.guard != TRUE:
             guard = Value(0, PRESENT, DType.BOOLEAN)
@@ -277,8 +280,10 @@ class _Plan:
             arg = _chain(t, [*rest, found] if found is not None else rest)
             outputs.append(Output(t.output.name, (arg,), t.output.dtype, t.output.reduction))
         guard = conj(last.guard, *self.waiting)
-        domain = self._domain(last.labels | self._unread())
-        return EinSum(domain, last.operands, guard, self.node.keys, tuple(outputs))
+        labels = last.labels | self._unread()
+        hint = hint_over(self.node.hint, labels)
+        domain = self._domain(labels)
+        return EinSum(domain, last.operands, guard, self.node.keys, tuple(outputs), hint)
 
     def _unread(self) -> frozenset[str]:
         """Labels that no operand has: keys to broadcast over, or points to repeat."""

@@ -21,6 +21,7 @@ from einsql.einsum import (
     Output,
     Value,
     conj,
+    hint_over,
     labels_of,
     operands_of,
     relabel,
@@ -157,7 +158,8 @@ def drop_repeats(node: EinSum) -> EinSum:
         return node
     if any(o.reduction is None or not REDUCTIONS[o.reduction].idempotent for o in node.outputs):
         return node
-    return replace(node, axes=tuple(a for a in node.axes if a.label not in gone))
+    kept = tuple(a for a in node.axes if a.label not in gone)
+    return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
 
 
 def settle_single_points(node: EinSum) -> EinSum:
@@ -195,7 +197,8 @@ def settle_constants(node: EinSum) -> EinSum:
     )
     if len(outputs) < len(node.outputs):
         return node
-    return EinSum(tuple(node.axis(k) for k in node.keys), (), TRUE, node.keys, outputs)
+    axes = tuple(node.axis(k) for k in node.keys)
+    return EinSum(axes, (), TRUE, node.keys, outputs, hint_over(node.hint, node.keys))
 
 
 _STEPS: tuple[NodeRewrite, ...] = (

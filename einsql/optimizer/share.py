@@ -118,7 +118,8 @@ class _Canonical:
             (id(o.source), *(self._labels[x] for x in o.labels))
             for o in (node.operands[n] for n in order)
         )
-        self.key: _Key = (tuple(axes), read, self.expr(node.guard), len(node.keys))
+        hint = tuple(sorted((self._labels[x], parts) for x, parts in node.hint))
+        self.key: _Key = (tuple(axes), read, self.expr(node.guard), len(node.keys), hint)
 
     def expr(self, e: Expr) -> _Key:
         """An expression with labels and operands by number."""

@@ -69,6 +69,8 @@ def _problems(node: EinSum) -> Iterator[str]:
     for top in exprs(node):
         for e in subexpressions(top):
             yield from _expr_problems(e, axes.keys(), fields)
+    if not {label for label, _ in node.hint} <= set(axes):
+        yield f"the hint {node.hint} is about labels it has not"
     yield from _derived_problems(node)
     yield from _output_problems(node)
 

@@ -47,6 +47,8 @@ class Domain:
     merged: dict[str, str] = field(default_factory=dict)
     outer: frozenset[str] = frozenset()
     """Labels of an enclosing SELECT; they must stay free here."""
+    hint: dict[str, int] = field(default_factory=dict)
+    """Into how many parts labels are to be cut over several sites."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -191,6 +193,8 @@ class Domain:
         if sign < 0:
             shifted = Call("neg", (shifted,), DType.BIGINT)
         self.defines[label] = shifted
+        if label in self.hint:
+            self.hint[new] = self.hint.pop(label)
         return new
 
     @property
@@ -224,6 +228,7 @@ class Domain:
             list(self.guards),
             dict(self.merged),
             self.outer,
+            dict(self.hint),
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
@@ -245,7 +250,8 @@ class Domain:
             )
             for o in outputs
         )
-        return EinSum(axes, operands, guard, tuple(keys), changed)
+        hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
+        return EinSum(axes, operands, guard, tuple(keys), changed, hint)
 
     def _ordered(self) -> list[str]:
         """Free labels first, then derived ones after what they depend on.

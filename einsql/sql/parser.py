@@ -18,6 +18,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
 from einsql.sql.grammar import check_grammar, spaced
+from einsql.sql.hints import numbered, placed
 from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.parameters import mark, place
 from einsql.sql.syntax import (
@@ -449,7 +450,8 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     """
     marked = mark(sql)
     # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
-    text = " " * (start - len(prefix)) + prefix + marked.text[start:]
+    body, hints = numbered(marked.text[start:], start)
+    text = " " * (start - len(prefix)) + prefix + body
     ahead = max(0, len(prefix) - start)
     apart, blanks = spaced(text)
     doubt: Error | None = None
@@ -467,6 +469,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
         for node in tree.walk():
             if "start" in node.meta:
                 node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
+    placed(tree, hints)
     here = {at: number for at, number in marked.numbers.items() if at >= start}
     return (place(tree, here) if here else tree), doubt
 

@@ -41,6 +41,10 @@ class Catalog(Protocol):
     def float_stays(self) -> bool:
         """True if FLOAT arithmetic stays FLOAT."""
 
+    @property
+    def sites(self) -> int:
+        """Over how many sites the statement is to be cut."""
+
     def relation(self, name: str) -> Relation | None:
         """A stored tensor or an array in scope."""
 

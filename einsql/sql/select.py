@@ -22,6 +22,7 @@ from einsql.sql.calls import (
 )
 from einsql.sql.domain import Domain
 from einsql.sql.grouping import Grouping, key_label
+from einsql.sql.hints import bind_hint
 from einsql.sql.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.names import column_name
 from einsql.sql.project import project
@@ -81,6 +82,8 @@ class SelectBinder:
         self.items = expand(select, self.scope)
         if where is not None:
             self._require("WHERE", where.this)
+        with self._within("a hint", len(self.items)):
+            self.domain.hint = bind_hint(self, select)
         if self._is_grouped(select):
             self._group(select)
         if having is not None:
@@ -137,7 +140,8 @@ class SelectBinder:
         known = [label for label in labels if label is not None]
         keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
-        groups = Domain(axes, outer=frozenset(self.correlated))
+        hint = {k: parts for k, parts in self.domain.hint.items() if k in axes}
+        groups = Domain(axes, outer=frozenset(self.correlated), hint=hint)
         if aggregation.grouped or aggregation.outputs:
             first, *later = aggregation.finish()
             groups.attach(first, keys)

@@ -38,8 +38,8 @@ def aggregate_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 
 def vertex_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
-    """Join and aggregation together; nothing for a publishing vertex."""
-    if v.publishes:
+    """Join and aggregation together; nothing for what computes nothing."""
+    if not v.computes:
         return np.zeros(len(vectors))
     return np.asarray(join_floats(v, vectors) + aggregate_floats(v, vectors))
 

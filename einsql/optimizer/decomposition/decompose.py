@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.einsum import Node
-from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
-from einsql.optimizer.decomposition.problem import Problem, Vertex, problem_of, with_published
-from einsql.optimizer.decomposition.strategies import Vectors, completed, strategy_of
-from einsql.optimizer.decomposition.vectors import restricted
+from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
+from einsql.optimizer.decomposition.schedules import Schedules, completed, floats_moved
+from einsql.optimizer.decomposition.strategies import strategy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def decompose(
         OperationalError: Optimality was asked for and not proven in time, or an operation
             takes more memory than the objective allows.
     """
-    return cut_problem(problem_of(root), sites, strategy, objective)
+    return cut_problem(problem_of(root, sites), sites, strategy, objective)
 
 
 def cut_problem(
@@ -96,47 +95,27 @@ def cut_problem(
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
-    vectors = chosen.choose(problem, sites, argument, objective)
-    vectors, cost = completed(published, vectors, sites, objective)
-    return Decomposition(strategy, sites, _cuts(published, vectors, sites, objective), cost)
+    schedules = chosen.choose(problem, sites, argument, objective)
+    schedules, cost = completed(published, schedules, sites, objective)
+    cuts = _cuts(published, schedules, sites, objective.memory)
+    return Decomposition(strategy, sites, cuts, cost)
 
 
-def _cuts(problem: Problem, vectors: Vectors, sites: int, objective: Objective) -> tuple[Cut, ...]:
-    cuts: list[Cut] = []
+def _cuts(
+    problem: Problem, schedules: Schedules, sites: int, memory: int | None
+) -> tuple[Cut, ...]:
     free = free_candidates(sites)
-    first: dict[int | None, int] = {}
-    for n, v in enumerate(problem.vertices):
-        for use in v.uses:
-            first.setdefault(use.producer, n)
-    for n, v in enumerate(problem.vertices):
-        if v.publishes:
-            continue
-        one = vectors[n][None, :]
-        cuts.append(
-            Cut(
-                v.name,
-                dict(zip(v.labels, map(int, vectors[n]), strict=True)),
-                int(fits(v, free(v), objective.memory).sum()),
-                float(join_floats(v, one)[0]),
-                float(aggregate_floats(v, one)[0]),
-                _repartition(problem, vectors, n)
-                + sum(
-                    _repartition(problem, vectors, u)  # told at the first of its readers
-                    for u in {use.producer for use in v.uses} - {None}
-                    if u is not None and problem.vertices[u].publishes and first[u] == n
-                ),
-            )
+    floats = floats_moved(problem, schedules, sites)
+    return tuple(
+        Cut(
+            v.name,
+            dict(zip(v.labels, map(int, s.vector), strict=True)),
+            int(fits(v, free(v), memory).sum()),
+            f.join,
+            f.aggregate,
+            f.repartition,
+            s.copies,
         )
-    return tuple(cuts)
-
-
-def _repartition(problem: Problem, vectors: Vectors, reader: int) -> float:
-    """What bringing a vertex's operands from their producers' cuts into its own moves."""
-    total = 0.0
-    for use in problem.vertices[reader].uses:
-        if use.producer is not None:
-            source: Vertex = problem.vertices[use.producer]
-            made = restricted(vectors[use.producer][None, :], source.keys)
-            used = restricted(vectors[reader][None, :], use.axes)
-            total += float(repartition_floats(use.shape, use.width, made, used)[0, 0])
-    return total
+        for v, s, f in zip(problem.vertices, schedules, floats, strict=True)
+        if v.computes
+    )

@@ -101,9 +101,9 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
 
     def candidates(v: Vertex) -> np.ndarray:
         states = viable(v, p, exactly=v.contraction)
-        if memory is None or v.publishes:
+        if memory is None or not v.computes:
             return states
-        key = (id(states), *_parts(v))
+        key = (id(states), *parts_of(v))
         if key not in made:  # equal vertices get the very same array
             made[key] = fitting(v, states, memory)
         return made[key]
@@ -111,10 +111,10 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
     return candidates
 
 
-def _parts(v: Vertex) -> tuple[object, ...]:
+def parts_of(v: Vertex) -> tuple[object, ...]:
     """What a vertex's costs depend on beside its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
-    kind = (v.contraction, v.renames, v.publishes, v.flops, v.double)
+    kind = (v.contraction, v.renames, v.publishes, v.stored, v.flops, v.double)
     return v.extents, uses, v.keys, v.shape, v.width, v.nbytes, v.state_bytes, kind
 
 
@@ -129,7 +129,7 @@ class _Tables:
 
     def vertex(self, v: Vertex, states: np.ndarray) -> np.ndarray:
         """Costs of a vertex's states."""
-        key = (id(states), *_parts(v))
+        key = (id(states), *parts_of(v))
         if key not in self._vertices:
             self._vertices[key] = self._objective.vertex(v, states)
         return self._vertices[key]

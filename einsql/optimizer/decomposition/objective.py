@@ -40,6 +40,9 @@ class Objective(Protocol):
     def repartition(self, use: Use, made: np.ndarray, used: np.ndarray) -> np.ndarray:
         """Cost of bringing a result into a reader's cut, for every pair of rows; (a, b)."""
 
+    def repeated(self, copies: int) -> float:
+        """How often what one group of sites does counts if so many groups do the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Floats:
@@ -63,6 +66,10 @@ class Floats:
         """Floats that changing the cut moves."""
         return repartition_floats(use.shape, use.width, made, used)
 
+    def repeated(self, copies: int) -> float:
+        """Every group moves its own."""
+        return copies
+
 
 FLOATS = Floats()
 
@@ -85,7 +92,7 @@ def cell_bytes(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 
 def fits(v: Vertex, vectors: np.ndarray, memory: int | None) -> np.ndarray:
     """True for the vectors whose cells take no more than so much memory."""
-    if memory is None or v.publishes:
+    if memory is None or not v.computes:
         return np.ones(len(vectors), bool)
     return np.asarray(cell_bytes(v, vectors) <= memory)
 

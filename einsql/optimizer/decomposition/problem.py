@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import TRUE, EinSum, Node, Value, walk
+from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.optimizer.work import flops
 from einsql.supersteps import tuple_bytes, with_state
+
+MANY = 2**62
+"""More sites than any hint asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,13 @@ class Use:
     """An operand of a vertex.
 
     Attributes:
-        producer: The vertex that makes it; None for a stored tensor, which lies wherever
-            its first reader wants it.
+        producer: The vertex that makes it; None for a stored tensor of which no cut is
+            declared, which lies wherever its first reader wants it.
         axes: For each axis the position of its label in the vertex, None if never cut.
         shape: Extent of each axis, in elements.
         width: Fields of a tuple.
         nbytes: Bytes of a tuple.
+        tensor: The name of a stored tensor, declared or not.
     """
 
     producer: int | None
@@ -32,6 +36,7 @@ class Use:
     shape: tuple[int, ...]
     width: int = 1
     nbytes: int = 4
+    tensor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,9 @@ class Vertex:
         state_bytes: The same of a partial result.
         flops: Scalar operations at one point of the domain.
         double: True if it computes in values of 8 bytes.
+        fixed: For each label the parts that a hint or a declaration gives it, None where
+            the strategy is free; empty where it is free throughout.
+        stored: True for no operation but a stored tensor with a declared cut.
     """
 
     name: str
@@ -70,6 +78,13 @@ class Vertex:
     state_bytes: int = 4
     flops: int = 2
     double: bool = False
+    fixed: tuple[int | None, ...] = ()
+    stored: bool = False
+
+    @property
+    def computes(self) -> bool:
+        """True for an operation of the graph."""
+        return not self.publishes and not self.stored
 
     @property
     def reduced(self) -> tuple[int, ...]:
@@ -99,46 +114,93 @@ class Problem:
         return found
 
 
-def problem_of(root: Node) -> Problem:
-    """The decomposition problem of a graph."""
-    nodes = [n for n in walk(root) if isinstance(n, EinSum)]
-    numbers = {id(n): k for k, n in enumerate(nodes)}
-    return Problem(tuple(_vertex(n, numbers) for n in nodes))
+def problem_of(root: Node, sites: int = MANY) -> Problem:
+    """The decomposition problem of a graph.
+
+    Operations are named r0, r1, … in the graph's order. A stored tensor with a declared
+    cut is a vertex too, with that cut alone; a copy at every site is free to read and none.
+
+    Args:
+        root: The graph.
+        sites: The calls that hints may ask for. One block of a statement that asks for more
+            is refused before; where several have become one operation, its own hint comes
+            first, and what there are no sites for is left out.
+    """
+    vertices: list[Vertex] = []
+    numbers: dict[int, int] = {}
+    made = 0
+    for node in walk(root):
+        if isinstance(node, EinSum):
+            vertex = _vertex(node, f"r{made}", numbers, sites)
+            made += 1
+        elif node.parts is not None and max(node.parts, default=1) > 1:
+            vertex = _declared(node, node.parts)
+        else:
+            continue
+        numbers[id(node)] = len(vertices)
+        vertices.append(vertex)
+    return Problem(tuple(vertices))
 
 
-def _vertex(node: EinSum, numbers: dict[int, int]) -> Vertex:
+def _declared(tensor: Input, parts: tuple[int, ...]) -> Vertex:
+    schema = tensor.schema
+    return Vertex(
+        tensor.name,
+        tuple(k.name for k in schema.keys),
+        schema.shape,
+        (),
+        tuple(range(len(schema.keys))),
+        schema.shape,
+        len(schema.fields),
+        nbytes=tuple_bytes(tensor),
+        state_bytes=tuple_bytes(tensor),
+        fixed=tuple(min(n, max(1, extent)) for n, extent in zip(parts, schema.shape, strict=True)),
+        stored=True,
+    )
+
+
+def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Vertex:
     free = [a for a in node.axes if a.define is None]
     positions = {a.label: n for n, a in enumerate(free)}
-    uses = tuple(
-        Use(
-            numbers.get(id(o.source)),
-            # The second axis of a diagonal follows the first: a site reads whole columns.
-            tuple(
-                positions.get(label) if label not in o.labels[:n] else None
-                for n, label in enumerate(o.labels)
-            ),
-            o.source.schema.shape,
-            len(o.source.schema.fields),
-            tuple_bytes(o.source),
+    uses = []
+    for o in node.operands:
+        schema = o.source.schema
+        # The second axis of a diagonal follows the first: a site reads whole columns.
+        axes = tuple(
+            positions.get(label) if label not in o.labels[:n] else None
+            for n, label in enumerate(o.labels)
         )
-        for o in node.operands
-    )
-    reduces = any(a.label not in node.keys for a in free)
+        tensor = o.source.name if isinstance(o.source, Input) else None
+        producer = numbers.get(id(o.source))
+        width = len(schema.fields)
+        uses.append(Use(producer, axes, schema.shape, width, tuple_bytes(o.source), tensor))
     return Vertex(
-        f"r{numbers[id(node)]}",
+        name,
         tuple(a.label for a in free),
         tuple(a.extent for a in free),
-        uses,
+        tuple(uses),
         tuple(positions.get(k) for k in node.keys),
         node.schema.shape,
         len(node.outputs),
-        reduces and len(node.operands) > 1,
+        any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         renames(node),
         nbytes=tuple_bytes(node),
         state_bytes=tuple_bytes(with_state(node)),
         flops=flops(node) // max(1, node.points),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
+        fixed=_hinted(node, free, sites),
     )
+
+
+def _hinted(node: EinSum, free: list[Axis], sites: int) -> tuple[int | None, ...]:
+    """The parts a PARTITION hint gives the free labels, at most one for each value."""
+    extents = {a.label: max(1, a.extent) for a in free}
+    found: dict[str, int] = {}
+    for label, parts in node.hint:
+        wanted = min(parts, extents.get(label, 0))
+        if wanted and wanted * prod(found.values()) <= sites:
+            found[label] = wanted
+    return tuple(found.get(a.label) for a in free) if found else ()
 
 
 def renames(node: EinSum) -> bool:

@@ -4,10 +4,13 @@ For p sites with prime factors q1 · q2 · … the graph is solved for q1, then 
 near that solution, and so on. Near means: each vector may take one more factor and move
 one from label to label, at every vertex at once, and the best of all these combinations
 is found by elimination. The same again around the result, until nothing gets better.
+Where a strategy for networks knows vectors for p sites, the search starts from them: it
+ends where growing ends, in a third of the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log, prod
 
 import numpy as np
@@ -25,7 +28,10 @@ from einsql.optimizer.decomposition.objective import FLOATS, Objective
 from einsql.optimizer.decomposition.problem import Problem, Vertex
 
 ROUNDS = 6
-"""Neighbourhoods tried for one number of sites, at most."""
+"""Neighbourhoods tried for one number of sites on the way to more, at most."""
+
+LONG = 40
+"""The same from a start that may be far away."""
 
 REACHES = (3.0, 2.0)
 """How many factors may be added or moved in a vector; fewer where that is too much work."""
@@ -34,28 +40,56 @@ CLOSE = 2.0
 """A factor moved from label to label: every combination of such changes was tried."""
 
 
-def refine(problem: Problem, sites: int, objective: Objective = FLOATS) -> list[np.ndarray]:
+def refine(
+    problem: Problem,
+    sites: int,
+    objective: Objective = FLOATS,
+    start: Sequence[np.ndarray] = (),
+) -> list[np.ndarray]:
     """A vector for each vertex, the best among all that are close to it.
+
+    Args:
+        problem: The problem.
+        sites: p, the number of sites.
+        objective: What is minimised.
+        start: Vectors for so many sites to begin with; from nothing they are grown.
 
     Raises:
         OperationalError: A vertex has no vector within the objective's memory.
     """
-    vectors = [np.ones(len(v.labels), np.int64) for v in problem.vertices]
     factors = prime_factors(sites)
+    if start:
+        free = free_candidates(sites, objective.memory)
+        return _settled(problem, list(start), free, log(factors[-1]), LONG, objective)
+    vectors = [np.ones(len(v.labels), np.int64) for v in problem.vertices]
     for n, factor in enumerate(factors):
-        p, best = prod(factors[: n + 1]), np.inf
         # Fewer sites than there will be need not hold it all.
+        p = prod(factors[: n + 1])
         free = free_candidates(p, objective.memory if p == sites else None)
-        for _ in range(ROUNDS):
-            model, choice, reach = _around(problem, vectors, free, log(factor), objective)
-            cost = model.cost(choice)
-            if cost >= best * (1 - 1e-12):
-                break
-            best, before = cost, vectors
-            vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
-            moved = max(map(_distance, vectors, before))
-            if moved <= (reach - CLOSE) * log(factor) + 1e-9:
-                break  # what is close to the new vectors was near the old ones already
+        vectors = _settled(problem, vectors, free, log(factor), ROUNDS, objective)
+    return vectors
+
+
+def _settled(
+    problem: Problem,
+    vectors: list[np.ndarray],
+    free: Candidates,
+    unit: float,
+    rounds: int,
+    objective: Objective,
+) -> list[np.ndarray]:
+    """The best of one neighbourhood after the other, until nothing gets better."""
+    best = np.inf
+    for _ in range(rounds):
+        model, choice, reach = _around(problem, vectors, free, unit, objective)
+        cost = model.cost(choice)
+        if cost >= best * (1 - 1e-12):
+            break
+        best, before = cost, vectors
+        vectors = [s[c] for s, c in zip(model.states, choice, strict=True)]
+        moved = max(map(_distance, vectors, before))
+        if moved <= (reach - CLOSE) * unit + 1e-9:
+            break  # what is close to the new vectors was near the old ones already
     return vectors
 
 
@@ -104,7 +138,7 @@ def _near(
         key = (id(states), centre.tobytes())
         if key not in made:
             distance = np.abs(np.log(states / np.maximum(1, centre))).sum(axis=1)
-            near = distance <= max(reach, distance.min(initial=0.0)) + 1e-9
+            near = distance <= max(reach, distance.min()) + 1e-9
             made[key] = states[near]
         return made[key]
 

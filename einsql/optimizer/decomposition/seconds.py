@@ -41,7 +41,7 @@ class Seconds:
         A cell takes its arithmetic at the machine's rate or its tiles at the bandwidth of
         memory, whichever is longer.
         """
-        if v.publishes or v.renames:
+        if not v.computes or v.renames:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
@@ -93,6 +93,10 @@ class Seconds:
         messages = np.clip(messages, 1, np.maximum(1, holders))
         m = self.machine
         return np.asarray(np.where(most > 0, most / m.network + messages * m.latency, 0.0))
+
+    def repeated(self, copies: int) -> float:
+        """Groups work at the same time."""
+        return 1.0
 
 
 def _volume(extents: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""The strategies a user can ask for by name; each one gives every operation a vector."""
+"""The strategies a user can ask for by name; each one gives every operation a schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +13,19 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
-from einsql.optimizer.decomposition.objective import Objective, fitting
+from einsql.optimizer.decomposition.named import by_name, named_schedules, scheduled
+from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
-from einsql.optimizer.decomposition.problem import Problem, Vertex, with_published
+from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.refinement import refine
+from einsql.optimizer.decomposition.schedules import (
+    Schedule,
+    Schedules,
+    completed,
+)
 
 SMALL = 64
 """Up to so many vertices descents from random choices are worth their time."""
-
-Vectors = list[np.ndarray]
-"""For each vertex of a problem how many parts each label is cut into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +34,112 @@ class Strategy:
 
     Attributes:
         law: What it does, in one line.
-        choose: Gives vectors for a problem's operations; from the problem, the number of
-            sites, what follows the colon in the strategy's name, and what to minimise.
+        choose: Gives schedules for a problem's vertices, which publish nothing; from the
+            problem, the number of sites, what follows the colon in the strategy's name, and
+            what to minimise.
+        argument: What may follow the colon, as an example; empty if nothing may.
+        needs_argument: Whether it must.
     """
 
     name: str
     law: str
-    choose: Callable[[Problem, int, str, Objective], Vectors]
+    choose: Callable[[Problem, int, str, Objective], Schedules]
+    argument: str = ""
+    needs_argument: bool = False
 
 
-def _picked(model: Model, choice: Sequence[int]) -> Vectors:
+def _picked(model: Model, choice: Sequence[int]) -> list[np.ndarray]:
     return [s[c] for s, c in zip(model.states, choice, strict=True)]
 
 
-def _operations(problem: Problem, vectors: Vectors) -> Vectors:
-    """The vectors without those of publishing vertices."""
-    return [x for v, x in zip(problem.vertices, vectors, strict=True) if not v.publishes]
+def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
+    """Schedules without those of publishing vertices."""
+    pairs = zip(problem.vertices, vectors, strict=True)
+    return [Schedule(x) for v, x in pairs if not v.publishes]
 
 
-def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
+def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites, objective.memory), objective)
     choice = eliminate(model)
-    if choice is None and len(model.states) <= SMALL:
-        choice = search(model)
-    vectors = refine(shared, sites, objective) if choice is None else _picked(model, choice)
-    return _operations(shared, vectors)
+    if choice is not None:
+        own = _unpublished(shared, _picked(model, choice))
+        return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
+    named = _full(problem, named_schedules(problem, sites), sites, objective)
+    if named:
+        start, _cost = completed(shared, _least(problem, named, sites, objective), sites, objective)
+        vectors = refine(shared, sites, objective, [s.vector for s in start])
+    elif len(model.states) <= SMALL:
+        vectors = _picked(model, search(model))
+    else:
+        vectors = refine(shared, sites, objective)
+    by_label = (*_by_labels(problem, sites), *_published(problem, sites, objective))
+    rivals = [*named, *_full(problem, by_label, sites, objective)]
+    return _least(problem, [_unpublished(shared, vectors), *rivals], sites, objective)
 
 
-def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
+def _least(
+    problem: Problem, candidates: list[Schedules], sites: int, objective: Objective
+) -> Schedules:
+    """The cheapest of some schedules; the first one where several are."""
+    if len(candidates) == 1:
+        return candidates[0]
+    published = with_published(problem)
+    totals = [completed(published, c, sites, objective)[1] for c in candidates]
+    least = min(totals)
+    return next(c for c, t in zip(candidates, totals, strict=True) if t <= least * (1 + 1e-12))
+
+
+def _by_labels(problem: Problem, sites: int) -> Iterator[Schedules]:
+    """What cutting every label, or one that every contraction has, would do."""
+    yield _all_equal(problem, sites)
+    contractions = [set(v.labels) for v in problem.vertices if v.contraction]
+    for label in sorted(set.intersection(*contractions) if contractions else ()):
+        yield _along(problem, sites, label)
+
+
+def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[Schedules]:
+    """What EinDecomp as published chooses, if it finds anything within the memory."""
+    with suppress(OperationalError):
+        yield _paper(problem, sites, "", objective)
+
+
+def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
+    """What strategies would do that free candidates have not: operations may be repeated."""
+    free = free_candidates(sites)
+    found = _full(problem, named_schedules(problem, sites), sites, objective)
+    found += _full(problem, _by_labels(problem, sites), sites, objective)
+    return [
+        schedules
+        for schedules in found
+        if any(
+            s.copies > 1 or not (free(v) == s.vector).all(axis=1).any()
+            for v, s in zip(problem.vertices, schedules, strict=True)
+        )
+    ]
+
+
+def _full(
+    problem: Problem, found: Iterable[Schedules], sites: int, objective: Objective
+) -> list[Schedules]:
+    """Those within the memory that keep as many sites busy as every contraction can."""
+    free = free_candidates(sites)
+    least = [
+        int(free(v)[0].prod()) if v.contraction else 0 if v.computes else -1
+        for v in problem.vertices
+    ]
+    return [
+        schedules
+        for schedules in found
+        if all(
+            (few < 0 or few <= s.calls * s.copies <= sites)
+            and fits(v, s.vector[None, :], objective.memory)[0]
+            for v, few, s in zip(problem.vertices, least, schedules, strict=True)
+        )
+    ]
+
+
+def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = with_published(problem)
     model = model_of(shared, free_candidates(sites, objective.memory), objective)
     choice = eliminate(model)
@@ -70,36 +151,48 @@ def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Vector
                 hint="SET strategy = 'eindecomp' finds a good one.",
             )
         choice = found[0]
-    return _operations(shared, _picked(model, choice))
+    own = _unpublished(shared, _picked(model, choice))
+    return _least(problem, [own, *_others(problem, sites, objective)], sites, objective)
 
 
-def _paper(problem: Problem, sites: int, _: str, objective: Objective) -> Vectors:
+def _paper(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     # It counts floats whatever the objective is; only the memory holds.
     model = model_of(problem, paper_candidates(sites, objective.memory))
-    return _picked(model, solve_paper(model))
+    return [Schedule(x) for x in _picked(model, solve_paper(model))]
 
 
-def _equal(problem: Problem, sites: int, _: str, __: Objective) -> Vectors:
+def _equal(problem: Problem, sites: int, _: str, __: Objective) -> Schedules:
+    return _all_equal(problem, sites)
+
+
+def _all_equal(problem: Problem, sites: int) -> Schedules:
     parts = next(n for n in range(1, sites + 1) if n**3 >= sites)
-    return _by_label(problem, lambda label: parts)
+    return _by_label(problem, sites, lambda label: parts)
 
 
-def _data(problem: Problem, sites: int, label: str, _: Objective) -> Vectors:
-    known = {name for v in problem.vertices for name in v.labels}
+def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
+    known = {name for v in problem.vertices if v.computes for name in v.labels}
     if label not in known:
         raise InterfaceError(
             f'No operation has the label "{label}"', hint=suggest(label, known, "labels")
         )
-    return _by_label(problem, lambda name: sites if name == label else 1)
+    return _along(problem, sites, label)
 
 
-def _by_label(problem: Problem, parts: Callable[[str], int]) -> Vectors:
+def _along(problem: Problem, sites: int, label: str) -> Schedules:
+    return _by_label(problem, sites, lambda name: sites if name == label else 1)
+
+
+def _by_label(problem: Problem, sites: int, parts: Callable[[str], int]) -> Schedules:
     """Every label cut the same way wherever it occurs."""
     return [
-        np.array([min(parts(x), max(1, n)) for x, n in zip(v.labels, v.extents, strict=True)],
-                 np.int64)
+        scheduled(v, [(n, parts(label)) for n, label in enumerate(v.labels)], sites)
         for v in problem.vertices
-    ]  # fmt: skip
+    ]
+
+
+def _named(name: str) -> Callable[[Problem, int, str, Objective], Schedules]:
+    return lambda problem, sites, labels, _: by_name(name, problem, sites, labels)
 
 
 STRATEGIES = {
@@ -110,7 +203,16 @@ STRATEGIES = {
         Strategy("exact", "as eindecomp, proven optimal", _exact),
         Strategy("paper", "EinDecomp as published: always p calls, linearized", _paper),
         Strategy("equal", "every label cut into the cube root of p parts", _equal),
-        Strategy("data", "only the named label is cut, as in data:batch", _data),
+        Strategy("data", "only the named label is cut, as in data:batch", _data,
+                 "batch", needs_argument=True),
+        Strategy("model", "columns of weights; partial results are completed everywhere",
+                 _named("model"), "l,h"),
+        Strategy("megatron", "heads and hidden columns; everything else in every group",
+                 _named("megatron")),
+        Strategy("sequence", "the sequence that attention relates to itself",
+                 _named("sequence")),
+        Strategy("attention", "attention by heads, the rest by batch and sequence",
+                 _named("attention")),
     )
 }  # fmt: skip
 """Every strategy by its name."""
@@ -127,58 +229,13 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
         raise InterfaceError(
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
         )
-    if (name == "data") != bool(argument) or (colon and not argument):
+    found = STRATEGIES[name]
+    if found.argument and (found.needs_argument or colon) and not argument:
         raise InterfaceError(
-            f'The strategy "{text}" is not complete'
-            if name == "data"
-            else f'The strategy "{name}" takes no label',
-            hint="data:batch cuts the label batch.",
+            f'The strategy "{text}" is not complete',
+            hint=f"{name}:{found.argument} names what it cuts.",
         )
-    return STRATEGIES[name], argument
-
-
-def completed(
-    problem: Problem, vectors: Vectors, sites: int, objective: Objective
-) -> tuple[Vectors, float]:
-    """Adds the best layouts of published results to the vectors of all operations.
-
-    Args:
-        problem: With publishing vertices.
-        vectors: Of its operations only.
-        sites: Layouts have at most as many parts, or those of some reader.
-        objective: What the layouts should minimise.
-
-    Returns:
-        The vectors, and what they cost.
-
-    Raises:
-        OperationalError: A cell takes more memory than the objective allows.
-    """
-    given = iter(vectors)
-    fixed = {v.name: next(given)[None, :] for v in problem.vertices if not v.publishes}
-    layouts: dict[str, list[np.ndarray]] = {}
-    for v in problem.vertices:
-        for use in v.uses:
-            source = None if use.producer is None else problem.vertices[use.producer]
-            if source is not None and source.publishes:
-                seen = _layout(fixed[v.name], use.axes, source)
-                layouts.setdefault(source.name, []).append(seen)
-    free = free_candidates(sites)
-
-    def candidates(v: Vertex) -> np.ndarray:
-        if not v.publishes:
-            return fitting(v, fixed[v.name], objective.memory)
-        return np.unique(np.concatenate([free(v), *layouts[v.name]]), axis=0)
-
-    model = model_of(problem, candidates, objective)
-    choice = eliminate(model) or search(model)
-    return _picked(model, choice), model.cost(choice)
-
-
-def _layout(vector: np.ndarray, axes: tuple[int | None, ...], published: Vertex) -> np.ndarray:
-    """A reader's cut of a published result, as a vector of the publishing vertex."""
-    layout = np.ones((1, len(published.labels)), np.int64)
-    for key, at in zip(published.keys, axes, strict=True):
-        if at is not None and key is not None:
-            layout[0, key] = vector[0, at]
-    return layout
+    if colon and not found.argument:
+        takers = ", ".join(f"{s.name}:{s.argument}" for s in STRATEGIES.values() if s.argument)
+        raise InterfaceError(f'The strategy "{name}" takes no label', hint=f"These do: {takers}.")
+    return found, argument

@@ -49,8 +49,11 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
         v: The operation.
         p: Kernel calls wanted.
         exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides either of these.
+            number of calls that divides either of these. Labels with fixed parts keep to
+            them, and the others share what is left of p.
     """
+    if v.fixed:
+        return _around_fixed(p, v.extents, v.fixed, exactly)
     return _viable(p, v.extents, exactly)
 
 
@@ -64,6 +67,20 @@ def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
         return at_most(p, bounds)
     both = np.concatenate([at_most(p, bounds), at_most(calls, bounds)])
     return np.asarray(np.unique(both, axis=0))
+
+
+@lru_cache(maxsize=4096)
+def _around_fixed(
+    p: int, extents: tuple[int, ...], fixed: tuple[int | None, ...], exactly: bool
+) -> np.ndarray:
+    """Vectors that keep the fixed parts."""
+    free = [n for n, parts in enumerate(fixed) if parts is None]
+    given = prod(parts for parts in fixed if parts is not None)
+    rest = _viable(max(1, p // given), tuple(extents[n] for n in free), exactly)
+    found = np.empty((len(rest), len(fixed)), np.int64)
+    found[:] = [parts or 1 for parts in fixed]
+    found[:, free] = rest
+    return found
 
 
 def distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,218 @@
+"""Strategies that engineers of networks know by name (EinDecomp §9, tra-slides).
+
+Each of them says for a vertex which classes of labels it wants cut, in order of
+importance; what hints fix comes first, and what no part is left for stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+
+import numpy as np
+
+from einsql.errors import InterfaceError, suggest
+from einsql.optimizer.decomposition.problem import Problem, Vertex
+from einsql.optimizer.decomposition.schedules import Schedule, Schedules
+from einsql.optimizer.decomposition.structure import Structure, structure_of
+from einsql.optimizer.decomposition.vectors import divisors
+
+
+def scheduled(v: Vertex, wanted: Iterable[tuple[int, int]], sites: int) -> Schedule:
+    """A schedule with the wanted parts of some labels, as far as hints leave sites for them.
+
+    Args:
+        v: The vertex.
+        wanted: Labels by position, each with its parts.
+        sites: Calls there may be where a hint fixes some parts.
+    """
+    vector = np.array([n or 1 for n in v.fixed] or [1] * len(v.labels), np.int64)
+    for label, parts in wanted:
+        if v.fixed:
+            parts = 1 if v.fixed[label] is not None else min(parts, sites // int(vector.prod()))
+        if not v.fixed or v.fixed[label] is None:
+            vector[label] = max(1, min(parts, v.extents[label]))
+    return Schedule(vector)
+
+
+def megatron(s: Structure, sites: int) -> Schedules:
+    """Heads and hidden columns over one group of sites; everything else in each of them.
+
+    What is left of the sites splits the batch, then the sequence.
+    """
+    wide = _most(s, s.hidden, sites)
+    rest = sites // wide
+    split = _stream_parts(s, rest)
+
+    def schedule(n: int, v: Vertex) -> Schedule:
+        inside = [k for k, c in enumerate(s.classes[n]) if c in s.hidden][:1]
+        made = scheduled(v, [*((k, wide) for k in inside), *_streams(s, n, split)], sites)
+        if inside or v.stored:
+            return made
+        return Schedule(made.vector, max(1, sites // made.calls))
+
+    return _each(s, schedule)
+
+
+def attention(s: Structure, sites: int) -> Schedules:
+    """Attention by heads; everything else by batch, then sequence."""
+    wide = _most(s, s.heads, sites)
+    beside, alone = _stream_parts(s, sites // wide), _stream_parts(s, sites)
+
+    def schedule(n: int, v: Vertex) -> Schedule:
+        inside = [k for k, c in enumerate(s.classes[n]) if c in s.heads][:1]
+        streams = _streams(s, n, beside if inside else alone)
+        return scheduled(v, [*((k, wide) for k in inside), *streams], sites)
+
+    return _each(s, schedule)
+
+
+def sequence(s: Structure, sites: int) -> Schedules:
+    """The sequence everywhere; what it is too short for splits the batch."""
+    long = _most(s, s.sequence, sites)
+    split = dict.fromkeys(s.sequence, long) | _parts(s, s.batch, sites // long)
+
+    return _each(s, lambda n, v: scheduled(v, _streams(s, n, split), sites))
+
+
+def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
+    """Columns of weights: every operation is cut along one of them.
+
+    The columns of the last weight come first, so that forward each product is cut along
+    what its own weight brings in, and backward along what its operand is cut by already.
+    Element-wise work on a partial result is done everywhere: an all-reduce.
+
+    Args:
+        s: The structure.
+        sites: Parts of the label that an operation is cut along.
+        names: Labels in order of preference, instead of the columns found.
+    """
+    order = [c for name in names for c in _called(s, name)] or s.columns[::-1]
+    made: Schedules = []
+    for n, v in enumerate(s.problem.vertices):
+        partial = any(
+            u.producer is not None and _is_partial(s.problem.vertices[u.producer], made[u.producer])
+            for u in v.uses
+        )
+        if partial and not v.contraction and v.computes and not v.fixed:
+            made.append(Schedule(np.ones(len(v.labels), np.int64), sites))
+            continue
+        own = [k for c in order for k, found in enumerate(s.classes[n]) if found == c]
+        best = sorted(own, key=lambda k: -min(sites, v.extents[k]))[:1]
+        made.append(scheduled(v, [(k, sites) for k in best], sites))
+    return made
+
+
+def _is_partial(v: Vertex, schedule: Schedule) -> bool:
+    return any(schedule.vector[k] > 1 for k in v.reduced)
+
+
+def _called(s: Structure, name: str) -> list[int]:
+    """The classes of the labels with a name."""
+    found = [
+        c
+        for v, classes in zip(s.problem.vertices, s.classes, strict=True)
+        for label, c in zip(v.labels, classes, strict=True)
+        if label == name
+    ]
+    if not found:
+        known = dict.fromkeys(x for v in s.problem.vertices for x in v.labels)
+        raise InterfaceError(
+            f'No operation has the label "{name}"', hint=suggest(name, known, "labels")
+        )
+    return list(dict.fromkeys(found))
+
+
+def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:
+    return [schedule(n, v) for n, v in enumerate(s.problem.vertices)]
+
+
+def _extent(s: Structure, wanted: int) -> int:
+    """The least extent of a class's labels."""
+    return min(
+        v.extents[k]
+        for v, classes in zip(s.problem.vertices, s.classes, strict=True)
+        for k, c in enumerate(classes)
+        if c == wanted
+    )
+
+
+def _most(s: Structure, classes: Iterable[int], sites: int) -> int:
+    """The most parts, a divisor of the sites, that all of these classes can be cut into."""
+    least = min((_extent(s, c) for c in classes), default=1)
+    return max(n for n in divisors(sites) if n <= max(1, least))
+
+
+def _parts(s: Structure, classes: Iterable[int], sites: int) -> dict[int, int]:
+    """Parts of classes, the first one as many as it can take, then the next."""
+    parts: dict[int, int] = {}
+    for c in classes:
+        parts[c] = _most(s, [c], sites // prod(parts.values()))
+    return parts
+
+
+def _stream_parts(s: Structure, sites: int) -> dict[int, int]:
+    """Parts of the batch, and of the sequence what the batch leaves over."""
+    parts = _parts(s, s.batch, sites)
+    left = sites // prod(parts.values())
+    return parts | {c: _most(s, s.sequence, left) for c in s.sequence}
+
+
+def _streams(s: Structure, n: int, parts: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Labels with their parts: one for each class of the batch, one for the sequence."""
+    done: set[int] = set()
+    for k, c in enumerate(s.classes[n]):
+        role = -1 if c in s.sequence else c
+        if c in parts and role not in done and k not in s.memory[n]:
+            done.add(role)
+            yield k, parts[c]
+
+
+Named = Callable[[Structure, int, tuple[str, ...]], Schedules]
+
+
+def _without_names(choose: Callable[[Structure, int], Schedules]) -> Named:
+    return lambda s, sites, names: choose(s, sites)
+
+
+_NEEDS: dict[str, tuple[Callable[[Structure], bool], str, Named]] = {
+    "megatron": (lambda s: bool(s.hidden), "weight that a result meets",
+                 _without_names(megatron)),
+    "sequence": (lambda s: bool(s.sequence), "attention", _without_names(sequence)),
+    "attention": (lambda s: bool(s.heads), "attention with heads", _without_names(attention)),
+    "model": (lambda s: bool(s.columns), "weight that a result meets", model),
+}  # fmt: skip
+"""What each strategy looks for in a graph."""
+
+
+def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedules:
+    """A named strategy's schedules.
+
+    Args:
+        name: megatron, sequence, attention or model.
+        problem: The problem.
+        sites: p, the number of sites.
+        labels: For `model`, labels in order of preference with commas between them.
+
+    Raises:
+        InterfaceError: The graph has not what the strategy is about, or not the label.
+    """
+    structure = structure_of(problem)
+    applies, subject, choose = _NEEDS[name]
+    names = tuple(x.strip() for x in labels.split(",")) if labels else ()
+    if not names and (not structure.stream or not applies(structure)):
+        example = " model:h names a label to cut along." if name == "model" else ""
+        raise InterfaceError(
+            f'The strategy "{name}" finds no {subject} in this statement',
+            hint=f"SET strategy = 'eindecomp' cuts any statement.{example}",
+        )
+    return choose(structure, sites, names)
+
+
+def named_schedules(problem: Problem, sites: int) -> Iterator[Schedules]:
+    """The schedules of all named strategies that apply to a problem."""
+    structure = structure_of(problem)
+    if structure.stream:
+        for applies, _, choose in _NEEDS.values():
+            if applies(structure):
+                yield choose(structure, sites, ())

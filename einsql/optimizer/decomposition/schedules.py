@@ -1,0 +1,233 @@
+"""Schedules: how each vertex of a problem is cut, and what that moves in all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
+from einsql.optimizer.decomposition.model import free_candidates, parts_of
+from einsql.optimizer.decomposition.objective import Objective, fitting
+from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
+from einsql.optimizer.decomposition.vectors import restricted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """How one vertex is cut.
+
+    Attributes:
+        vector: Into how many parts each label is cut, int64.
+        copies: How many groups of sites each do all of it.
+    """
+
+    vector: np.ndarray
+    copies: int = 1
+
+    @property
+    def calls(self) -> int:
+        """Kernel calls of one group."""
+        return int(self.vector.prod())
+
+
+Schedules = list[Schedule]
+"""For each vertex of a problem its schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """What one operation moves, in floats (EinDecomp §7); copies move it each."""
+
+    join: float
+    aggregate: float
+    repartition: float
+
+    @property
+    def total(self) -> float:
+        """Floats moved in all."""
+        return self.join + self.aggregate + self.repartition
+
+
+def completed(
+    problem: Problem, schedules: Schedules, sites: int, objective: Objective
+) -> tuple[Schedules, float]:
+    """Adds the best layouts of published results to the schedules of all other vertices.
+
+    Each published result stands alone between a producer and readers that are decided, so
+    its best layout is found by itself. It may have any viable number of parts, or those
+    of some reader.
+
+    Args:
+        problem: With publishing vertices.
+        schedules: Of the vertices that publish nothing.
+        sites: p, the number of sites.
+        objective: What the layouts should minimise.
+
+    Returns:
+        The schedules, and what they cost.
+
+    Raises:
+        OperationalError: A cell takes more memory than the objective allows.
+    """
+    completing = _Completing(problem, schedules, sites, objective)
+    for n, v in enumerate(problem.vertices):
+        if v.publishes:
+            completing.publish(n)
+    return [s for s in completing.found if s is not None], completing.cost()
+
+
+class _Completing:
+    """Costs of one problem's schedules; equal layers are looked at once."""
+
+    def __init__(
+        self, problem: Problem, schedules: Schedules, sites: int, objective: Objective
+    ) -> None:
+        given = iter(schedules)
+        self.problem, self.sites, self.objective = problem, sites, objective
+        self.found = [None if v.publishes else next(given) for v in problem.vertices]
+        self.readers = problem.readers
+        self.free = free_candidates(sites)
+        self.layouts: dict[object, Schedule] = {}
+        self.alone: dict[object, float] = {}
+        self.moved: dict[object, float] = {}
+
+    def publish(self, n: int) -> None:
+        """Chooses the layout of a published result."""
+        v = self.problem.vertices[n]
+        (use,) = v.uses
+        source = self._made(use)
+        reading: list[tuple[np.ndarray, np.ndarray, Use, int]] = []
+        for m, k in self.readers[n]:
+            reader, read = self._schedule(m), self.problem.vertices[m].uses[k]
+            used = self.objective.used(read, reader.vector[None, :])
+            layout = _layout(reader.vector, read.axes, v)
+            reading.append((layout, used, read, reader.copies))
+        key = (
+            v.extents, v.keys, v.shape, v.width, v.nbytes, source.tobytes(),
+            tuple((layout.tobytes(), used.tobytes(), copies)
+                  for layout, used, _, copies in reading),
+        )  # fmt: skip
+        if key not in self.layouts:
+            states = np.unique(np.concatenate([self.free(v), *(r[0] for r in reading)]), axis=0)
+            views = self.objective.made(v, states)
+            taken = self.objective.used(use, states)
+            costs = self.objective.repartition(use, source, taken)[0]
+            for _, used, read, copies in reading:
+                many = self.objective.repeated(copies)
+                costs = costs + many * self.objective.repartition(read, views, used)[:, 0]
+            self.layouts[key] = Schedule(states[int(costs.argmin())])
+        self.found[n] = self.layouts[key]
+
+    def cost(self) -> float:
+        """What all schedules cost."""
+        total = 0.0
+        for n, v in enumerate(self.problem.vertices):
+            own = self._schedule(n)
+            many = self.objective.repeated(own.copies)
+            key = (parts_of(v), own.vector.tobytes())
+            if key not in self.alone:
+                vector = fitting(v, own.vector[None, :], self.objective.memory)
+                self.alone[key] = float(self.objective.vertex(v, vector)[0])
+            total += many * (self.alone[key] + sum(self._moved(u, own) for u in v.uses))
+        return total
+
+    def _moved(self, use: Use, reader: Schedule) -> float:
+        """What bringing an operand into its reader's cut costs."""
+        if use.producer is None or self._everywhere(use.producer):
+            return 0.0
+        made, used = self._made(use), self.objective.used(use, reader.vector[None, :])
+        key = (use.shape, use.width, use.nbytes, made.tobytes(), used.tobytes())
+        if key not in self.moved:
+            self.moved[key] = float(self.objective.repartition(use, made, used)[0, 0])
+        return self.moved[key]
+
+    def _made(self, use: Use) -> np.ndarray:
+        assert use.producer is not None
+        producer = self._schedule(use.producer)
+        return self.objective.made(self.problem.vertices[use.producer], producer.vector[None, :])
+
+    def _schedule(self, n: int) -> Schedule:
+        found = self.found[n]
+        assert found is not None
+        return found
+
+    def _everywhere(self, n: int) -> bool:
+        return _everywhere(self.problem, self.found, n, self.sites)
+
+
+def _keys(problem: Problem, use: Use) -> tuple[int | None, ...]:
+    assert use.producer is not None
+    return problem.vertices[use.producer].keys
+
+
+def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -> np.ndarray:
+    """A reader's cut of a published result, as a vector of the publishing vertex."""
+    layout = np.ones((1, len(published.labels)), np.int64)
+    for key, at in zip(published.keys, axes, strict=True):
+        if at is not None and key is not None:
+            layout[0, key] = vector[at]
+    return layout
+
+
+def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Floats]:
+    """What every vertex of a problem moves.
+
+    Publishing a result is told at the first vertex that reads it, publishing vertices and
+    stored tensors themselves move nothing.
+
+    Args:
+        problem: The problem.
+        schedules: Of all its vertices.
+        sites: p, the number of sites.
+    """
+    known: dict[object, tuple[float, float]] = {}
+    moved: dict[object, float] = {}
+    told: set[int] = set()
+    found: list[Floats] = []
+
+    def repartition(n: int) -> float:
+        """What bringing a vertex's operands from their producers' cuts into its own moves."""
+        v, own = problem.vertices[n], schedules[n]
+        total = 0.0
+        for use in v.uses:
+            if use.producer is None or _everywhere(problem, schedules, use.producer, sites):
+                continue
+            made = restricted(schedules[use.producer].vector[None, :], _keys(problem, use))
+            used = restricted(own.vector[None, :], use.axes)
+            key = (use.shape, use.width, made.tobytes(), used.tobytes())
+            if key not in moved:
+                moved[key] = float(repartition_floats(use.shape, use.width, made, used)[0, 0])
+            total += own.copies * moved[key]
+        return total
+
+    for n, v in enumerate(problem.vertices):
+        if not v.computes:
+            found.append(Floats(0.0, 0.0, 0.0))
+            continue
+        own = schedules[n]
+        uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
+        key = (v.extents, uses, v.keys, v.shape, v.width, v.renames, own.vector.tobytes())
+        if key not in known:
+            vector = own.vector[None, :]
+            known[key] = float(join_floats(v, vector)[0]), float(aggregate_floats(v, vector)[0])
+        join, aggregate = known[key]
+        total = repartition(n)
+        for use in v.uses:
+            at = use.producer
+            if at is not None and problem.vertices[at].publishes and at not in told:
+                told.add(at)
+                total += repartition(at)
+        found.append(Floats(own.copies * join, own.copies * aggregate, total))
+    return found
+
+
+def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, sites: int) -> bool:
+    """True if a result lies whole at every site, which makes reading it free."""
+    v, own = problem.vertices[n], schedules[n]
+    if v.publishes:
+        (use,) = v.uses
+        assert use.producer is not None
+        return _everywhere(problem, schedules, use.producer, sites)
+    return own is not None and own.copies >= sites and own.calls == 1
