@@ -3,7 +3,8 @@
 Files by theme: `fold` (expressions), `bounds` (domains and labels), `reduce`
 (reductions), `prune`, `inline` (views and maps), `filters`, `order` (contraction order),
 `share`; `rules` says what a rule is, `pipeline` runs them, `verify` watches. Behind
-them `decomposition` chooses how a graph is cut, and `lower` writes the plan over blocks.
+them `decomposition` chooses how a graph is cut, and `lower` writes the plan over blocks;
+`implementation` puts such plans on sites.
 """
 
 from einsql.optimizer.pipeline import RULES, STAGES, Stage, optimize
