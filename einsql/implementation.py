@@ -16,8 +16,8 @@ from einsql import integrity, physical
 from einsql.blocks import Cuts, KeyTuple
 from einsql.einsum import TRUE, EinSum, Expr, Input
 from einsql.errors import ProgrammingError
-from einsql.physical import Emit, Held, PhysicalSchema
-from einsql.sharding import Placement, everywhere, spread
+from einsql.physical import Emit, PhysicalSchema
+from einsql.sharding import Held, Placement, everywhere, spread
 
 Kernels = tuple[EinSum, ...]
 """Applied one after another; none of them is the identity."""

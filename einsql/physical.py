@@ -10,12 +10,14 @@ work that would be wrong on what lies at its site is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import wraps
 from itertools import product
 from math import prod
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -25,19 +27,7 @@ from einsql.blocks import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value, relabel
 from einsql.errors import IntegrityError
 from einsql.schema import DType
-from einsql.sharding import (
-    Entry,
-    Partial,
-    Placement,
-    Replicate,
-    Scattered,
-    Shard,
-    Sites,
-    coordinates,
-)
-
-Held = Mapping[KeyTuple, tuple[Sites, ...]]
-"""For every key its arrays, one or several parts, and the sites that have a copy of each."""
+from einsql.sharding import Held, Placement, Sites, law_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,23 +67,36 @@ class PhysicalSchema:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_REMEMBERED: list[Callable[[], None]] = []
+_KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("_KNOWN", default=None)
 
 
-def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function, which gives the very same type when it is given the same ones again.
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Within it the same operation on the very same types gives the very same type.
 
     A search makes the same operations over and over, in plans that differ elsewhere.
     """
-    cached = lru_cache(maxsize=4096)(function)
-    _REMEMBERED.append(cached.cache_clear)
-    return cast(Callable[_P, _T], cached)  # which takes what the function takes
+    known = _KNOWN.get()
+    token = _KNOWN.set({} if known is None else known)
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
 
 
-def forget() -> None:
-    """Lets go of the types that are remembered."""
-    for clear in _REMEMBERED:
-        clear()
+def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    @wraps(function)
+    def typed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        known = _KNOWN.get()
+        if known is None:
+            return function(*args, **kwargs)
+        call = (function, args, *kwargs.items())
+        if call not in known:
+            known[call] = function(*args, **kwargs)
+        made: _T = known[call]
+        return made
+
+    return typed
 
 
 # ---- repartition
@@ -438,49 +441,10 @@ def joined(
     return _described(blocks, held, None, *sources), len(held) == len(found)
 
 
-# ---- placements
-
-
 def _described(
     blocks: BlockSchema, held: Held, merge: str | None, *sources: PhysicalSchema
 ) -> PhysicalSchema:
     """The type with the law that tells most of where its arrays lie."""
-    sites = sources[0].sites
     grids = dict.fromkeys(s.placement.grid for s in sources)
-    found = [
-        Placement(sites, grid, entries)
-        for grid in (*grids, *([(sites,)] if sites > 1 else []))
-        if (entries := _entries(held, grid, len(blocks.bounds), merge)) is not None
-    ]
-    lost: Entry = Scattered() if merge is None else Partial(merge)
-    found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
-    lossy = [sum(isinstance(e, Scattered) for e in p.entries) for p in found]
-    best = min(zip(lossy, found, strict=True), key=lambda f: (f[0], prod(f[1].grid)))[1]
-    return PhysicalSchema(blocks, best, held, merge)
-
-
-def _entries(
-    held: Held, grid: tuple[int, ...], keys: int, merge: str | None
-) -> tuple[Entry, ...] | None:
-    """What lies along each axis of a grid, or None where copies fill no part of it."""
-    along: dict[Sites, tuple[frozenset[int], ...]] = {}
-    for copies in {c for parts in held.values() for c in parts}:
-        if copies[-1] >= prod(grid):
-            return None
-        axes = zip(*(coordinates(s, grid) for s in copies), strict=True)
-        along[copies] = tuple(frozenset(a) for a in axes)
-        if prod(map(len, along[copies])) != len(copies):
-            return None
-    found = [(key, along[c]) for key, parts in held.items() for c in parts]
-    entries: list[Entry] = []
-    for n, g in enumerate(grid):
-        if all(len(axes[n]) == g for _, axes in found):
-            entries.append(Replicate())
-            continue
-        if any(len(axes[n]) != 1 for _, axes in found):
-            return None
-        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in found))
-        lost: Entry = Scattered() if merge is None else Partial(merge)
-        shard = next(by, None)
-        entries.append(lost if shard is None else Shard(shard))
-    return tuple(entries)
+    placement = law_of(held, len(blocks.bounds), merge, sources[0].sites, grids)
+    return PhysicalSchema(blocks, placement, held, merge)

@@ -21,6 +21,7 @@ from einsql.optimizer.implementation import (
     search,
     translate,
 )
+from einsql.physical import remembering
 from einsql.plan_printer import format_implementation
 from einsql.settings import MOST_SITES
 
@@ -100,6 +101,7 @@ def placed(
     """
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
-    table1 = translate(relation, sites, stored)
-    found = search(table1, weights=weights, disabled=disabled)
+    with remembering():
+        table1 = translate(relation, sites, stored)
+        found = search(table1, weights=weights, disabled=disabled)
     return Placed(relation, arrays, run, table1, found)

@@ -8,7 +8,7 @@ equal grids share a site. Where g exceeds the key's bound some sites hold nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,6 +18,9 @@ from einsql.errors import ProgrammingError
 
 Sites = tuple[int, ...]
 """The sites that hold a copy of an array, ascending."""
+
+Held = Mapping[KeyTuple, tuple[Sites, ...]]
+"""For every key its arrays, one or several parts, and the sites that have a copy of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +172,52 @@ def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
     sizes = range(1, min(sites, bound) + 1)
     useful = [g for g in sizes if g == 1 or -(-bound // g) < -(-bound // (g - 1))]
     return [(g, *rest) for g in useful for rest in _grids(sites // g, bounds[1:])]
+
+
+def law_of(
+    held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
+) -> Placement:
+    """The placement that tells most of where arrays lie.
+
+    Args:
+        held: Where they lie.
+        keys: How many key dimensions there are.
+        merge: How parts under one key are to be merged; None if there are none.
+        sites: How many sites there are.
+        grids: Grids on which they may lie.
+    """
+    found = [
+        Placement(sites, grid, entries)
+        for grid in (*grids, *([(sites,)] if sites > 1 else []))
+        if (entries := _entries(held, grid, keys, merge)) is not None
+    ]
+    lost: Entry = Scattered() if merge is None else Partial(merge)
+    found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
+    return min(found, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
+
+
+def _entries(
+    held: Held, grid: tuple[int, ...], keys: int, merge: str | None
+) -> tuple[Entry, ...] | None:
+    """What lies along each axis of a grid, or None where copies fill no part of it."""
+    along: dict[Sites, tuple[frozenset[int], ...]] = {}
+    for copies in {c for parts in held.values() for c in parts}:
+        if copies[-1] >= prod(grid):
+            return None
+        axes = zip(*(coordinates(s, grid) for s in copies), strict=True)
+        along[copies] = tuple(frozenset(a) for a in axes)
+        if prod(map(len, along[copies])) != len(copies):
+            return None
+    found = [(key, along[c]) for key, parts in held.items() for c in parts]
+    entries: list[Entry] = []
+    for n, g in enumerate(grid):
+        if all(len(axes[n]) == g for _, axes in found):
+            entries.append(Replicate())
+            continue
+        if any(len(axes[n]) != 1 for _, axes in found):
+            return None
+        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in found))
+        lost: Entry = Scattered() if merge is None else Partial(merge)
+        shard = next(by, None)
+        entries.append(lost if shard is None else Shard(shard))
+    return tuple(entries)

@@ -4,7 +4,8 @@ Files by theme: `fold` (expressions), `bounds` (domains and labels), `reduce`
 (reductions), `prune`, `inline` (views and maps), `filters`, `order` (contraction order),
 `share`, `quotients` and `split` (keys of several digits, over sites); `rules` says what a
 rule is, `pipeline` runs them, `verify` watches. Behind them `decomposition` chooses how a
-graph is cut, and `lower` writes the plan over blocks.
+graph is cut, `lower` writes the plan over blocks, and `implementation` puts such plans on
+sites.
 """
 
 from einsql.optimizer.pipeline import RULES, STAGES, Stage, optimize

@@ -12,7 +12,7 @@ from einsql.optimizer.implementation.cost import Cost, Costs, Weights
 from einsql.optimizer.implementation.products import PRODUCTS
 from einsql.optimizer.implementation.repartition import REPARTITION
 from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
-from einsql.physical import forget
+from einsql.physical import remembering
 from einsql.plan_printer import format_implementation
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
@@ -103,14 +103,17 @@ def search(
     Raises:
         InterfaceError: There is no rule of that name.
     """
-    rules = [r for r in RULES if r.name not in known(disabled)]
+    every = [r.name for r in RULES]
+    unknown = sorted(disabled - set(every))
+    if unknown:
+        hint = suggest(unknown[0], every, "rules")
+        raise InterfaceError(f'There is no rule "{unknown[0]}"', hint=hint)
     if most_plans is None:
         arrays = sum(len(n.schema.held) for n in walk(root))
         most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
-    try:
+    rules = [r for r in RULES if r.name not in disabled]
+    with remembering():
         return _searched(root, weights or Weights(), rules, most_plans)
-    finally:
-        forget()
 
 
 def _searched(
@@ -140,19 +143,6 @@ def _searched(
     return Implemented(best.root, costs.plan(best.root), best.trace, costs.plan(root), len(seen))
 
 
-def known(names: frozenset[str]) -> frozenset[str]:
-    """The same names.
-
-    Raises:
-        InterfaceError: One of them is no rule's.
-    """
-    every = [r.name for r in RULES]
-    for name in sorted(names):
-        if name not in every:
-            raise InterfaceError(f'There is no rule "{name}"', hint=suggest(name, every, "rules"))
-    return names
-
-
 class Neighbours:
     """What rules make of plans; nodes that plans share are tried once.
 
@@ -175,7 +165,12 @@ class Neighbours:
 
     def _alternatives(self, node: Node) -> list[tuple[int, Node]]:
         if id(node) not in self._known:
-            made = [(n, new) for n, r in enumerate(self._rules) for new in r.alternatives(node)]
+            made = [
+                (n, new)
+                for n, rule in enumerate(self._rules)
+                for new in rule.alternatives(node)
+                if new.schema is not node.schema  # which would be the same operation
+            ]
             self._known[id(node)] = node, made  # keeps the node, so that its id stays its own
         return self._known[id(node)][1]
 
