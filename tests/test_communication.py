@@ -70,7 +70,8 @@ def placed(
         rows = con.execute(sql).fetchall()
         # Against the largest value, for what is added may cancel.
         size = np.abs(np.array(expected, np.float64)).max(axis=0, initial=0.0)
-        np.testing.assert_array_less(np.abs(np.subtract(rows, expected)), 1e-5 * size + 1e-300)
+        assert len(rows) == len(expected)
+        assert (np.abs(np.subtract(rows, expected)) <= 1e-5 * size).all()
         (text,) = con.execute(f"EXPLAIN (ANALYZE, FORMAT json) {sql}").fetchone() or ("",)
     report: dict[str, Any] = json.loads(text)
     for node in report["nodes"]:
