@@ -151,9 +151,9 @@ def as_json(
     Returns:
         strategy, cost, sites, total, nodes and per_site. `floats` are EinDecomp's, in
         elements, and tra_cost is the TRA paper's count of them; bytes are those sent
-        between different sites; `seconds` are predicted but under `measured` and, with a
-        measure, per_site; `memory` is what a cell takes, or what a site holds at once, in
-        bytes.
+        between different sites; `memory` is what a cell takes, or what a site holds at
+        once, in bytes. Everything is planned but what stands under `measured`, and what
+        per_site tells of traffic and seconds with a measure.
     """
     found = nodes_of(cut, placed)
     predicted = predict(placed, machine)
@@ -171,8 +171,14 @@ def as_json(
         },
         "nodes": [_node_json(n, predicted, measure) for n in found],
         "per_site": [
-            {"flops": f, "memory": int(m)}
-            for f, m in zip(site_flops(found, placed), predicted.memory, strict=True)
+            {"flops": f, "memory": int(m), "bytes_sent": int(s), "bytes_received": int(r)}
+            for f, m, s, r in zip(
+                site_flops(found, placed),
+                predicted.memory,
+                predicted.sent,
+                predicted.received,
+                strict=True,
+            )
         ],
     }
     if measure is not None:

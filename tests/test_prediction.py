@@ -58,8 +58,11 @@ def test_traffic_is_that_of_all_pairs_of_tiles(
 
 
 @pytest.mark.parametrize("sql", QUERIES, ids=range(len(QUERIES)))
-def test_seconds_of_operations_add_up(sql: str) -> None:
+def test_sites_send_what_is_predicted_and_seconds_add_up(sql: str) -> None:
     report = explained(connection(6), sql, "ANALYZE, ")
+    planned = explained(connection(6), sql)
+    for site, expected in zip(report["per_site"], planned["per_site"], strict=True):
+        assert expected.items() <= site.items()  # who sends and receives how much
     assert report["total"]["seconds"] == pytest.approx(sum(n["seconds"] for n in report["nodes"]))
     assert report["total"]["memory"] == max(s["memory"] for s in report["per_site"])
     for n in report["nodes"]:

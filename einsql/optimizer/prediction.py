@@ -13,7 +13,7 @@ import numpy as np
 from einsql.einsum import EinSum, Input
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
-from einsql.optimizer.traffic import Traffic, exchanged
+from einsql.optimizer.traffic import Traffic, completing, exchanged
 from einsql.optimizer.work import flops
 from einsql.supersteps import (
     Complete,
@@ -36,21 +36,35 @@ class Prediction:
         seconds: Of each step.
         cells: Bytes of the largest cell of each step; 0 for what is no local step.
         memory: int64 (sites,), the most bytes of tiles that a site holds at once.
+        sent: int64 (sites,), bytes that each site sends to others.
+        received: int64 (sites,), bytes that each site gets from others.
     """
 
     seconds: list[float]
     cells: list[int]
     memory: np.ndarray
+    sent: np.ndarray
+    received: np.ndarray
 
 
 def predict(program: Program, machine: Machine) -> Prediction:
     """What a program will take on a machine."""
     predicting = _Predicting(program, machine)
     seconds, cells = [], []
+    sent, received = np.zeros(program.sites), np.zeros(program.sites)
     for n, step in enumerate(program.steps):
-        seconds.append(predicting.seconds(n))
-        cells.append(_largest(program, step) if isinstance(step, Local) else 0)
-    return Prediction(seconds, cells, predicting.memory())
+        if isinstance(step, Local):
+            seconds.append(predicting.local(step))
+            cells.append(predicting.largest(step))
+            continue
+        moved = predicting.traffic(n)
+        seconds.append(predicting.moving(moved) + predicting.merging(step))
+        cells.append(0)
+        sent += moved.sent
+        received += moved.received
+    return Prediction(
+        seconds, cells, predicting.memory(), sent.astype(np.int64), received.astype(np.int64)
+    )
 
 
 class _Predicting:
@@ -59,30 +73,29 @@ class _Predicting:
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
         self.machine = machine
+        self._none = Traffic(*(np.zeros(program.sites) for _ in range(3)))
         self._traffic: dict[object, Traffic] = {}
         self._keys: dict[int, object] = {}
+        self._volumes: dict[int, np.ndarray] = {}
 
-    def seconds(self, n: int) -> float:
-        """Seconds of a step."""
-        step = self.program.steps[n]
-        if isinstance(step, Load):
-            return 0.0
-        if isinstance(step, Local):
-            return self._local(step)
-        if isinstance(step, Exchange):
-            return self._exchange(step) if step.nbytes else 0.0
-        return self._complete(step)
-
-    def _exchange(self, step: Exchange) -> float:
-        """What is not at hand comes from one copy of the relation."""
+    def traffic(self, n: int) -> Traffic:
+        """What a step moves between sites, in bytes."""
+        step, sites = self.program.steps[n], self.program.sites
+        if isinstance(step, Complete):
+            local = self.program.steps[step.source]
+            assert isinstance(local, Local)
+            return completing(local, step, sites).of(tuple_bytes(with_state(local.node)))
+        if not isinstance(step, Exchange) or step.nbytes == 0:
+            return self._none
+        # What is not at hand comes from one copy of the relation.
         base = self.program.steps[step.sources[0]].tiles
         absent = step.at_hand[:, 0] < 0
         key = (self._key(base), self._key(step.tiles), absent.tobytes())
         if key not in self._traffic:
             have = Tiles(base.sites[: base.once], base.boxes[: base.once])
             need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
-            self._traffic[key] = exchanged(have, need, self.program.sites)
-        return self._moved(self._traffic[key], tuple_bytes(self._relation(step.sources[0])))
+            self._traffic[key] = exchanged(have, need, sites)
+        return self._traffic[key].of(tuple_bytes(self._relation(step.sources[0])))
 
     def _relation(self, n: int) -> Input | EinSum:
         """The relation a step holds."""
@@ -97,12 +110,26 @@ class _Predicting:
             self._keys[id(tiles)] = tiles.sites.tobytes(), tiles.boxes.tobytes()
         return self._keys[id(tiles)]
 
-    def _moved(self, traffic: Traffic, width: int) -> float:
+    def moving(self, traffic: Traffic) -> float:
         """Seconds of the site that sends or receives most."""
-        busiest = np.maximum(traffic.sent, traffic.received) * width / self.machine.network
+        busiest = np.maximum(traffic.sent, traffic.received) / self.machine.network
         return float((busiest + traffic.messages * self.machine.latency).max(initial=0.0))
 
-    def _local(self, step: Local) -> float:
+    def merging(self, step: Step) -> float:
+        """Seconds of the site that merges most: parts are read in turn, and written once."""
+        if not isinstance(step, Complete):
+            return 0.0
+        local = self.program.steps[step.source]
+        assert isinstance(local, Local)
+        nbytes = (
+            self._elements(step.tiles)
+            * (step.parts.shape[1] + 1)
+            * tuple_bytes(with_state(local.node))
+        )
+        most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
+        return float(most / self.machine.memory_bandwidth)
+
+    def local(self, step: Local) -> float:
         """The roofline of every cell; cells at one site run one after another."""
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
@@ -114,30 +141,31 @@ class _Predicting:
             return float(np.bincount(step.sites).max() * m.call_overhead)
         work = points * (flops(node) // max(1, node.points))
         rate = m.rate(contraction=contraction, double=double)
-        nbytes = _cell_bytes(self.program, step)
+        nbytes = self._cell_bytes(step)
         each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
         return float(np.bincount(step.sites, each).max())
 
-    def _complete(self, step: Complete) -> float:
-        """What the members of a group send to those who merge, and the merging itself."""
-        local = self.program.steps[step.source]
-        assert isinstance(local, Local)
-        sites, width = self.program.sites, tuple_bytes(with_state(local.node))
-        volumes = step.tiles.volumes.astype(np.float64)
-        source, target = local.tiles.sites[step.parts], step.tiles.sites[:, None]
-        remote = source != target
-        moved = remote * volumes[:, None]
-        received = np.bincount(step.tiles.sites, moved.sum(axis=1), sites)
-        sent = np.bincount(source.reshape(-1), moved.reshape(-1), sites)
-        messages = np.maximum(
-            np.bincount(step.tiles.sites, remote.sum(axis=1), sites),
-            np.bincount(source.reshape(-1), remote.reshape(-1), sites),
-        )
-        parts = step.parts.shape[1] + 1  # read one after another, and written once
-        merging = np.bincount(step.tiles.sites, volumes * parts * width, sites)
-        return self._moved(Traffic(sent, received, messages), width) + float(
-            merging.max() / self.machine.memory_bandwidth
-        )
+    def _cell_bytes(self, step: Local) -> np.ndarray:
+        """Bytes of each cell: the tiles it reads and the one it makes."""
+        node = with_state(step.node) if step.partial else step.node
+        total = self._elements(step.tiles) * tuple_bytes(node)
+        for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
+            read = self._elements(self.program.steps[source].tiles)
+            total = total + read[pick] * tuple_bytes(o.source)
+        return total
+
+    def largest(self, step: Local) -> int:
+        """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
+        total = self._cell_bytes(step)
+        if step.partial:
+            total = total + self._elements(step.tiles) * tuple_bytes(with_state(step.node))
+        return int(total.max(initial=0))
+
+    def _elements(self, tiles: Tiles) -> np.ndarray:
+        """Elements of each tile, as float64."""
+        if id(tiles) not in self._volumes:
+            self._volumes[id(tiles)] = tiles.volumes.astype(np.float64)
+        return self._volumes[id(tiles)]
 
     def memory(self) -> np.ndarray:
         """The most bytes each site holds at once; tiles go after their last reader."""
@@ -168,7 +196,7 @@ class _Predicting:
         local = self.program.steps[step.source]
         assert isinstance(local, Local)
         remote = (local.tiles.sites[step.parts] != step.tiles.sites[:, None]).sum(axis=1)
-        nbytes = remote * step.tiles.volumes * tuple_bytes(with_state(local.node))
+        nbytes = remote * self._elements(step.tiles) * tuple_bytes(with_state(local.node))
         return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
@@ -179,29 +207,14 @@ class _Predicting:
             width = tuple_bytes(with_state(step.node))
         else:
             width = tuple_bytes(self._relation(n))
-        counts = np.bincount(step.tiles.sites, step.tiles.volumes * width, self.program.sites)
+        counts = np.bincount(
+            step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
+        )
         return counts.astype(np.int64)
 
 
 def _volumes(boxes: np.ndarray) -> np.ndarray:
     return np.asarray((boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.float64))
-
-
-def _cell_bytes(program: Program, step: Local) -> np.ndarray:
-    """Bytes of each cell: the tiles it reads and the one it makes."""
-    node = with_state(step.node) if step.partial else step.node
-    total = step.tiles.volumes * float(tuple_bytes(node))
-    for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
-        total += program.steps[source].tiles.volumes[pick] * float(tuple_bytes(o.source))
-    return np.asarray(total)
-
-
-def _largest(program: Program, step: Local) -> int:
-    """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
-    total = _cell_bytes(program, step)
-    if step.partial:
-        total = total + step.tiles.volumes * float(tuple_bytes(with_state(step.node)))
-    return int(total.max(initial=0))
 
 
 def _sources(step: Step) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.supersteps import Tiles
+from einsql.supersteps import Complete, Local, Tiles
 
 LARGEST_GRID = 2**22
 """Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""
@@ -26,6 +26,24 @@ class Traffic:
     sent: np.ndarray
     received: np.ndarray
     messages: np.ndarray
+
+    def of(self, width: int) -> Traffic:
+        """In bytes, if an element has so many."""
+        return Traffic(self.sent * width, self.received * width, self.messages)
+
+
+def completing(local: Local, step: Complete, sites: int) -> Traffic:
+    """What the members of groups send to those who merge their partial results."""
+    volumes = step.tiles.volumes.astype(np.float64)
+    source, target = local.tiles.sites[step.parts], step.tiles.sites
+    remote = source != target[:, None]
+    moved = remote * volumes[:, None]
+    out = np.bincount(source.reshape(-1), remote.reshape(-1), sites)
+    return Traffic(
+        np.bincount(source.reshape(-1), moved.reshape(-1), sites),
+        np.bincount(target, moved.sum(axis=1), sites),
+        np.maximum(out, np.bincount(target, remote.sum(axis=1), sites)),
+    )
 
 
 def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
