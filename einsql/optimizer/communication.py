@@ -178,7 +178,9 @@ def _moves(
     if not any(isinstance(placed[n], Partial) for n in changed):
         cut = {e.axis for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
         along = tuple(
-            n for n, e in enumerate(placed) if n in changed or getattr(e, "axis", None) in cut
+            n
+            for n, e in enumerate(placed)
+            if n in changed or (isinstance(e, Shard) and e.axis in cut)
         )
         if len(along) > 1:
             yield along, target, GENERAL
