@@ -163,8 +163,11 @@ def _moves(
 ) -> Iterator[tuple[tuple[int, ...], Placement, str]]:
     """Collectives that may follow: the mesh axes they run along, what they leave, their name."""
     for n, entry in enumerate(placed):
+        if entry == target[n]:  # what is right stays
+            continue
         options: list[Entry] = [target[n], Replicate()]
-        if isinstance(source[n], Partial):
+        # Merged by pieces it moves along other axes as one of them, and is gathered at last.
+        if isinstance(source[n], Partial) and not isinstance(target[n], Shard):
             options += map(Shard, range(rank))
         for option in dict.fromkeys(options):
             name = COLLECTIVES.get((type(entry), type(option)))
