@@ -168,7 +168,7 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
     boxes[:, :, 1] = shape
     there = np.ones(sites, np.bool_)
     cuts = zip(at, placed, mesh.shape, strict=True)
-    for k, entry, parts in sorted(cuts, key=lambda c: getattr(c[1], "depth", 0)):
+    for k, entry, parts in sorted(cuts, key=lambda c: c[1].depth if isinstance(c[1], Shard) else 0):
         if isinstance(entry, Single):
             there &= k == 0
         elif isinstance(entry, Shard):

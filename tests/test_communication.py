@@ -127,13 +127,24 @@ def test_a_tensor_parallel_mlp_takes_one_all_reduce(monkeypatch: pytest.MonkeyPa
     ]
 
 
+DIVIDED = [
+    "SELECT i // 2 AS g, j % 3 AS r, SUM(val) AS s FROM x WHERE i < 12 AND j < 9 GROUP BY g, r",
+    # what is found at a divided key says where to look further
+    "SELECT t // 2 AS g, SUM(x.val) AS s FROM ids JOIN x ON x.j = ids.val GROUP BY g",
+    # a product whose wide key is read digit by digit
+    "WITH w AS (SELECT i, k, SUM(x.val * y.val) AS val FROM x JOIN y USING (j) GROUP BY i, k) "
+    "SELECT p, SUM(w.val * q) AS s FROM w, range(3) p(p), range(3) q(q) WHERE w.k = p * 3 + q "
+    "GROUP BY p",
+]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_cut_gives_the_same_answers_and_sends_what_is_planned(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
     sites = chance.choice([3, 4, 8, 12])
-    for sql in QUERIES:
+    for sql in (*QUERIES, *DIVIDED):
         cut = functools.partial(random_cut, chance, sites)
         placed(monkeypatch, connection(), sql, sites, cut)
 
@@ -439,3 +450,11 @@ def test_a_product_lies_so_that_it_is_added_before_it_is_merged() -> None:
         "none", "all-reduce", "none", "reduce",
     ]  # fmt: skip
     assert report["total"]["bytes_sent"] == 3 * s * s * 4
+
+
+def test_infinities_of_both_signs_merge_to_nan() -> None:
+    con = einsql.connect()
+    con.register("x", np.array([np.inf, -np.inf, 1.0]), dims=("i",))
+    con.execute("SET sites = 3; SET strategy = 'data:i'")
+    ((total,),) = con.execute("SELECT SUM(val) AS s FROM x").fetchall()
+    assert np.isnan(total)

@@ -33,8 +33,9 @@ def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
     if reduction.monoid is None:
         return _merged_pairs(o, parts)
     if name == "sum" and o.dtype.is_float:
-        total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
-        return np.asarray(total).astype(o.dtype.numpy)
+        with np.errstate(all="ignore"):  # infinities of both signs make NaN
+            total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
+            return np.asarray(total).astype(o.dtype.numpy)
     function = SCALARS[reduction.monoid]
     failure = function.fails.get(o.dtype)
     total = parts[0][o.name]

@@ -10,6 +10,9 @@ from einsql.optimizer.communication import solve
 from einsql.placements import Layout, Mesh, Placement
 from einsql.supersteps import Collective, Tiles
 
+MOST_CHANGED = 5
+"""Mesh axes that may change at once; the solver tries their orders."""
+
 
 def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Collective, ...]:
     """The collectives that bring tiles from where they are to where they are needed.
@@ -39,7 +42,7 @@ def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
     if (need.boxes[:, :, 1].max(axis=0) != high).any():
         return ()
     common = refined(have.layout, need.layout)
-    if common is None:
+    if common is None or sum(a != b for a, b in zip(*common[1:], strict=True)) > MOST_CHANGED:
         return ()
     moves = solve(*common, [int(n) for n in high - low], width)
     found = []

@@ -163,8 +163,11 @@ def _moves(
 ) -> Iterator[tuple[tuple[int, ...], Placement, str]]:
     """Collectives that may follow: the mesh axes they run along, what they leave, their name."""
     for n, entry in enumerate(placed):
+        if entry == target[n]:  # what is right stays
+            continue
         options: list[Entry] = [target[n], Replicate()]
-        if isinstance(source[n], Partial):
+        # Merged by pieces it moves along other axes as one of them, and is gathered at last.
+        if isinstance(source[n], Partial) and not isinstance(target[n], Shard):
             options += map(Shard, range(rank))
         for option in dict.fromkeys(options):
             name = COLLECTIVES.get((type(entry), type(option)))
@@ -178,7 +181,9 @@ def _moves(
     if not any(isinstance(placed[n], Partial) for n in changed):
         cut = {e.axis for n in changed for e in (placed[n], target[n]) if isinstance(e, Shard)}
         along = tuple(
-            n for n, e in enumerate(placed) if n in changed or getattr(e, "axis", None) in cut
+            n
+            for n, e in enumerate(placed)
+            if n in changed or (isinstance(e, Shard) and e.axis in cut)
         )
         if len(along) > 1:
             yield along, target, GENERAL

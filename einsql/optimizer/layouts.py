@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from einsql.einsum import Axis, EinSum
+from einsql.errors import InternalError
 from einsql.intervals import interval
 from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
 from einsql.supersteps import COPIES, Tiles, split
@@ -54,13 +55,19 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
 
 
 def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Iterator[Cells]:
-    """The cells of an operation under each order of what is cut."""
+    """The cells of an operation under each order of what is cut.
+
+    Raises:
+        InternalError: Copies of all cells are more than there are sites.
+    """
     free = [a for a in node.axes if a.define is None]
     labels = tuple(a.label for a in free)
     extent = {x: parts[x] for x in labels if parts[x] > 1}
     if copies > 1:
         extent[COPIES] = copies
     number = prod(extent.values())
+    if copies > 1 and number > sites:
+        raise InternalError(f"{number} calls in {copies} copies need more than {sites} sites")
     intervals = [split(a.lo, a.hi, parts[a.label]) for a in free]
     for order in islice(permutations(extent), ORDERS):
         shape = [extent[x] for x in order]

@@ -89,15 +89,13 @@ def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
         return digits(quotient) if e == Label(axis.label) else e
 
     new = map_exprs(node, lambda e: rewrite(rewrite(e, divided), whole))
-    axes: list[Axis] = []
-    for a in new.axes:
-        if a.label == axis.label:
-            axes += (Axis(high, a.lo // number, a.hi // number), Axis(low, 0, number))
-        else:
-            axes.append(a)
+    # In its place, for values found by it may define later labels.
+    split: tuple[Axis, ...]
+    split = Axis(high, axis.lo // number, axis.hi // number), Axis(low, 0, number)
     if any(axis.label in o.labels for o in node.operands):
-        axes.append(replace(axis, define=digits(quotient)))
-    return replace(new, axes=tuple(axes))
+        split = (*split, replace(axis, define=digits(quotient)))
+    at = node.axes.index(axis)
+    return replace(new, axes=(*new.axes[:at], *split, *new.axes[at + 1 :]))
 
 
 SPLIT_QUOTIENTS = Rule(
