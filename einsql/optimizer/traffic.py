@@ -33,10 +33,14 @@ class Traffic:
 
 
 def completing(local: Local, step: Complete, sites: int) -> Traffic:
-    """What the members of groups send to those who merge their partial results."""
+    """What the members of groups send to those who merge their partial results.
+
+    A site merges what it has of a tile before it sends it.
+    """
     volumes = step.tiles.volumes.astype(np.float64)
-    source, target = local.tiles.sites[step.parts], step.tiles.sites
+    source, target = np.sort(local.tiles.sites[step.parts], axis=1), step.tiles.sites
     remote = source != target[:, None]
+    remote[:, 1:] &= source[:, 1:] != source[:, :-1]
     moved = remote * volumes[:, None]
     out = np.bincount(source.reshape(-1), remote.reshape(-1), sites)
     return Traffic(
