@@ -94,12 +94,12 @@ def _numbered(seconds: float, number: tuple[int, int]) -> Case:
     return case(seconds, *number)
 
 
-def run(graphs: int, seconds: float, processes: int) -> list[Case]:
+def run(graphs: range, seconds: float, processes: int) -> list[Case]:
     """Every case, from the file of finished ones or solved now."""
     KEPT.parent.mkdir(exist_ok=True)
     lines = KEPT.read_text().splitlines() if KEPT.exists() else []
     cases = {(c.seed, c.sites): c for c in (Case(**json.loads(line)) for line in lines)}
-    wanted = [(seed, p) for seed in range(graphs) for p in SITES]
+    wanted = [(seed, p) for seed in graphs for p in SITES]
     left = [n for n in wanted if n not in cases]
     with ProcessPoolExecutor(processes) as pool, KEPT.open("a") as kept:
         for c in pool.map(partial(_numbered, seconds), left):
@@ -126,7 +126,8 @@ def as_markdown(cases: list[Case]) -> str:
         "",
         f"Written by `make optimality` on {datetime.date.today()}; {'; '.join(machine())}.",
         "",
-        f"{len({c.seed for c in cases})} random graphs of {least} to {most} operations with "
+        f"{len({c.seed for c in cases})} random graphs (seeds {min(c.seed for c in cases)} to "
+        f"{max(c.seed for c in cases)}) of {least} to {most} operations with "
         f"{sum(c.shared for c in cases) / len(cases):.1f} shared results each on average, cut "
         f"over {', '.join(map(str, SITES))} sites: {len(cases)} cases. The integer program "
         f"proved {len(proven)} of them optimal; in {agree} of these elimination, which is exact "
@@ -164,10 +165,12 @@ def as_markdown(cases: list[Case]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimality", description=__doc__)
     parser.add_argument("--graphs", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first graph")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each integer program")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()
-    text = as_markdown(run(options.graphs, options.seconds, options.processes))
+    graphs = range(options.first, options.first + options.graphs)
+    text = as_markdown(run(graphs, options.seconds, options.processes))
     DOCUMENT.write_text(text)
     print(f"\n{text}\nWritten to {DOCUMENT}")
 
