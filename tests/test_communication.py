@@ -458,3 +458,10 @@ def test_infinities_of_both_signs_merge_to_nan() -> None:
     con.execute("SET sites = 3; SET strategy = 'data:i'")
     ((total,),) = con.execute("SELECT SUM(val) AS s FROM x").fetchall()
     assert np.isnan(total)
+
+
+def test_more_parts_than_keys_leave_a_result_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    con = einsql.connect()
+    con.register("x", np.ones(1, np.float32), dims=("i",))
+    sql = "SELECT i, w, SUM(val) AS s FROM x CROSS JOIN range(2) r(w) GROUP BY i, w"
+    placed(monkeypatch, con, sql, 4, lambda c: dict.fromkeys(c.parts, 2))

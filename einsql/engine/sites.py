@@ -264,6 +264,8 @@ def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
     if not fields and (p.box == box).all():
         fields.update(p.fields)
         return
+    if fields and (p.box[:, 0] >= p.box[:, 1]).any():
+        return  # beside a tile that was taken as it is and may be read-only
     shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
     for name, part in p.fields.items():
         if name not in fields:
