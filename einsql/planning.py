@@ -217,7 +217,7 @@ class BinderCatalog:
         made = self.made[name]
         if isinstance(made, TileRelation):
             return (*self.parts(scanned(made.node)), tile_part(name, made.node, self.settings.jit))
-        plan = make_plan(made, self, ())
+        plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
         own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
         return (*plan.parts, own)
@@ -328,7 +328,7 @@ def objective_of(settings: Settings) -> Objective:
     return Floats(memory)
 
 
-def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]) -> Plan:
+def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
     several = settings.sites > 1
@@ -339,6 +339,8 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: Sequence[str]
         from einsql.engine.sites import SiteProgram  # as in `sited`
 
         cut, placed = sited(optimized.root, settings)
+        if cut.notice and cut.notice not in notices:
+            notices.append(cut.notice)
         program = SiteProgram(placed, optimized.root, compiler(settings))
     else:
         program = compiled(optimized.root, settings)

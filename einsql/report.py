@@ -159,6 +159,7 @@ def as_json(
     predicted = predict(placed, machine)
     report: dict[str, Any] = {
         "strategy": cut.strategy,
+        **({"notice": cut.notice} if cut.notice else {}),
         "cost": cost,
         "sites": cut.sites,
         "total": {

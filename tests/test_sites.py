@@ -186,7 +186,10 @@ def test_wrong_settings_are_refused(sql: str, reason: str) -> None:
         connection().execute(sql)
 
 
-def test_a_strategy_that_names_an_unknown_label_says_so() -> None:
+def test_a_strategy_with_nothing_to_go_by_says_so_and_cuts_all_the_same() -> None:
     con = connection(2, "data:nowhere")
-    with pytest.raises(einsql.InterfaceError, match="nowhere"):
-        con.execute(QUERIES[0])
+    con.execute(QUERIES[0])
+    (notice,) = con.notices
+    assert "nowhere" in notice
+    report = explained(con, QUERIES[0])
+    assert (report["strategy"], report["notice"]) == ("eindecomp", notice)

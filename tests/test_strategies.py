@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -176,18 +177,31 @@ def test_a_declared_tensor_with_several_readers_is_brought_there_once() -> None:
         ("sequence", "finds no attention"),
         ("attention", "finds no attention"),
         ("model", "finds no weight"),
-        ("model:i,zz", 'no label|label "zz"'),
+        ("model:zz,y", "finds no label zz or y"),
+        ("data:kk", "finds no label kk .did you mean"),
+    ],
+)
+def test_where_a_strategy_has_nothing_to_go_by_eindecomp_cuts(strategy: str, reason: str) -> None:
+    b = Builder(dict.fromkeys("ijk", 64))
+    b.op("ij,jk->ik", None, None)  # which of the two is the weight?
+    found = cut_problem(b.problem, 4, strategy)
+    assert re.search(reason, found.notice, re.IGNORECASE), found.notice
+    assert (found.strategy, found.cuts) == ("eindecomp", cut_problem(b.problem, 4).cuts)
+    assert not cut_problem(b.problem, 4, "model:zz,k").notice
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
         ("model:", "not complete"),
         ("data", "not complete"),
         ("megatron:h", "takes no label"),
         ("megatrom", "no strategy"),
     ],
 )
-def test_strategies_that_do_not_apply_say_so(strategy: str, reason: str) -> None:
-    b = Builder(dict.fromkeys("ijk", 64))
-    b.op("ij,jk->ik", None, None)  # which of the two is the weight?
+def test_names_of_no_strategy_are_refused(strategy: str, reason: str) -> None:
     with pytest.raises(InterfaceError, match=reason) as caught:
-        cut_problem(b.problem, 4, strategy)
+        cut_problem(Builder({}).problem, 4, strategy)
     assert caught.value.hint
 
 

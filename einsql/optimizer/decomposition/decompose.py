@@ -10,8 +10,13 @@ from einsql.einsum import Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
-from einsql.optimizer.decomposition.schedules import Schedules, completed, floats_moved
-from einsql.optimizer.decomposition.strategies import strategy_of
+from einsql.optimizer.decomposition.schedules import (
+    Inapplicable,
+    Schedules,
+    completed,
+    floats_moved,
+)
+from einsql.optimizer.decomposition.strategies import STRATEGIES, strategy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +58,19 @@ class Decomposition:
     """The cuts of a graph, producers first.
 
     Attributes:
-        strategy: Who chose them.
+        strategy: Who chose them: the strategy that was asked for, or `eindecomp` where that
+            one has nothing to go by.
         sites: For how many sites.
         cuts: One for each operation.
         cost: What the choice costs, in the unit of what was minimised.
+        notice: Why another strategy chose than the one asked for, if so.
     """
 
     strategy: str
     sites: int
     cuts: tuple[Cut, ...]
     cost: float
+    notice: str = ""
 
     @property
     def floats(self) -> float:
@@ -78,7 +86,8 @@ def decompose(
     Args:
         root: The graph.
         sites: p, the number of sites.
-        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`.
+        strategy: A name of STRATEGIES, for `data` with a label: `data:batch`. Where it has
+            nothing to go by, `eindecomp` cuts.
         objective: What is minimised, within how much memory.
 
     Raises:
@@ -95,10 +104,16 @@ def cut_problem(
     """As `decompose`, for a problem given as such."""
     chosen, argument = strategy_of(strategy)
     published = with_published(problem)
-    schedules = chosen.choose(problem, sites, argument, objective)
+    notice = ""
+    try:
+        schedules = chosen.choose(problem, sites, argument, objective)
+    except Inapplicable as reason:
+        notice = f"The strategy {strategy} {reason} in this statement; eindecomp cuts it"
+        strategy = "eindecomp"
+        schedules = STRATEGIES[strategy].choose(problem, sites, "", objective)
     schedules, cost = completed(published, schedules, sites, objective)
     cuts = _cuts(published, schedules, sites, objective.memory)
-    return Decomposition(strategy, sites, cuts, cost)
+    return Decomposition(strategy, sites, cuts, cost, notice)
 
 
 def _cuts(

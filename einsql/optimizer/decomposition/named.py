@@ -6,14 +6,14 @@ importance; what hints fix comes first, and what no part is left for stays whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 
 import numpy as np
 
-from einsql.errors import InterfaceError, suggest
+from einsql.errors import suggest
 from einsql.optimizer.decomposition.problem import Problem, Vertex
-from einsql.optimizer.decomposition.schedules import Schedule, Schedules
+from einsql.optimizer.decomposition.schedules import Inapplicable, Schedule, Schedules
 from einsql.optimizer.decomposition.structure import Structure, structure_of
 from einsql.optimizer.decomposition.vectors import divisors
 
@@ -94,7 +94,7 @@ def model(s: Structure, sites: int, names: tuple[str, ...] = ()) -> Schedules:
             u.producer is not None and _is_partial(s.problem.vertices[u.producer], made[u.producer])
             for u in v.uses
         )
-        if partial and not v.contraction and v.computes and not v.fixed:
+        if partial and v.computes and not (v.contraction or v.renames or v.fixed):
             made.append(Schedule(np.ones(len(v.labels), np.int64), sites))
             continue
         own = [k for c in order for k, found in enumerate(s.classes[n]) if found == c]
@@ -107,6 +107,13 @@ def _is_partial(v: Vertex, schedule: Schedule) -> bool:
     return any(schedule.vector[k] > 1 for k in v.reduced)
 
 
+def no_label(problem: Problem, names: Sequence[str]) -> str:
+    """What a strategy misses that finds none of the labels it names."""
+    known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
+    meant = suggest(names[0], known, "labels")
+    return f"finds no label {' or '.join(names)}" + (f" ({meant})" if meant else "")
+
+
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
     found = [
@@ -115,11 +122,6 @@ def _called(s: Structure, name: str) -> list[int]:
         for label, c in zip(v.labels, classes, strict=True)
         if label == name
     ]
-    if not found:
-        known = dict.fromkeys(x for v in s.problem.vertices for x in v.labels)
-        raise InterfaceError(
-            f'No operation has the label "{name}"', hint=suggest(name, known, "labels")
-        )
     return list(dict.fromkeys(found))
 
 
@@ -195,17 +197,15 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
         labels: For `model`, labels in order of preference with commas between them.
 
     Raises:
-        InterfaceError: The graph has not what the strategy is about, or not the label.
+        Inapplicable: The graph has not what the strategy is about, or none of the labels.
     """
     structure = structure_of(problem)
     applies, subject, choose = _NEEDS[name]
     names = tuple(x.strip() for x in labels.split(",")) if labels else ()
     if not names and (not structure.stream or not applies(structure)):
-        example = " model:h names a label to cut along." if name == "model" else ""
-        raise InterfaceError(
-            f'The strategy "{name}" finds no {subject} in this statement',
-            hint=f"SET strategy = 'eindecomp' cuts any statement.{example}",
-        )
+        raise Inapplicable(f"finds no {subject}")
+    if names and not any(_called(structure, x) for x in names):
+        raise Inapplicable(no_label(problem, names))
     return choose(structure, sites, names)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,10 @@ class Schedule:
 
 Schedules = list[Schedule]
 """For each vertex of a problem its schedule."""
+
+
+class Inapplicable(Exception):  # noqa: N818 - it tells of a strategy, and is no error
+    """A strategy has nothing to go by in a problem; the argument says what it misses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class _Completing:
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
             many = self.objective.repeated(own.copies)
+            v = _read(v, own)
             key = (parts_of(v), own.vector.tobytes())
             if key not in self.alone:
                 vector = fitting(v, own.vector[None, :], self.objective.memory)
@@ -207,6 +212,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
             found.append(Floats(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
+        v = _read(v, own)
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
         key = (v.extents, uses, v.keys, v.shape, v.width, v.renames, own.vector.tobytes())
         if key not in known:
@@ -231,3 +237,8 @@ def _everywhere(problem: Problem, schedules: Sequence[Schedule | None], n: int, 
         assert use.producer is not None
         return _everywhere(problem, schedules, use.producer, sites)
     return own is not None and own.copies >= sites and own.calls == 1
+
+
+def _read(v: Vertex, schedule: Schedule) -> Vertex:
+    """The vertex as what it reads is counted: a renaming is free only where it lies."""
+    return replace(v, renames=False) if v.renames and schedule.copies > 1 else v

@@ -13,12 +13,18 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
-from einsql.optimizer.decomposition.named import by_name, named_schedules, scheduled
+from einsql.optimizer.decomposition.named import (
+    by_name,
+    named_schedules,
+    no_label,
+    scheduled,
+)
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.schedules import (
+    Inapplicable,
     Schedule,
     Schedules,
     completed,
@@ -36,7 +42,7 @@ class Strategy:
         law: What it does, in one line.
         choose: Gives schedules for a problem's vertices, which publish nothing; from the
             problem, the number of sites, what follows the colon in the strategy's name, and
-            what to minimise.
+            what to minimise. Raises Inapplicable where it has nothing to go by.
         argument: What may follow the colon, as an example; empty if nothing may.
         needs_argument: Whether it must.
     """
@@ -171,11 +177,8 @@ def _all_equal(problem: Problem, sites: int) -> Schedules:
 
 
 def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
-    known = {name for v in problem.vertices if v.computes for name in v.labels}
-    if label not in known:
-        raise InterfaceError(
-            f'No operation has the label "{label}"', hint=suggest(label, known, "labels")
-        )
+    if not any(label in v.labels for v in problem.vertices if v.computes):
+        raise Inapplicable(no_label(problem, (label,)))
     return _along(problem, sites, label)
 
 
