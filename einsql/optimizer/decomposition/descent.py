@@ -2,7 +2,8 @@
 
 Vertices are picked at random as long as what connects them is a forest; over these the
 best states are found by dynamic programming while all others stay. The cost never
-grows, and every pick moves about half of the graph at once.
+grows, and every pick moves about half of the graph at once. Where it starts matters more
+than how it goes on, so several starts are tried, most of them by message passing.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ from collections.abc import Callable
 
 import numpy as np
 
+from einsql.optimizer.decomposition.messages import propagated
 from einsql.optimizer.decomposition.model import Choice, Edge, Model
 
 ROUNDS = 8
 """Picks without any gain after which a descent ends."""
 
-KICKS = 64
+SPREADS = (0.0, 0.1, 0.2, 0.4)
+"""How much the costs are disturbed for each start by message passing."""
+
+KICKS = 24
 """Descents from a disturbed choice without any gain after which the search ends."""
 
 
 def search(model: Model, seed: int = 0) -> Choice:
-    """A good choice: descends from a greedy one, and again from disturbed copies of it."""
+    """A good choice: the best descent of several starts, and of disturbed copies of it."""
     chance = random.Random(seed)
     around = model.around
-    first = _descend(model, around, greedy(model), chance)
+    starts = [greedy(model), *(propagated(model, chance, spread) for spread in SPREADS)]
+    ends = [_descend(model, around, start, chance) for start in starts]
     return _improved(
         model,
-        first,
+        min(ends, key=model.cost),
         lambda best: _descend(model, around, _kicked(model, around, best, chance), chance),
         KICKS,
     )
