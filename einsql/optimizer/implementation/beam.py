@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from einsql import relational as tra
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.implementation import Node, children, walk, with_children
 from einsql.optimizer.implementation.composition import COMPOSITION
@@ -12,6 +13,7 @@ from einsql.optimizer.implementation.cost import Cost, Costs, Weights
 from einsql.optimizer.implementation.products import PRODUCTS
 from einsql.optimizer.implementation.repartition import REPARTITION
 from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
+from einsql.optimizer.implementation.translate import Stored, translate
 from einsql.physical import remembering
 from einsql.plan_printer import format_implementation
 
@@ -71,6 +73,11 @@ class Implemented:
     first: Cost
     plans: int
 
+    @property
+    def given(self) -> Node:
+        """The plan the search began with."""
+        return self.trace[0].old if self.trace else self.root
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -79,6 +86,33 @@ class _Found:
     root: Node
     rank: tuple[float, int]
     trace: tuple[ImplementationStep, ...]
+
+
+def implement(
+    relation: tra.Node,
+    sites: int,
+    *,
+    stored: Stored | None = None,
+    weights: Weights | None = None,
+    disabled: frozenset[str] = frozenset(),
+) -> Implemented:
+    """Translates a plan over blocks by Table 1 and searches for a cheaper one.
+
+    Of a plan of very many blocks the search looks at no other; then Table 1's stays.
+
+    Args:
+        relation: The plan.
+        sites: How many sites there are.
+        stored: Where stored tensors lie, as `translate` takes it.
+        weights: α and β.
+        disabled: Names of rules to leave out.
+
+    Raises:
+        ProgrammingError: A name or a key in `stored` is none of the plan's.
+        InterfaceError: There is no rule of a name in `disabled`.
+    """
+    with remembering():
+        return search(translate(relation, sites, stored), weights=weights, disabled=disabled)
 
 
 def search(
