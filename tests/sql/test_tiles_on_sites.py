@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from mmap import mmap
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,8 +15,14 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.staged import TilePlan
+from einsql import relational as ra
+from einsql import tra
+from einsql.engine.store import owner
+from einsql.optimizer.implementation import implement
+from einsql.schema import DType
+from einsql.staged import TilePlan, TileProgram
 from einsql.tile_report import measured
+from einsql.tiles import Tile
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
 from tests.sql.test_tiles_random import M, random_select
@@ -186,6 +196,38 @@ def test_plans_of_very_many_blocks_stay_as_table_1_has_them(
     con.execute("SET sites = 3")
     assert rules(con, product(7, 5, 3), 3) == []
     np.testing.assert_array_equal(con.execute(product(7, 5, 3)).fetch_numpy(), X @ Y)
+
+
+def test_tensors_that_nobody_stores_are_made_for_sites() -> None:
+    counted = ra.Scan(ra.index_tensor(0, 6), ((0, 3, 6),))
+    zeros = ra.Scan(ra.empty_tensor((6,), DType.BIGINT), ((0, 3, 6),))
+    add = tra.add.template([Tile(1, DType.BIGINT)] * 2)
+    node = ra.Aggregate(ra.Join((counted, zeros), ((0,), (0,)), add), (), "sum")
+    program = TileProgram(node, "auto", implement(node, 3))
+    assert program.run({}, lambda done: None)[()].tolist() == [3, 5, 7]
+    assert tra.Relation(node, {}).place(3).blocks()[()].tolist() == [3, 5, 7]
+
+
+def test_what_lies_in_a_mapped_file_is_copied(tmp_path: Path) -> None:
+    path = tmp_path / "z.npy"
+    np.save(path, X)
+    con = einsql.connect()
+    con.execute("SET sites = 3")
+    sql = f"SELECT d0, d1, tile FROM TILES('{path}', 3, 2) WHERE d1 = 1"
+    blocks = [row[-1] for row in con.execute(sql).fetchall()]
+    np.testing.assert_array_equal(np.concatenate(blocks), X[:, 3:])
+    assert not any(isinstance(owner(a), mmap) for a in blocks)
+
+
+def test_one_site_does_not_pay_for_several() -> None:
+    script = """
+import sys, numpy as np, einsql
+con = einsql.connect()
+con.register("u", np.ones((4, 4)), ("i", "j"))
+con.execute("SELECT tensor_sum(tile) AS t FROM TILES(u, 2, 2)")
+assert not any(m.startswith("einsql.optimizer.implementation") for m in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 # ---- EXPLAIN
