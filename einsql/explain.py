@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from einsql.sql.syntax import Explain
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteMeasure
     from einsql.staged import TilePlan
+    from einsql.tile_report import TileMeasure
 
     Measures = Sequence[Measure] | SiteMeasure | None
 
@@ -155,26 +155,45 @@ class TileExplanation(Explanation):
     """The plan of a query over tiles.
 
     Attributes:
-        text: Its lines.
+        plan: The plan.
+        measure: What a run took, for EXPLAIN ANALYZE.
     """
 
     asked: Explain
-    text: tuple[str, ...]
+    plan: TilePlan
+    measure: TileMeasure | None
 
     def lines(self) -> list[str]:
-        """The plan over blocks."""
-        return list(self.text)
+        """The plan over blocks; on several sites with what it costs."""
+        from einsql.tile_report import as_text  # few sessions need it
+
+        return as_text(self.plan, self.asked.verbose, self.measure)
 
     def to_dict(self) -> dict[str, Any]:
-        """No value yet.
+        """The plan's lines and costs as plain values (docs/tra.md)."""
+        from einsql.tile_report import as_json  # as in `lines`
+
+        return as_json(self.plan, self.asked.verbose, self.measure)
+
+    def svg(self) -> str:
+        """No drawing.
 
         Raises:
             NotSupportedError: Always.
         """
-        raise NotSupportedError(
-            "EXPLAIN of tiles prints its plan as text",
-            hint="CREATE TENSOR … AS keeps its result; what reads that can be drawn.",
-        )
+        raise _undrawn("svg")
+
+    def html(self) -> str:
+        """No page.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise _undrawn("html")
+
+    def _repr_html_(self) -> str:
+        """The text, for notebooks."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def explain_tiles(
@@ -183,19 +202,26 @@ def explain_tiles(
     """The explanation of a query over tiles; ANALYZE adds what running it took.
 
     Raises:
-        NotSupportedError: Another form than text or several sites are asked for.
+        NotSupportedError: A drawing is asked for, or a prediction in seconds.
     """
-    if asked.form != "text" or asked.sites is not None:
+    from einsql.tile_report import measured  # as in TileExplanation
+
+    if asked.form in ("svg", "html"):
+        raise _undrawn(asked.form)
+    if asked.network is not None or asked.flops is not None:
         raise NotSupportedError(
-            "EXPLAIN of tiles prints its plan as text, for one site",
-            hint="CREATE TENSOR … AS keeps its result; what reads that can be cut over sites.",
+            "EXPLAIN of tiles counts floats, bytes and operations, not seconds",
+            hint="Leave NETWORK and FLOPS out; EXPLAIN ANALYZE measures seconds.",
         )
-    lines = plan.explained()
-    if asked.analyze:
-        start = time.perf_counter()
-        blocks = len(plan.result(inputs, tick))
-        lines.append(f"-- {blocks} blocks  {(time.perf_counter() - start) * 1e3:.3f} ms")
-    return TileExplanation(asked, tuple(lines))
+    return TileExplanation(asked, plan, measured(plan, inputs, tick) if asked.analyze else None)
+
+
+def _undrawn(form: str) -> NotSupportedError:
+    return NotSupportedError(
+        f"EXPLAIN of tiles has no {form}, for it draws plans over elements",
+        hint="FORMAT text and FORMAT json show the plan over tiles; ELEMENTS(…) around the "
+        "query makes one over elements.",
+    )
 
 
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:

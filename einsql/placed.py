@@ -18,10 +18,8 @@ from einsql.optimizer.implementation import (
     Implemented,
     Stored,
     Weights,
-    search,
-    translate,
+    implement,
 )
-from einsql.physical import remembering
 from einsql.plan_printer import format_implementation
 from einsql.settings import MOST_SITES
 
@@ -42,11 +40,10 @@ class Placed:
         relation: ra.Node,
         arrays: Mapping[str, np.ndarray],
         run: RunKernel,
-        table1: ia.Node,
         found: Implemented,
     ) -> None:
-        self.table1 = table1
-        self.plan = found.root
+        self.table1: ia.Node = found.given
+        self.plan: ia.Node = found.root
         self.cost: Cost = found.cost
         self.table1_cost: Cost = found.first
         self.trace: tuple[ImplementationStep, ...] = found.trace
@@ -101,7 +98,5 @@ def placed(
     """
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
-    with remembering():
-        table1 = translate(relation, sites, stored)
-        found = search(table1, weights=weights, disabled=disabled)
-    return Placed(relation, arrays, run, table1, found)
+    found = implement(relation, sites, stored=stored, weights=weights, disabled=disabled)
+    return Placed(relation, {**ra.generated(relation), **arrays}, run, found)

@@ -19,7 +19,7 @@ from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import DataError, NotSupportedError, OperationalError
-from einsql.optimizer import Optimized, optimize
+from einsql.optimizer import Optimized, check_rules, optimize
 from einsql.printer import format_graph
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
@@ -29,7 +29,8 @@ from einsql.sql.scope import Column, Relation, TileRelation
 if TYPE_CHECKING:
     from einsql.engine.sites import SiteProgram
     from einsql.optimizer.decomposition import Decomposition, Objective
-    from einsql.staged import Part, TilePlan
+    from einsql.relational import Node as TileNode
+    from einsql.staged import Part, TilePlan, TileProgram
     from einsql.supersteps import Program as Placed
 
 T = TypeVar("T")
@@ -216,7 +217,8 @@ class BinderCatalog:
 
         made = self.made[name]
         if isinstance(made, TileRelation):
-            return (*self.parts(scanned(made.node)), tile_part(name, made.node, self.settings.jit))
+            program = tile_program(made.node, self.settings)
+            return (*self.parts(scanned(made.node)), tile_part(name, program))
         plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
         own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
@@ -365,7 +367,11 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
 def make_tile_plan(
     relation: TileRelation, catalog: BinderCatalog, notices: Sequence[str]
 ) -> TilePlan:
-    """The plan of a bound relation over tiles; it runs on one site."""
+    """The plan of a bound relation over tiles.
+
+    Raises:
+        InterfaceError: There is no rule of a name among those that are disabled.
+    """
     from einsql.engine.tile_result import type_text  # as in BinderCatalog
     from einsql.staged import TilePlan, scanned
 
@@ -374,20 +380,36 @@ def make_tile_plan(
         for c in relation.columns
     )
     return TilePlan(
-        relation.node,
+        tile_program(relation.node, catalog.settings),
         tuple((c.name, c.key) for c in relation.columns),
         tuple(
             (c.name, kind, None, None, None, None, None)
             for c, kind in zip(relation.columns, types, strict=True)
         ),
         catalog.parts(scanned(relation.node)),
-        catalog.settings.jit,
         tuple(catalog.dependencies),
         tuple(notices),
         catalog.store.version,
         catalog.volatile,
         tuple(d.name for d in catalog.dependencies if d.kind == "file"),
     )
+
+
+def tile_program(node: TileNode, settings: Settings) -> TileProgram:
+    """What runs a plan over blocks: one site, or as many as are set by their own algebra.
+
+    Raises:
+        InterfaceError: There is no rule of a name among those that are disabled.
+    """
+    from einsql.staged import TileProgram  # as in BinderCatalog
+
+    if settings.sites == 1:
+        return TileProgram(node, settings.jit)
+    from einsql.optimizer.implementation import RULES, implement  # for several sites only
+
+    check_rules(settings.disabled_rules)
+    disabled = settings.disabled_rules & {r.name for r in RULES}
+    return TileProgram(node, settings.jit, implement(node, settings.sites, disabled=disabled))
 
 
 def current_inputs(

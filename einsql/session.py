@@ -348,6 +348,7 @@ class Connection:
         if isinstance(relation, Relation):
             return self._plan(relation, binder)
         assert isinstance(binder.catalog, BinderCatalog)
+        self.planner_calls += 1
         return make_tile_plan(relation, binder.catalog, self.notices)
 
     def _plan(self, relation: Relation, binder: QueryBinder) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,15 +17,19 @@ from einsql import kernels
 from einsql import relational as ra
 from einsql.einsum import EinSum, Input
 from einsql.engine.blocks import Blocks, assemble, run_blocks
+from einsql.engine.implementation import SiteRun, run_on_sites
 from einsql.engine.relation import Fields, copied, count_true
 from einsql.engine.result import Result
 from einsql.engine.store import owner
 from einsql.engine.tile_result import TileResult
 from einsql.errors import DataError, IntegrityError
 from einsql.kernels import Runner
-from einsql.plan_printer import format_plan
+from einsql.plan_printer import format_implementation, format_plan
 from einsql.schema import PRESENT, is_flag
 from einsql.tiles import VALUE, instantiate
+
+if TYPE_CHECKING:
+    from einsql.optimizer.implementation import Implemented
 
 Tick = Callable[[float], None]
 Inputs = Mapping[str, Fields]
@@ -80,23 +84,59 @@ def tensor_of(result: Result) -> np.ndarray:
     return result.fields[field].transpose(order)
 
 
-def run_tiles(root: ra.Node, inputs: Inputs, jit: str, tick: Tick) -> Blocks:
-    """Runs a plan over blocks.
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """A plan over blocks that is ready to run.
 
-    Raises:
-        DataError: An element overflows, divides by zero or cannot be cast.
+    Attributes:
+        node: The plan.
+        jit: When kernels are compiled.
+        sited: What virtual sites do, if there are several.
     """
-    arrays = {}
-    for node in ra.walk(root):
-        if isinstance(node, ra.Scan):
-            (field,) = node.tensor.schema.fields
-            arrays[node.tensor.name] = inputs[node.tensor.name][field.name]
 
-    def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
-        runner = compiled_kernel(template, tuple(a.shape for a in given), jit)
-        return np.asarray(runner([{VALUE: a} for a in given], lambda done: tick(0.0))[VALUE])
+    node: ra.Node
+    jit: str
+    sited: Implemented | None = None
 
-    return run_blocks(root, arrays, run)
+    def run(self, inputs: Inputs, tick: Tick) -> Blocks:
+        """Runs the plan: its arrays by key.
+
+        Raises:
+            DataError: An element overflows, divides by zero or cannot be cast.
+        """
+        return self.measured(inputs, tick).blocks
+
+    def measured(self, inputs: Inputs, tick: Tick) -> SiteRun:
+        """Runs the plan: its arrays by key, and what every site sent and received.
+
+        Raises:
+            DataError: An element overflows, divides by zero or cannot be cast.
+        """
+        arrays = ra.generated(self.node)
+        for tensor in scanned(self.node):
+            if tensor.name not in arrays:
+                (field,) = tensor.schema.fields
+                arrays[tensor.name] = inputs[tensor.name][field.name]
+
+        def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
+            runner = compiled_kernel(template, tuple(a.shape for a in given), self.jit)
+            return np.asarray(runner([{VALUE: a} for a in given], lambda done: tick(0.0))[VALUE])
+
+        if self.sited is None:
+            return SiteRun(run_blocks(self.node, arrays, run), (0,), (0,))
+        return run_on_sites(self.sited.root, arrays, run)
+
+    def lines(self) -> list[str]:
+        """The plan that runs, for people."""
+        if self.sited is None:
+            return format_plan(self.node).split("\n")
+        return format_implementation(self.sited.root).split("\n")
+
+    def priced(self) -> list[str]:
+        """The plan that runs, on several sites with what it costs."""
+        if self.sited is None:
+            return self.lines()
+        return [*self.lines(), f"-- {self.sited.cost.sites} sites: {self.sited.cost}"]
 
 
 @lru_cache(maxsize=4096)
@@ -113,44 +153,46 @@ def scanned(root: ra.Node) -> list[Input]:
     return list(found.values())
 
 
-def tile_part(name: str, node: ra.Node, jit: str) -> Part:
+def tile_part(name: str, program: TileProgram) -> Part:
     """The part that computes what ELEMENTS reads."""
 
     def run(inputs: Inputs, tick: Tick) -> np.ndarray:
-        return assemble(node, run_tiles(node, inputs, jit, tick))
+        return assemble(program.node, program.run(inputs, tick))
 
-    return Part(name, format_plan(node), run)
+    return Part(name, "\n".join(program.priced()), run)
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
     """A query over tiles that is ready to run; it has what a Plan has for a session."""
 
-    node: ra.Node
+    program: TileProgram
     columns: tuple[tuple[str, int | None], ...]
     description: tuple[tuple[Any, ...], ...]
     parts: tuple[Part, ...]
-    jit: str
     dependencies: tuple[Any, ...]
     notices: tuple[str, ...]
     version: int
     volatile: bool
     files: tuple[str, ...]
 
+    @property
+    def node(self) -> ra.Node:
+        """The plan over blocks."""
+        return self.program.node
+
     def result(self, inputs: Inputs, tick: Tick) -> TileResult:
         """Runs the plan."""
-        known = computed(self.parts, inputs, tick) if self.parts else inputs
-        blocks = run_tiles(self.node, known, self.jit, tick)
+        known = self.complete(inputs, tick)
+        return self.wrap(self.program.run(known, tick), known)
+
+    def complete(self, inputs: Inputs, tick: Tick) -> Inputs:
+        """The inputs with those that parts of the statement give."""
+        return computed(self.parts, inputs, tick) if self.parts else inputs
+
+    def wrap(self, blocks: Blocks, inputs: Inputs) -> TileResult:
+        """Dresses the blocks as a result."""
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
         if mapped:  # who cuts a mapped file short kills who reads it
             blocks = {k: copied(a) if id(owner(a)) in mapped else a for k, a in blocks.items()}
         return TileResult(self.node, blocks, self.columns)
-
-    def explained(self) -> list[str]:
-        """The parts that run first, then the plan over blocks."""
-        lines: list[str] = []
-        for part in self.parts:
-            lines += [f"-- {part.name}", *part.text.split("\n")]
-        if self.parts:
-            lines.append("-- tiles")
-        return lines + format_plan(self.node).split("\n")

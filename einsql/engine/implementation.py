@@ -35,6 +35,7 @@ from einsql.implementation import (
 from einsql.integrity import assembled, tiles_of, without
 from einsql.physical import Tiles, holds, piece_transfers, renamed, transfers
 from einsql.schema import DType
+from einsql.sharding import Held
 from einsql.tiles import VALUE, merging
 from einsql.tiles import Tile as TileForm
 
@@ -92,19 +93,16 @@ def run_sites(
     """
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
-    # What only a local aggregation reads is merged as it is made, never held.
-    fused = {
-        id(node.source)
-        for node in nodes
-        if isinstance(node, LocalAggregate)
-        and isinstance(node.source, LocalJoin | LocalMap)
-        and left[id(node.source)] == 1
-    }
+    fused = _fused(nodes, left)
     held: dict[int, dict[int, AtSite]] = {}
     for node in nodes:
         if id(node) in fused:
             continue
-        maker = children(node)[0] if any(id(c) in fused for c in children(node)) else node
+        merges = isinstance(node, LocalAggregate) and id(node.source) in fused
+        last = node.source if merges and isinstance(node, LocalAggregate) else node
+        maker = last
+        while isinstance(maker, LocalFilter) and id(maker.source) in fused:
+            maker = maker.source
         sources = children(maker)
         operands = [held[id(c)] for c in sources]
         if isinstance(node, Bcast | Shuffle):
@@ -114,8 +112,9 @@ def run_sites(
         else:
             held[id(node)] = {}
             for site in transport.owned:
-                made: Pairs = _local(maker, site, [o[site] for o in operands], inputs, run)
-                if isinstance(node, LocalAggregate) and maker is not node:
+                own = [o[site] for o in operands]
+                made: Pairs = _local(maker, last.schema.held, site, own, inputs, run)
+                if merges and isinstance(node, LocalAggregate):
                     made = _aggregate(node, site, made, run)
                 held[id(node)][site] = dict(made)
         for c in sources:
@@ -123,6 +122,22 @@ def run_sites(
             if left[id(c)] == 0:
                 del held[id(c)]
     return held[id(root)]
+
+
+def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
+    """Nodes that are made within their only reader, a local aggregation or filter.
+
+    Their pairs are merged or passed on as they are made, never held; those that a filter
+    drops are not made at all, and so cannot fail, as on one site.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, LocalAggregate | LocalFilter) and readers[id(node.source)] == 1:
+            source = node.source
+            passes = isinstance(source, LocalFilter) and id(source.source) in found
+            if passes or isinstance(source, LocalJoin | LocalMap):
+                found.add(id(source))
+    return found
 
 
 def gathered(root: Node, held: Mapping[int, AtSite], run: RunKernel) -> Blocks:
@@ -196,9 +211,10 @@ def _within(
 
 
 def _local(
-    node: Node, site: int, operands: Sequence[AtSite], inputs: Mapping[str, np.ndarray],
-    run: RunKernel,
+    node: Node, wanted: Held, site: int, operands: Sequence[AtSite],
+    inputs: Mapping[str, np.ndarray], run: RunKernel,
 ) -> Iterator[tuple[Part, np.ndarray]]:  # fmt: skip
+    """What a site makes of its own arrays; of a join or map only the wanted keys."""
     if isinstance(node, Scan):
         array = np.asarray(inputs[node.tensor.name]).view()
         array.flags.writeable = False
@@ -209,9 +225,9 @@ def _local(
         kept = holds(node.condition, keys)
         yield from (pair for pair, on in zip(operands[0].items(), kept, strict=True) if on)
     elif isinstance(node, LocalMap):
-        yield from _map(node, operands[0], run)
+        yield from _map(node, wanted, operands[0], run)
     elif isinstance(node, LocalJoin):
-        yield from _join(node, operands, run)
+        yield from _join(node, wanted, operands, run)
     elif isinstance(node, LocalAggregate):
         yield from _aggregate(node, site, operands[0].items(), run)
     else:
@@ -219,11 +235,14 @@ def _local(
         yield from _stack(node, site, operands[0])
 
 
-def _map(node: LocalMap, held: AtSite, run: RunKernel) -> Iterator[tuple[Part, np.ndarray]]:
+def _map(
+    node: LocalMap, wanted: Held, held: AtSite, run: RunKernel
+) -> Iterator[tuple[Part, np.ndarray]]:
     made = [(part, a) for part, array in held.items() for part, a in _emitted(node, part, array)]
     new = renamed([key for (key, _), _ in made], node.keys)
     for key, ((_, n), array) in zip(new, made, strict=True):
-        yield (key, n), _chain(node.kernels, [array], run)
+        if key in wanted:
+            yield (key, n), _chain(node.kernels, [array], run)
 
 
 def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
@@ -240,15 +259,16 @@ def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Pa
 
 
 def _join(
-    node: LocalJoin, operands: Sequence[AtSite], run: RunKernel
+    node: LocalJoin, wanted: Held, operands: Sequence[AtSite], run: RunKernel
 ) -> Iterator[tuple[Part, np.ndarray]]:
     found = matches([[key for key, _ in o] for o in operands], node.keys)
-    wanted = holds(node.where, [key for key, _ in found])
-    found = [match for match, on in zip(found, wanted, strict=True) if on]
+    kept = holds(node.where, [key for key, _ in found])
+    found = [match for match, on in zip(found, kept, strict=True) if on]
     new = renamed([key for key, _ in found], node.key_map)
     for key, (_, own) in zip(new, found, strict=True):
-        arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
-        yield (key, 0), _chain(node.kernels, arrays, run)
+        if key in wanted:
+            arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
+            yield (key, 0), _chain(node.kernels, arrays, run)
 
 
 def _aggregate(

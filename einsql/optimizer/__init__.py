@@ -8,7 +8,7 @@ graph is cut, `lower` writes the plan over blocks, and `implementation` puts suc
 sites.
 """
 
-from einsql.optimizer.pipeline import RULES, STAGES, Stage, optimize
+from einsql.optimizer.pipeline import RULES, STAGES, Stage, check_rules, optimize
 from einsql.optimizer.rules import Optimized, Rule, Step
 
-__all__ = ["RULES", "STAGES", "Optimized", "Rule", "Stage", "Step", "optimize"]
+__all__ = ["RULES", "STAGES", "Optimized", "Rule", "Stage", "Step", "check_rules", "optimize"]

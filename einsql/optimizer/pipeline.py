@@ -82,6 +82,20 @@ def optimize(
         InterfaceError: There is no rule of that name.
         InternalError: A rule left a malformed graph behind.
     """
+    check_rules(disabled, until)
+    run = _Run(disabled, until)
+    for stage in STAGES:
+        if sited or not stage.sited:
+            root = run.stage(stage, root)
+    return Optimized(root, tuple(run.trace))
+
+
+def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
+    """Refuses names that no rule has, of this language or of plans on sites.
+
+    Raises:
+        InterfaceError: There is no rule of that name.
+    """
     names = [r.name for r in RULES]
     for name in (*disabled, *([until] if until is not None else [])):
         if name not in names and not (name in disabled and name in _placed_rules()):
@@ -89,11 +103,6 @@ def optimize(
                 f'There is no rewrite rule "{name}"',
                 hint=suggest(name, [*names, *_placed_rules()], "rule"),
             )
-    run = _Run(disabled, until)
-    for stage in STAGES:
-        if sited or not stage.sited:
-            root = run.stage(stage, root)
-    return Optimized(root, tuple(run.trace))
 
 
 def _placed_rules() -> list[str]:

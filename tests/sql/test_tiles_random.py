@@ -44,38 +44,46 @@ KEYS: list[tuple[str, Callable[[int, int, int], int]]] = [
 MERGES = [("sum", np.add), ("max", np.maximum), ("min", np.minimum)]
 
 
+Blocks = dict[tuple[int, ...], np.ndarray]
+
+
+def random_select(pick: Random) -> tuple[str, Blocks]:
+    """A SELECT over tiles of m, and by loops over every combination of blocks what it gives."""
+    p, q, r = (pick.choice((1, 2, 4)) for _ in range(3))
+    chosen = pick.sample(range(len(CONDITIONS)), pick.choice((0, 1, 1, 2)))
+    text, made = pick.choice(ARRAYS)
+    keys = KEYS[:3]
+    merge = None
+    if pick.random() < 0.6:
+        merge = pick.choice(MERGES)
+        keys = pick.sample(KEYS, pick.choice((0, 1, 1, 2)))
+        text = f"tensor_{merge[0]}({text})"
+    pick.shuffle(keys)
+    sql = f"SELECT {''.join(f'{k} AS k{n}, ' for n, (k, _) in enumerate(keys))}{text} AS t "
+    sql += f"FROM TILES(m, {p}, {q}) a JOIN TILES(m, {q}, {r}) b ON a.j = b.i"
+    sql += f" WHERE {' AND '.join(f'({CONDITIONS[c]})' for c in chosen)}" if chosen else ""
+    if merge is not None and keys:
+        sql += f" GROUP BY {', '.join(k for k, _ in keys)}"
+
+    wanted: Blocks = {}
+    for i, j, k in product(range(p), range(q), range(r)):
+        if not all(PYTHON[c](i, j, k) for c in chosen):
+            continue
+        a = np.split(np.split(M, p)[i], q, axis=1)[j]
+        b = np.split(np.split(M, q)[j], r, axis=1)[k]
+        key, array = tuple(f(i, j, k) for _, f in keys), made(a, b)
+        wanted[key] = merge[1](wanted[key], array) if merge and key in wanted else array
+    return sql, dict(sorted(wanted.items()))
+
+
 @pytest.mark.parametrize("start", range(0, 300, 100))
 def test_random_selects_over_tiles(start: int) -> None:
     con = einsql.connect()
     con.register("m", M, ("i", "j"))
     for seed in range(start, start + 100):
-        pick = Random(seed)
-        p, q, r = (pick.choice((1, 2, 4)) for _ in range(3))
-        chosen = pick.sample(range(len(CONDITIONS)), pick.choice((0, 1, 1, 2)))
-        text, made = pick.choice(ARRAYS)
-        keys = KEYS[:3]
-        merge = None
-        if pick.random() < 0.6:
-            merge = pick.choice(MERGES)
-            keys = pick.sample(KEYS, pick.choice((0, 1, 1, 2)))
-            text = f"tensor_{merge[0]}({text})"
-        pick.shuffle(keys)
-        sql = f"SELECT {''.join(f'{k} AS k{n}, ' for n, (k, _) in enumerate(keys))}{text} AS t "
-        sql += f"FROM TILES(m, {p}, {q}) a JOIN TILES(m, {q}, {r}) b ON a.j = b.i"
-        sql += f" WHERE {' AND '.join(f'({CONDITIONS[c]})' for c in chosen)}" if chosen else ""
-        if merge is not None and keys:
-            sql += f" GROUP BY {', '.join(k for k, _ in keys)}"
-
-        wanted: dict[tuple[int, ...], np.ndarray] = {}
-        for i, j, k in product(range(p), range(q), range(r)):
-            if not all(PYTHON[c](i, j, k) for c in chosen):
-                continue
-            a = np.split(np.split(M, p)[i], q, axis=1)[j]
-            b = np.split(np.split(M, q)[j], r, axis=1)[k]
-            key, array = tuple(f(i, j, k) for _, f in keys), made(a, b)
-            wanted[key] = merge[1](wanted[key], array) if merge and key in wanted else array
+        sql, wanted = random_select(Random(seed))
         rows = con.execute(sql).fetchall()
-        assert [row[:-1] for row in rows] == sorted(wanted), sql
+        assert [row[:-1] for row in rows] == list(wanted), sql
         for row in rows:
             np.testing.assert_allclose(row[-1], wanted[row[:-1]], rtol=1e-12, err_msg=sql)
 

@@ -9,6 +9,7 @@ from einsql.optimizer.implementation.beam import (
     RULES,
     ImplementationStep,
     Implemented,
+    implement,
     search,
 )
 from einsql.optimizer.implementation.cost import Cost, Costs, Weights
@@ -24,6 +25,7 @@ __all__ = [
     "Implemented",
     "Stored",
     "Weights",
+    "implement",
     "search",
     "translate",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from einsql import relational as tra
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
 from einsql.implementation import Node, children, walk, with_children
 from einsql.optimizer.implementation.composition import COMPOSITION
@@ -12,6 +13,7 @@ from einsql.optimizer.implementation.cost import Cost, Costs, Weights
 from einsql.optimizer.implementation.products import PRODUCTS
 from einsql.optimizer.implementation.repartition import REPARTITION
 from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
+from einsql.optimizer.implementation.translate import Stored, translate
 from einsql.physical import remembering
 from einsql.plan_printer import format_implementation
 
@@ -24,7 +26,7 @@ PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
 """Plans looked at in one search, of many blocks fewer: a second or two's worth."""
-MOST_ARRAYS = 1 << 21
+MOST_ARRAYS = 1 << 20
 """Arrays in all of these plans together; types know each one's sites."""
 
 
@@ -71,6 +73,11 @@ class Implemented:
     first: Cost
     plans: int
 
+    @property
+    def given(self) -> Node:
+        """The plan the search began with."""
+        return self.trace[0].old if self.trace else self.root
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -79,6 +86,33 @@ class _Found:
     root: Node
     rank: tuple[float, int]
     trace: tuple[ImplementationStep, ...]
+
+
+def implement(
+    relation: tra.Node,
+    sites: int,
+    *,
+    stored: Stored | None = None,
+    weights: Weights | None = None,
+    disabled: frozenset[str] = frozenset(),
+) -> Implemented:
+    """Translates a plan over blocks by Table 1 and searches for a cheaper one.
+
+    Of a plan of very many blocks the search looks at no other; then Table 1's stays.
+
+    Args:
+        relation: The plan.
+        sites: How many sites there are.
+        stored: Where stored tensors lie, as `translate` takes it.
+        weights: α and β.
+        disabled: Names of rules to leave out.
+
+    Raises:
+        ProgrammingError: A name or a key in `stored` is none of the plan's.
+        InterfaceError: There is no rule of a name in `disabled`.
+    """
+    with remembering():
+        return search(translate(relation, sites, stored), weights=weights, disabled=disabled)
 
 
 def search(
@@ -131,7 +165,9 @@ def _searched(
         made: list[_Found] = []
         for plan in beam:
             for rule, new in ways.of(plan.root):
-                if new.schema not in seen and len(seen) < most_plans:
+                if len(seen) >= most_plans:
+                    break  # what is not asked for is not made
+                if new.schema not in seen:
                     seen.add(new.schema)
                     step = ImplementationStep(rule, plan.root, new)
                     made.append(found(new, (*plan.trace, step)))
@@ -152,27 +188,28 @@ class Neighbours:
 
     def __init__(self, rules: Sequence[ImplementationRule]) -> None:
         self._rules = rules
-        self._known: dict[int, tuple[Node, list[tuple[int, Node]]]] = {}
+        self._known: dict[tuple[int, int], tuple[Node, list[Node]]] = {}
 
     def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
-        """The plans that one rule applied to one node makes of a plan."""
+        """The plans that one rule applied to one node makes of a plan, made as asked for."""
         order = walk(root)
-        ways = [(n, node, new) for node in order for n, new in self._alternatives(node)]
-        for n, node, new in sorted(ways, key=lambda way: way[0]):
-            plan = _replaced(order, node, new)
-            if plan is not None:
-                yield self._rules[n], plan
+        for n, rule in enumerate(self._rules):
+            for node in order:
+                for new in self._alternatives(n, node):
+                    plan = _replaced(order, node, new)
+                    if plan is not None:
+                        yield rule, plan
 
-    def _alternatives(self, node: Node) -> list[tuple[int, Node]]:
-        if id(node) not in self._known:
+    def _alternatives(self, n: int, node: Node) -> list[Node]:
+        key = n, id(node)
+        if key not in self._known:
             made = [
-                (n, new)
-                for n, rule in enumerate(self._rules)
-                for new in rule.alternatives(node)
+                new
+                for new in self._rules[n].alternatives(node)
                 if new.schema is not node.schema  # which would be the same operation
             ]
-            self._known[id(node)] = node, made  # keeps the node, so that its id stays its own
-        return self._known[id(node)][1]
+            self._known[key] = node, made  # keeps the node, so that its id stays its own
+        return self._known[key][1]
 
 
 def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:

@@ -78,6 +78,12 @@ class Cost:
         """C, with s·busiest for Cc: the paper's count, if no site waits for another."""
         return weights.alpha * self.floats + weights.beta * self.sites * self.busiest
 
+    def __str__(self) -> str:
+        return (
+            f"TRA cost {self.tra_cost:,}, {self.floats:,} floats moved, "
+            f"{self.bytes_sent:,} bytes sent, {self.flops:,} flops"
+        )
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             self.tra_cost + other.tra_cost,
