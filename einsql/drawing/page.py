@@ -14,8 +14,9 @@ from einsql.drawing.details import (
     repeat_details,
     table,
 )
-from einsql.drawing.figure import Figure, Report, duration, figure_of, folded, quantity
+from einsql.drawing.figure import Figure, Report, figure_of, folded
 from einsql.drawing.svg import draw
+from einsql.units import duration, quantity
 
 
 def page(report: Report, sql: str, text: str) -> str:
