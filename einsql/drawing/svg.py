@@ -203,8 +203,12 @@ def _labels(figure: Figure, layout: Layout) -> list[str]:
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):
         if arrow.text:
             (x0, y0), (x1, y1) = path[-2], path[-1]
+            x, y, text = (x0 + x1) / 2, (y0 + y1) / 2 + 4, _clipped(arrow.text)
+            width = (_letters(text) + 1) * LETTER
             made.append(
-                f'<text class="moved" x="{_number((x0 + x1) / 2)}" '
-                f'y="{_number((y0 + y1) / 2 + 4)}">{_text(_clipped(arrow.text))}</text>'
+                f'<rect class="plate" x="{_number(x - width / 2)}" y="{_number(y - 10)}" '
+                f'width="{_number(width)}" height="13"/>'
+                f'<text class="{"moved" if arrow.nbytes else "there"}" x="{_number(x)}" '
+                f'y="{_number(y)}">{_text(text)}</text>'
             )
     return made
