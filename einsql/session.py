@@ -420,7 +420,10 @@ class Connection:
         if isinstance(inner, st.CreateTensor) and inner.query is not None:
             inner = st.Query(inner.query)
         if not isinstance(inner, st.Query):
-            raise NotSupportedError("EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT")
+            raise NotSupportedError(
+                "EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT",
+                hint="EXPLAIN the SELECT that the statement computes.",
+            )
         before = self.settings
         machine = before.machine
         if statement.flops is not None:

@@ -117,10 +117,16 @@ def _called(s: Structure, name: str) -> list[int]:
     ]
     if not found:
         known = dict.fromkeys(x for v in s.problem.vertices for x in v.labels)
-        raise InterfaceError(
-            f'No operation has the label "{name}"', hint=suggest(name, known, "labels")
-        )
+        raise no_label("model", name, known)
     return list(dict.fromkeys(found))
+
+
+def no_label(strategy: str, label: str, known: Iterable[str]) -> InterfaceError:
+    """The error of a strategy that is given a label which no operation has."""
+    return InterfaceError(
+        f'No operation has the label "{label}" that the strategy "{strategy}" is to cut',
+        hint=f"{suggest(label, known, 'labels')} SET strategy = 'eindecomp' needs no label.",
+    )
 
 
 def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:
