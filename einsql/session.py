@@ -41,7 +41,7 @@ from einsql.planning import (
     make_tile_plan,
     with_deep_stack,
 )
-from einsql.settings import Settings, changed_settings
+from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -456,11 +456,16 @@ class Connection:
         return calibration_rows(machine)
 
     def _set(self, statement: st.Set) -> None:
-        changed = changed_settings(self.settings, statement.name, statement.value)
-        if statement.name == "strategy":
-            from einsql.optimizer.decomposition import strategy_of  # for several sites only
+        try:
+            changed = changed_settings(self.settings, statement.name, statement.value)
+            if statement.name == "strategy":
+                from einsql.optimizer.decomposition import strategy_of  # for several sites only
 
-            strategy_of(changed.strategy)  # a wrong one is refused now
+                strategy_of(changed.strategy)  # a wrong one is refused now
+        except Error as error:
+            if statement.name in SETTINGS:  # else the name is wrong
+                error.position = statement.at
+            raise
         self.settings = changed
         self._plans.clear()
 

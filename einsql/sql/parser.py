@@ -331,7 +331,7 @@ class Reader(TokenReader):
         if self.ended:
             raise self.error("Expected a value")
         self.at = len(self.tokens)
-        return Set(name, self.sql[start:].strip().strip("'\""))
+        return Set(name, self.sql[start:].strip().strip("'\""), start)
 
     def show(self) -> Show:
         """SHOW TENSORS | TABLES | SETTINGS."""
