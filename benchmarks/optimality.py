@@ -124,6 +124,11 @@ def as_markdown(cases: list[Case]) -> str:
     lines = [
         "# How good the searches are",
         "",
+        "Cuts over sites ([sites.md](sites.md#how-a-cut-is-chosen)) are chosen exactly, by "
+        "eliminating one operation after another, unless a graph is too wide for that; then a "
+        "search takes its place. Both are compared here with an integer program of the same "
+        "choice, solved by SciPy.",
+        "",
         f"Written by `make optimality` on {datetime.date.today()}; {'; '.join(machine())}.",
         "",
         f"{len({c.seed for c in cases})} random graphs (seeds {min(c.seed for c in cases)} to "

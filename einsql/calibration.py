@@ -32,31 +32,26 @@ VIRTUAL = 4
 
 
 def calibrated(settings: Settings, tick: Tick) -> Machine:
-    """Measures this process as a machine, in about a second.
+    """Measures this process as a machine, in about a second; three digits of a rate mean anything.
 
     Args:
         settings: Which kernels plans use.
         tick: Called with the fraction done; what it raises ends the measurement.
     """
     measures = _Measures(settings, tick)
-    flops = {
+    rates = {
         "flops_float": measures.contraction(DType.FLOAT),
         "flops_double": measures.contraction(DType.DOUBLE),
         "map_float": measures.map(DType.FLOAT),
         "map_double": measures.map(DType.DOUBLE),
     }
-    bandwidth = measures.bandwidth()
+    rates["memory_bandwidth"] = measures.bandwidth()
     overhead, latency, _ = measures.sites(VIRTUAL)
     _, large, nbytes = measures.sites(1024)
-    network = nbytes / max(1e-9, large - latency)
-    pieces = VIRTUAL * (VIRTUAL - 1)
-    return Machine(
-        **flops,
-        memory_bandwidth=bandwidth,
-        call_overhead=overhead / VIRTUAL,
-        latency=latency / pieces,
-        network=network,
-    )
+    rates["call_overhead"] = overhead / VIRTUAL
+    rates["latency"] = latency / (VIRTUAL * (VIRTUAL - 1))
+    rates["network"] = nbytes / max(1e-9, large - latency)
+    return Machine(**{name: float(f"{rate:.3g}") for name, rate in rates.items()})
 
 
 def calibration_rows(machine: Machine) -> list[tuple[str, float, str]]:

@@ -101,8 +101,17 @@ class GraphExplanation(Explanation):
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
+        from einsql.graph_report import rewrites
+
+        if not self.asked.verbose:
+            return self._costs
+        return {**self._costs, "rewrites": rewrites(self.plan.optimized.trace)}
+
+    @cached_property
+    def _costs(self) -> dict[str, Any]:
+        """The report without what the rewrite rules changed."""
         from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-        from einsql.graph_report import rewrites, with_graph, with_kernels
+        from einsql.graph_report import with_graph, with_kernels
         from einsql.report import as_json
 
         plan = self.plan
@@ -115,8 +124,6 @@ class GraphExplanation(Explanation):
         if isinstance(plan.program, Program):
             given = None if isinstance(self.measures, SiteMeasure) else self.measures
             report = with_kernels(report, plan.program, given)
-        if self.asked.verbose:
-            report["rewrites"] = rewrites(plan.optimized.trace)
         return report
 
     def lines(self) -> list[str]:
@@ -138,16 +145,13 @@ class GraphExplanation(Explanation):
 
     def _program_lines(self) -> list[str]:
         """What runs: the kernel of each step, or what the sites do."""
-        from einsql.engine.sites import SiteMeasure  # as in `to_dict`
-        from einsql.report import as_text
+        from einsql.engine.sites import SiteMeasure  # as in `_costs`
+        from einsql.report_text import as_text
 
-        by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
         if isinstance(self.plan.program, Program):
             given = None if isinstance(self.measures, SiteMeasure) else self.measures
             return _steps(self.plan.program, given)
-        if self.plan.cut is None or self.plan.placed is None:
-            return []
-        return as_text(self.plan.cut, self.plan.placed, self.settings.machine, by_site)
+        return as_text(self._costs)
 
 
 @dataclass(frozen=True, repr=False)

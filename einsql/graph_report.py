@@ -107,7 +107,7 @@ def _node(
         if isinstance(brought, Exchange):
             collective = " + ".join(c.name for c in brought.collectives) or "none"
             nbytes = brought.nbytes
-            if nbytes and step in seen:
+            if nbytes and (step in seen or brought.completes):
                 collective, nbytes = "shared", 0
         seen.add(step)
         reads.append(

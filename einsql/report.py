@@ -241,32 +241,3 @@ def site_flops(nodes: list[Node], placed: Program) -> list[int]:
         for site, points in zip(local.sites, extents, strict=True):
             total[int(site)] += int(points) * each
     return total
-
-
-def as_text(
-    cut: Decomposition, placed: Program, machine: Machine, measure: SiteMeasure | None
-) -> list[str]:
-    """A plan as lines: cut, placement, traffic and cost of every operation."""
-    predicted = predict(placed, machine)
-    lines = [
-        f"-- {cut.sites} sites, strategy {cut.strategy}: "
-        f"{cut.floats:,.0f} floats, {placed.bytes_sent:,} bytes sent, "
-        f"{sum(predicted.seconds) * 1e3:,.3f} ms predicted"
-    ]
-    for n in nodes_of(cut, placed):
-        grid = " ".join(f"{x}:{parts}" for x, parts in n.grid) or "whole"
-        operands = ", ".join(_short(o) for o in n.operands)
-        text = f"{n.cut.name}  {n.op}  [{grid}]  {operands} -> {_short(n.result)}"
-        text += f"  {n.collective}"
-        text += f"  {n.cut.floats:,.0f} floats  {n.nbytes:,} bytes"
-        text += f"  {sum(predicted.seconds[s] for s in n.steps) * 1e3:,.3f} ms"
-        if measure is not None:
-            steps = [measure.steps[s] for s in n.steps]
-            text += f"  {sum(s.seconds for s in steps) * 1e3:.3f} ms and"
-            text += f" {sum(s.nbytes for s in steps):,} bytes measured"
-        lines.append(text)
-    return lines
-
-
-def _short(placements: tuple[str, ...]) -> str:
-    return f"({', '.join(placements)})"

@@ -41,7 +41,7 @@ from einsql.planning import (
     make_tile_plan,
     with_deep_stack,
 )
-from einsql.settings import Settings, changed_settings
+from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -421,7 +421,10 @@ class Connection:
         if isinstance(inner, st.CreateTensor) and inner.query is not None:
             inner = st.Query(inner.query)
         if not isinstance(inner, st.Query):
-            raise NotSupportedError("EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT")
+            raise NotSupportedError(
+                "EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT",
+                hint="EXPLAIN the SELECT that the statement computes.",
+            )
         before = self.settings
         machine = before.machine
         if statement.flops is not None:
@@ -454,11 +457,16 @@ class Connection:
         return calibration_rows(machine)
 
     def _set(self, statement: st.Set) -> None:
-        changed = changed_settings(self.settings, statement.name, statement.value)
-        if statement.name == "strategy":
-            from einsql.optimizer.decomposition import strategy_of  # for several sites only
+        try:
+            changed = changed_settings(self.settings, statement.name, statement.value)
+            if statement.name == "strategy":
+                from einsql.optimizer.decomposition import strategy_of  # for several sites only
 
-            strategy_of(changed.strategy)  # a wrong one is refused now
+                strategy_of(changed.strategy)  # a wrong one is refused now
+        except Error as error:
+            if statement.name in SETTINGS:  # else the name is wrong
+                error.position = statement.at
+            raise
         self.settings = changed
         self._plans.clear()
 

@@ -112,3 +112,27 @@ DURATION = Quantity(
     "duration", "s", "'20us'", {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}, {"µs": 1e-6}
 )
 """Seconds."""
+
+
+# ---- for people
+
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def quantity(n: float) -> str:
+    """A number with an SI prefix and three digits, to stand before its unit."""
+    value, power = float(n), 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    prefix = _PREFIXES[power]
+    text = f"{value:.0f}" if prefix == "" or value >= 99.95 else f"{value:.3g}"
+    return f"{text} {prefix}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a unit that suits them."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

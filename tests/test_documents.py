@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,14 @@ def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    import re
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^)]*)\)", path.read_text(encoding="utf-8")):
+        there = path.parent / target if target else path
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), f"{target}#{anchor}"
 
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+
+def anchors(path: Path) -> set[str]:
+    """What headings are called in links: GitHub's rule."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}

@@ -56,12 +56,18 @@ def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tup
     """How many parts each key is cut into; a key that is not named stays whole."""
     if partition is None:
         return None
-    keys = [k.name for k in schema.keys]
-    parts = {k.lower(): 1 for k in keys}
+    keys = {k.name.lower(): k for k in schema.keys}
+    parts = dict.fromkeys(keys, 1)
     for key, number in partition:
         if key.lower() not in parts:
             raise ProgrammingError(
-                f'PARTITION BY finds no key "{key}"', hint=suggest(key, keys, "keys")
+                f'PARTITION BY finds no key "{key}"',
+                hint=suggest(key, (k.name for k in schema.keys), "keys"),
+            )
+        if number > max(1, keys[key.lower()].extent):
+            raise ProgrammingError(
+                f'"{key}" has too few values for {number} parts: {keys[key.lower()].extent}',
+                hint=f"At most {max(1, keys[key.lower()].extent)} parts are possible.",
             )
         parts[key.lower()] = number
     if prod(parts.values()) > MOST_SITES:

@@ -7,7 +7,8 @@ from html import escape
 from math import prod
 from typing import Any
 
-from einsql.drawing.figure import Report, duration, quantity
+from einsql.drawing.figure import Report
+from einsql.units import duration, quantity
 
 _BOUND = 4
 """So many sites of a tile are written out."""
@@ -135,27 +136,32 @@ def _operands(node: Report, report: Report) -> str:
         result = ", ".join(node["placements"]["result"]) or "whole"
         grid = " × ".join(f"{x}:{n}" for x, n in node["placements"]["grid"]) or "one call"
         more = f"<p>Site grid {escape(grid)}; what the calls make: {escape(result)}."
+        if node["copies"] > 1:
+            more += f" {node['copies']:,} groups of sites make the same."
         if node["collective"] != "none":
             more += f" Between sites: {escape(node['collective'])}."
         return table(head, rows) + more + "</p>"
     return table(head, rows)
 
 
-_UNITS = {"bytes": "B", "bytes_sent": "B", "flops": "flop", "points": "points"}
+_UNITS = {"bytes": "B", "bytes_sent": "B", "memory": "B", "flops": "flop", "points": "points"}
+_NAMES = {"tra_cost": "TRA cost", "bytes": "result", "memory": "largest cell", "seconds": "time"}
+_NO_COSTS = ("viable", "copies")
 
 
 def _costs(node: Report, sited: bool) -> str:
     """Everything counted for an operation, predicted beside measured."""
     measured: dict[str, Any] = node.get("measured", {})
     predicted: dict[str, Any] = {f"floats: {k}": v for k, v in node["floats"].items()}
-    simple = {k: v for k, v in node.items() if isinstance(v, int | float) and k != "viable"}
-    predicted |= {k: v for k, v in simple.items() if not isinstance(v, bool)}
+    simple = {k: v for k, v in node.items() if isinstance(v, int | float)}
+    predicted |= {k: v for k, v in simple.items() if k not in _NO_COSTS}
     if not sited:  # nothing moves
         predicted = {k: v for k, v in predicted.items() if k in ("seconds", *_UNITS)}
-        del predicted["bytes_sent"]
+        del predicted["bytes_sent"], predicted["memory"]
     rows = []
     for key in dict.fromkeys([*predicted, *measured]):
-        row: list[object] = [key.replace("_", " "), _amount(key, predicted.get(key))]
+        name = _NAMES.get(key, key.replace("_", " "))
+        row: list[object] = [name, _amount(key, predicted.get(key))]
         if measured:
             row.append(_amount(key, measured.get(key)))
         rows.append(row)

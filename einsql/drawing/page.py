@@ -14,8 +14,9 @@ from einsql.drawing.details import (
     repeat_details,
     table,
 )
-from einsql.drawing.figure import Figure, Report, duration, figure_of, folded, quantity
+from einsql.drawing.figure import Figure, Report, figure_of, folded
 from einsql.drawing.svg import draw
+from einsql.units import duration, quantity
 
 
 def page(report: Report, sql: str, text: str) -> str:
@@ -38,7 +39,7 @@ def page(report: Report, sql: str, text: str) -> str:
         *drawings,
         "</div>",
         '<aside aria-label="Details" aria-live="polite">',
-        '<p class="hint">Choose an operation or a tensor in the graph to see its details.</p>',
+        f'<div class="hint">{_hint(report)}</div>',
         *_sections(report, whole, short),
         "</aside></main>",
         _sites(report),
@@ -73,33 +74,48 @@ def _clean(text: str) -> str:
 # ---- the parts
 
 
-_TOTALS = {"floats_moved": "floats moved", "bytes_sent": "sent", "flops": "flop"}
+_TOTALS = {
+    "floats_moved": (
+        "floats moved",
+        "",
+        "EinDecomp's count, in elements: what calls read at worst",
+    ),
+    "bytes_sent": ("sent", "B", "between different sites"),
+    "tra_cost": ("TRA cost", "", "floats that move, by the tensor-relational algebra's count"),
+    "flops": ("flops", "", "scalar operations"),
+    "seconds": ("predicted", "s", "for the machine that the settings describe"),
+    "memory": ("site memory", "B", "the most that one site holds at once"),
+}
+"""Name, unit and meaning of each total."""
 
 
 def _header(report: Report) -> str:
-    facts = [("sites", f"{report['sites']:,}")]
+    facts = [("sites", f"{report['sites']:,}", "")]
     if report["sites"] > 1:
-        facts += [("strategy", str(report["strategy"])), ("cost", str(report["cost"]))]
-    for key, value in report["total"].items():
-        if not isinstance(value, int | float) or (report["sites"] == 1 and key != "flops"):
+        facts += [("strategy", str(report["strategy"]), "who chose the cuts")]
+        facts += [("cost", str(report["cost"]), "what the cuts minimise")]
+    for key, (name, unit, meaning) in _TOTALS.items():
+        if report["sites"] == 1 and key != "flops":
             continue
-        name = _TOTALS.get(key, key.replace("_", " "))
-        unit = "B" if "bytes" in key else ""
-        shown = duration(value) if "seconds" in key else f"{quantity(value)}{unit}"
-        facts.append((name, shown.strip()))
-    facts.append(("operations", f"{len(report['nodes']):,}"))
+        value = report["total"][key]
+        shown = duration(value) if unit == "s" else f"{quantity(value)}{unit}".strip()
+        facts.append((name, shown, meaning))
+    facts.append(("operations", f"{len(report['nodes']):,}", ""))
     measured = [n["measured"]["seconds"] for n in report["nodes"] if "measured" in n]
     if measured:
-        facts.append(("measured", duration(sum(measured))))
-    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts)
+        facts.append(("measured", duration(sum(measured)), "added up over sites, which take turns"))
+    cells = "".join(
+        f'<div title="{escape(meaning)}"><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>'
+        for k, v, meaning in facts
+    )
     return f"<header><h1>Plan</h1><dl>{cells}</dl></header>"
 
 
 def _tools(report: Report, foldable: bool) -> str:
     fold = '<button id="fold" aria-pressed="true">Fold repetitions</button>' if foldable else ""
     legend = (
-        '<span class="legend"><i class="k"></i>key, cut into parts <i class="r"></i>reduced label'
-        "</span>"
+        '<span class="legend"><i class="k"></i>key, cut into parts <i class="r"></i>reduced label '
+        '<i class="w"></i>whole <i class="m"></i>data moves</span>'
         if report["sites"] > 1
         else ""
     )
@@ -111,6 +127,19 @@ def _tools(report: Report, foldable: bool) -> str:
         '<button id="in" aria-label="Larger">+</button>'
         f'<button id="fit">Fit</button><button id="real">1:1</button>{fold}{legend}</div>'
     )
+
+
+def _hint(report: Report) -> str:
+    """How to read the graph."""
+    hint = "<p>Choose an operation or a tensor in the graph to see its details.</p>"
+    if report["sites"] > 1:
+        hint += (
+            "<p>A box says under its bars what is predicted: scalar operations, EinDecomp's "
+            "floats, bytes sent between sites and time; ⇄ names the collectives.</p>"
+        )
+    if any("measured" in n for n in report["nodes"]):
+        hint += "<p>Percentages are parts of the measured time.</p>"
+    return hint
 
 
 def _sections(report: Report, whole: Figure, short: Figure | None) -> list[str]:
@@ -152,16 +181,20 @@ def _sites(report: Report) -> str:
     for key in per_site[0]:
         values = [float(s[key]) for s in per_site]
         most, mean = max(values), sum(values) / len(values)
-        show = duration if "seconds" in key else quantity
+        unit = "B" if "bytes" in key or key == "memory" else ""
+        shown = [
+            duration(v) if "seconds" in key else f"{quantity(v)}{unit}".strip()
+            for v in (*values, most)
+        ]
         bars = "".join(
             f'<i style="height:{100 * v / most if most else 0:.1f}%" '
-            f'title="site {n}: {escape(show(v).strip())}"></i>'
+            f'title="site {n}: {shown[n]}"></i>'
             for n, v in enumerate(values)
         )
-        uneven = f", {most / mean:.2f} × the mean" if mean else ""
+        uneven = f", {most / mean:.2f} × mean" if mean else ""
         charts.append(
             f'<figure><div class="bars">{bars}</div><figcaption>{key.replace("_", " ")} by site: '
-            f"at most {escape(show(most).strip())}{uneven}</figcaption></figure>"
+            f"at most {shown[-1]}{uneven}</figcaption></figure>"
         )
     body = f'<h2>Sites</h2><div class="charts">{"".join(charts)}</div>'
     return f'<section class="block">{body}</section>'

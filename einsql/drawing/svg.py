@@ -13,6 +13,7 @@ LETTER = 6.63
 """Width of a letter of the monospaced font at 11 px."""
 _LINE = 16.0
 _PAD = 10.0
+_PLATE = 13.0
 _HEAD = 24.0
 _TRACK = 96.0
 _WIDEST = 44
@@ -199,12 +200,20 @@ def _arrow(arrow: Arrow, path: list[Point], figure: Figure) -> str:
 
 def _labels(figure: Figure, layout: Layout) -> list[str]:
     """What moves along the arrows, written over everything else, right before the reader."""
-    made = []
+    made: list[str] = []
+    there: list[tuple[float, float, float]] = []
     for arrow, path in zip(figure.arrows, layout.paths, strict=True):
         if arrow.text:
             (x0, y0), (x1, y1) = path[-2], path[-1]
+            x, y, text = (x0 + x1) / 2, (y0 + y1) / 2 + 4, _clipped(arrow.text)
+            width = (_letters(text) + 1) * LETTER
+            while any(abs(y - v) < _PLATE and abs(x - u) < (width + w) / 2 for u, v, w in there):
+                y -= _PLATE
+            there.append((x, y, width))
             made.append(
-                f'<text class="moved" x="{_number((x0 + x1) / 2)}" '
-                f'y="{_number((y0 + y1) / 2 + 4)}">{_text(_clipped(arrow.text))}</text>'
+                f'<rect class="plate" x="{_number(x - width / 2)}" y="{_number(y - 10)}" '
+                f'width="{_number(width)}" height="{_number(_PLATE)}"/>'
+                f'<text class="{"moved" if arrow.nbytes else "there"}" x="{_number(x)}" '
+                f'y="{_number(y)}">{_text(text)}</text>'
             )
     return made

@@ -59,7 +59,11 @@ def numbered(text: str, offset: int) -> tuple[str, list[Hint]]:
             continue
         parts += [text[last : inside[0]], str(len(hints)).ljust(inside[1] - inside[0])]
         last = inside[1]
-        items = _read(text[slice(*inside)], offset + inside[0])
+        try:
+            items = _read(text[slice(*inside)], offset + inside[0])
+        except ProgrammingError as error:
+            error.hint = _FORM
+            raise
         hints.append(Hint(offset + found.start(), items))
     return "".join(parts) + text[last:], hints
 
@@ -70,9 +74,7 @@ def _read(text: str, offset: int) -> list[exp.Expr]:
     found: list[exp.Expr] = []
     while not reader.ended:
         if reader.word() != "PARTITION" or reader.word(1) != "(":
-            error = reader.error("Expected PARTITION(")
-            error.hint = _FORM
-            raise error
+            raise reader.error("Expected PARTITION(")
         reader.take("PARTITION", "(")
         while True:
             found.append(_equality(reader))

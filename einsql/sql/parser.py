@@ -8,6 +8,7 @@ start of the statement's own text.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import asdict
 
 import sqlglot
 from sqlglot import exp
@@ -17,6 +18,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.dialect import EinSQL
+from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.hints import numbered, placed
 from einsql.sql.macros import check_parameters, is_function
@@ -38,7 +40,6 @@ from einsql.sql.syntax import (
     Transaction,
 )
 from einsql.sql.tokens import TokenReader, tokenize
-from einsql.units import BANDWIDTH, FLOPS, Quantity
 
 _QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
 """What a query may begin with."""
@@ -133,42 +134,11 @@ class Reader(TokenReader):
     def explain(self) -> Statement:
         """EXPLAIN [ANALYZE] [VERBOSE] [(option, …)] statement."""
         self.take("EXPLAIN")
-        flags: set[str] = set()
-        form, sites = "text", None
-        rates: dict[str, float] = {}
-        while self.word() in ("ANALYZE", "VERBOSE"):
-            flags.add(self.word())
-            self.at += 1
-        if self.word(1) not in _QUERY and self.take("("):
-            while not self.take(")"):
-                option = self.name("an EXPLAIN option").upper()
-                if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
-                    form = self.name("a format").lower()
-                elif option == "SITES":
-                    sites = self.integer("the number of sites", least=1)
-                elif option in _RATES:
-                    rates[option] = self.quantity(_RATES[option])
-                elif option in ("ANALYZE", "VERBOSE"):
-                    flags.add(option)
-                else:
-                    known = (
-                        "ANALYZE, VERBOSE, FORMAT text or json or svg or html, SITES n, "
-                        "NETWORK and FLOPS"
-                    )
-                    raise self.error(f"EXPLAIN knows {known} here")
-                if not self.take(",") and self.word() != ")":
-                    raise self.error("Expected , or )")
+        options = explain_options(self, _QUERY)
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
         text = self.sql[self.position() :].strip()
-        flagged = "ANALYZE" in flags, "VERBOSE" in flags
-        network, flops = rates.get("NETWORK"), rates.get("FLOPS")
-        return Explain(self.statement(), *flagged, form, sites, network, flops, text)
-
-    def quantity(self, kind: Quantity) -> float:
-        """A quoted number with its unit."""
-        position = self.position()
-        return kind.read(self.text(f"a {kind.name} in quotes, as in {kind.example}"), position)
+        return Explain(self.statement(), **asdict(options), text=text)
 
     def calibrate(self) -> Calibrate:
         """CALIBRATE."""
@@ -207,6 +177,8 @@ class Reader(TokenReader):
             self.expect(")", "after the columns")
         partition: tuple[tuple[str, int], ...] | None = None
         default: exp.Expr | None = None
+        if self.word() == "PARTITION":
+            raise self.error("Expected PARTITION BY")
         while self.word() in ("PARTITION BY", "DEFAULT"):
             given = default if self.word() == "DEFAULT" else partition
             if given is not None:
@@ -246,19 +218,23 @@ class Reader(TokenReader):
 
     def partition(self) -> tuple[tuple[str, int], ...]:
         """(key n, key n, …); () is a copy at every site."""
-        self.expect("(", "after PARTITION BY")
         parts: dict[str, int] = {}
-        if self.take(")"):
-            return ()
-        while True:
-            position = self.position()
-            key = self.name("a key")
-            if key.lower() in {k.lower() for k in parts}:
-                raise ProgrammingError(f"{key} is partitioned twice", position=position)
-            parts[key] = self.integer("a number of parts", least=1)
-            if not self.take(","):
-                break
-        self.expect(")", "after the parts")
+        try:
+            self.expect("(", "after PARTITION BY")
+            while not self.take(")"):
+                if parts:
+                    self.expect(",", "or )")
+                position = self.position()
+                key = self.name("a key")
+                if key.lower() in {k.lower() for k in parts}:
+                    raise ProgrammingError(f"{key} is partitioned twice", position=position)
+                parts[key] = self.integer("a number of parts", least=1)
+        except ProgrammingError as error:
+            error.hint = (
+                "PARTITION BY (i 4, j 2) cuts i into 4 parts and j into 2; () is a copy at "
+                "every site."
+            )
+            raise
         return tuple(parts.items())
 
     def default(self) -> exp.Expr:
@@ -355,7 +331,7 @@ class Reader(TokenReader):
         if self.ended:
             raise self.error("Expected a value")
         self.at = len(self.tokens)
-        return Set(name, self.sql[start:].strip().strip("'\""))
+        return Set(name, self.sql[start:].strip().strip("'\""), start)
 
     def show(self) -> Show:
         """SHOW TENSORS | TABLES | SETTINGS."""
@@ -427,9 +403,6 @@ class Reader(TokenReader):
             raise ProgrammingError("This statement could not be read", position=0)
         return Change(tree)
 
-
-_RATES = {"NETWORK": BANDWIDTH, "FLOPS": FLOPS}
-"""Options of EXPLAIN that say what machine to plan for."""
 
 TYPE_NAMES = {
     **{t.value: t for t in DType},

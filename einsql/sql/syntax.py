@@ -111,10 +111,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """SET name = value."""
+    """SET name = value.
+
+    Attributes:
+        at: Where the value stands.
+    """
 
     name: str
     value: str
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

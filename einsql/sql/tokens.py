@@ -75,7 +75,11 @@ class TokenReader:
 
     def error(self, reason: str) -> ProgrammingError:
         """An error at the next token."""
-        found = "" if self.ended else f', found "{self.tokens[self.at].text}"'
+        found = ""
+        if not self.ended:
+            token = self.tokens[self.at]
+            is_text = token.token_type is TokenType.STRING
+            found = f", found the text '{token.text}'" if is_text else f', found "{token.text}"'
         return ProgrammingError(reason + found, position=self.position())
 
     def name(self, what: str) -> str:

@@ -13,12 +13,7 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
-from einsql.optimizer.decomposition.named import (
-    by_name,
-    named_schedules,
-    no_label,
-    scheduled,
-)
+from einsql.optimizer.decomposition.named import by_name, named_schedules, no_label, scheduled
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
@@ -235,8 +230,8 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
     found = STRATEGIES[name]
     if found.argument and (found.needs_argument or colon) and not argument:
         raise InterfaceError(
-            f'The strategy "{text}" is not complete',
-            hint=f"{name}:{found.argument} names what it cuts.",
+            f'The strategy "{text}" is not complete: no label follows',
+            hint=f"Name labels behind a colon, as in '{name}:{found.argument}'.",
         )
     if colon and not found.argument:
         takers = ", ".join(f"{s.name}:{s.argument}" for s in STRATEGIES.values() if s.argument)

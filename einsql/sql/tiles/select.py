@@ -69,6 +69,13 @@ class TileSelect:
                 raise unsupported(
                     f"{clause.upper()} over tiles", select.args[clause], "WHERE selects blocks."
                 )
+        hint = select.args.get("hint")
+        if hint is not None:
+            raise unsupported(
+                "A PARTITION hint over tiles",
+                hint.expressions[0].this,
+                "TILES(x, 4, 2) says into how many parts keys are cut.",
+            )
         self.select = select
         self.query.bind_from(self, select, TileFrom)
         self.select = select = self.query.expanded(self, select)

@@ -1,0 +1,121 @@
+"""EXPLAIN's text of a plan over sites: totals, and a table of what every operation does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsql.units import duration, quantity
+
+Report = dict[str, Any]
+
+_EXACT = 1_000_000
+"""Numbers below are shown in full, others with a prefix and three digits."""
+
+_WIDEST_CUT = 32
+"""Longer cuts stand as they are, and push the numbers behind them aside."""
+
+_MERGES = ("reduce", "reduce-scatter", "all-reduce")
+
+
+def as_text(report: Report) -> list[str]:
+    """A plan over sites as lines of about 100 columns.
+
+    Args:
+        report: EXPLAIN's JSON, as a value, with its graph.
+
+    Returns:
+        Totals with their units; then for each operation a row of its cut and costs, under it a
+        line for every tensor it reads and one for what it makes: placements along the
+        axes of the cut, in its order, and the collectives that brought or merge it.
+    """
+    nodes = report["nodes"]
+    header, rows = _table(nodes)
+    tensors = [_tensors(n) for n in nodes]
+    width = max((len(name) for lines in tensors for name, _ in lines), default=0)
+    lines = [*_totals(report), header]
+    for row, below in zip(rows, tensors, strict=True):
+        lines.append(row)
+        lines += [f"   {name:{width}}  {what}".rstrip() for name, what in below]
+    return lines
+
+
+def _totals(report: Report) -> list[str]:
+    total = report["total"]
+    made = [
+        f"-- {report['sites']:,} sites, strategy {report['strategy']}, cost {report['cost']}",
+        *([f"notice     {report['notice']}"] if "notice" in report else []),
+        f"moves      {_count(total['floats_moved'])} floats by EinDecomp's count, "
+        f"{_count(total['tra_cost'])} by TRA's; {_bytes(total['bytes_sent'])} sent between sites",
+        f"computes   {_count(total['flops'])} flops",
+        f"holds      {_bytes(total['memory'])} at the fullest site",
+        f"predicted  {duration(total['seconds'])}",
+    ]
+    measured = [n["measured"] for n in report["nodes"] if "measured" in n]
+    if measured:
+        seconds, sent = (sum(m[key] for m in measured) for key in ("seconds", "bytes_sent"))
+        made.append(f"measured   {duration(seconds)} in all sites; {_bytes(sent)} sent")
+    return made
+
+
+def _table(nodes: Sequence[Report]) -> tuple[str, list[str]]:
+    """The header and the row of each operation; numbers stand right."""
+    measured = any("measured" in n for n in nodes)
+    head = ["operation", "cut", "floats", "sent", "flops", "memory", "predicted"]
+    cells = [head + ["measured", "and sent"] * measured, *(_row(n) for n in nodes)]
+    names = max(len(r[0]) for r in cells)
+    cuts = max((len(r[1]) for r in cells if len(r[1]) <= _WIDEST_CUT), default=0)
+    numbers = [max(map(len, column)) for column in zip(*(r[2:] for r in cells), strict=True)]
+    lines = [
+        f"{name:{names}}  {cut:{cuts}}  "
+        + "  ".join(f"{text:>{width}}" for text, width in zip(more, numbers, strict=True))
+        for name, cut, *more in cells
+    ]
+    return lines[0], lines[1:]
+
+
+def _row(node: Report) -> list[str]:
+    made = [
+        f"{node['id']} {node['op']}",
+        " ".join(f"{x}:{parts}" for x, parts in node["placements"]["grid"]) or "whole",
+        _count(sum(node["floats"].values())),
+        _bytes(node["bytes_sent"]),
+        _count(node["flops"]),
+        _bytes(node["memory"]),
+        duration(node["seconds"]),
+    ]
+    if "measured" in node:
+        made += [duration(node["measured"]["seconds"]), _bytes(node["measured"]["bytes_sent"])]
+    return made
+
+
+def _tensors(node: Report) -> list[tuple[str, str]]:
+    """Each operand and the result, with its placement and what moves it."""
+    placements = node["placements"]
+    if not placements["grid"] and not node["bytes_sent"]:
+        return []  # one call, where everything is
+    made = []
+    for read, placed in zip(node["reads"], placements["operands"], strict=True):
+        moved = "" if read["collective"] in ("none", "slice") else read["collective"]
+        if read["bytes_sent"]:
+            moved += f" {_bytes(read['bytes_sent'])}"
+        made.append((f"reads {read['id']}[{', '.join(read['labels'])}]", _moved(placed, moved)))
+    merged = ", ".join(
+        f"{c['collective']} {_bytes(c['bytes_sent'])}"
+        for c in node["collectives"]
+        if c["collective"] in _MERGES
+    )
+    result = f"makes {node['id']}[{', '.join(node['keys'])}]"
+    return [*made, (result, _moved(placements["result"], merged))]
+
+
+def _moved(placed: Sequence[str], moved: str) -> str:
+    return "; ".join(filter(None, (", ".join(placed) or "whole", moved)))
+
+
+def _count(n: float) -> str:
+    return f"{n:,.0f}" if n < _EXACT else quantity(n).replace(" ", "")
+
+
+def _bytes(n: int) -> str:
+    return f"{n:,} B" if n < _EXACT else f"{quantity(n)}B"
