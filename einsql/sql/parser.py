@@ -141,6 +141,7 @@ class Reader(TokenReader):
             self.at += 1
         if self.word(1) not in _QUERY and self.take("("):
             while not self.take(")"):
+                at = self.at
                 option = self.name("an EXPLAIN option").upper()
                 if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
                     form = self.name("a format").lower()
@@ -155,6 +156,7 @@ class Reader(TokenReader):
                         "ANALYZE, VERBOSE, FORMAT text or json or svg or html, SITES n, "
                         "NETWORK and FLOPS"
                     )
+                    self.at = at + (option == "FORMAT")
                     raise self.error(f"EXPLAIN knows {known} here")
                 if not self.take(",") and self.word() != ")":
                     raise self.error("Expected , or )")

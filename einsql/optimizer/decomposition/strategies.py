@@ -230,7 +230,8 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
         )
     found = STRATEGIES[name]
-    if found.argument and (found.needs_argument or colon) and not argument:
+    labels = [label.strip() for label in argument.split(",")]
+    if found.argument and (found.needs_argument or colon) and not all(labels):
         raise InterfaceError(
             f'The strategy "{text}" is not complete',
             hint=f"{name}:{found.argument} names what it cuts.",
