@@ -12,6 +12,7 @@ import einsql
 
 CHANCE = np.random.default_rng(11)
 A = CHANCE.integers(-8, 8, (13, 7)).astype(np.float32)
+WEIGHTS = CHANCE.integers(-3, 3, (7, 12)).astype(np.float32)
 PRODUCT = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
 
 
@@ -69,3 +70,34 @@ def test_wrong_values_are_refused_and_change_nothing(statement: str, reason: str
     with pytest.raises(einsql.Error, match=reason):
         con.execute(statement)
     assert con.execute("SHOW SETTINGS").fetchall() == before
+
+
+FUSED = (
+    "WITH p AS (SELECT {inner} i, o, SUM(a.val * w.val) AS val FROM a JOIN w USING (j) "
+    "GROUP BY i, o) "
+)
+"""A product whose key o is read digit by digit, which makes the digits labels of their own."""
+
+
+@pytest.mark.parametrize(
+    ("sql", "label", "parts"),
+    [
+        (FUSED + "SELECT p.i, h, d, p.val FROM p, range(3) h(h), range(4) d(d) "
+         "WHERE p.o = h * 4 + d", "o", 2),
+        (FUSED + "SELECT i, o // 4 AS h, SUM(val * val) AS v FROM p GROUP BY i, o // 4", "o", 3),
+        ("SELECT {inner} i, o // 4 AS h, SUM(w.val) AS v FROM w JOIN a USING (j) "
+         "GROUP BY i, o // 4", "o", 4),
+        ("SELECT {inner} o // 4 AS h, MAX(val) AS v FROM w GROUP BY o // 4", "o", 2),
+        ("SELECT {inner} o // 4 AS h, MAX(val) AS v FROM w GROUP BY o // 4", "j", 3),
+        ("SELECT {inner} o % 4 AS h, MAX(val) AS v FROM w GROUP BY o % 4", "o", 1),
+    ],
+)  # fmt: skip
+def test_a_hinted_key_is_cut_as_a_whole(sql: str, label: str, parts: int) -> None:
+    text = sql.format(inner=f"/*+ PARTITION({label}={parts}) */")
+    rows = []
+    for con in (connection(), connection(5)):
+        con.register("w", WEIGHTS, dims=("j", "o"))
+        rows.append(sorted(con.execute(text).fetchall()))
+    assert rows[0] == rows[1]
+    nodes = explained(con, text)["nodes"]
+    assert parts in [n["partition"].get(label) for n in nodes if label in n["hint"]]
