@@ -101,3 +101,19 @@ def test_a_hinted_key_is_cut_as_a_whole(sql: str, label: str, parts: int) -> Non
     assert rows[0] == rows[1]
     nodes = explained(con, text)["nodes"]
     assert parts in [n["partition"].get(label) for n in nodes if label in n["hint"]]
+
+
+@pytest.mark.parametrize("strategy", ["data:row", "Data: ROW", "model:row"])
+def test_strategies_name_keys_as_sql_does(strategy: str) -> None:
+    con = einsql.connect()
+    con.register("t", A, dims=("Row", "col"))
+    con.execute(f"SET strategy = '{strategy}'")
+    node, *_ = explained(con, "SELECT row, SUM(val) AS s FROM t GROUP BY row", ", SITES 4")["nodes"]
+    assert node["partition"] == {"Row": 4, "col": 1}
+    # EINSUM tells i from I, and so do strategies then
+    sql = "SELECT * FROM EINSUM('iI,Ik->ik', t, u)"
+    con.register("u", A[:7], dims=("col", "k"))
+    for label, other in ("iI", "Ii"):
+        con.execute(f"SET strategy = 'data:{label}'")
+        node, *_ = explained(con, sql, ", SITES 4")["nodes"]
+        assert (node["partition"][label], node["partition"][other]) == (4, 1)

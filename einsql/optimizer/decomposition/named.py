@@ -6,7 +6,7 @@ importance; what hints fix comes first, and what no part is left for stays whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -109,18 +109,30 @@ def _is_partial(v: Vertex, schedule: Schedule) -> bool:
 
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
+    wanted = spelled(name, dict.fromkeys(x for v in s.problem.vertices for x in v.labels))
     found = [
         c
         for v, classes in zip(s.problem.vertices, s.classes, strict=True)
         for label, c in zip(v.labels, classes, strict=True)
-        if label == name
+        if label == wanted
     ]
-    if not found:
-        known = dict.fromkeys(x for v in s.problem.vertices for x in v.labels)
-        raise InterfaceError(
-            f'No operation has the label "{name}"', hint=suggest(name, known, "labels")
-        )
     return list(dict.fromkeys(found))
+
+
+def spelled(name: str, known: Collection[str]) -> str:
+    """A label as the graph spells it: SQL's names have no case, those of EINSUM have.
+
+    Raises:
+        InterfaceError: There is no such label, or several differ in case only.
+    """
+    if name in known:
+        return name
+    found = [x for x in known if x.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    raise InterfaceError(
+        f'No operation has the label "{name}"', hint=suggest(name, known, "labels")
+    )
 
 
 def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:

@@ -13,7 +13,7 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
-from einsql.optimizer.decomposition.named import by_name, named_schedules, scheduled
+from einsql.optimizer.decomposition.named import by_name, named_schedules, scheduled, spelled
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
@@ -171,12 +171,8 @@ def _all_equal(problem: Problem, sites: int) -> Schedules:
 
 
 def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
-    known = {name for v in problem.vertices if v.computes for name in v.labels}
-    if label not in known:
-        raise InterfaceError(
-            f'No operation has the label "{label}"', hint=suggest(label, known, "labels")
-        )
-    return _along(problem, sites, label)
+    known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
+    return _along(problem, sites, spelled(label.strip(), known))
 
 
 def _along(problem: Problem, sites: int, label: str) -> Schedules:
@@ -225,6 +221,7 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
         InterfaceError: There is no such strategy, or its argument is missing or too much.
     """
     name, colon, argument = text.partition(":")
+    name = name.strip().lower()
     if name not in STRATEGIES:
         raise InterfaceError(
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
