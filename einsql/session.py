@@ -431,8 +431,10 @@ class Connection:
             machine = machine.with_flops(statement.flops)
         if statement.network is not None:
             machine = replace(machine, network=statement.network)
-        sites = statement.sites or before.sites
-        self.settings = replace(before, sites=sites, machine=machine)
+        asked = replace(before, machine=machine)
+        if statement.sites is not None:
+            asked = changed_settings(asked, "sites", str(statement.sites))
+        self.settings = asked
         try:
             plan = self.plan_any(inner.tree)
             if not isinstance(plan, Plan):

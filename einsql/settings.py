@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from einsql.errors import ProgrammingError, suggest
@@ -80,7 +81,7 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         rules = frozenset(r.strip() for r in value.split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
     if name == "sites":
-        if not value.isdecimal() or not 1 <= int(value) <= MOST_SITES:
+        if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= MOST_SITES:
             raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {value}")
         return replace(settings, sites=int(value))
     if name == "strategy":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 from einsql.errors import ProgrammingError
 
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(\S*)\s*")
+
+MOST = 1e30
+"""Nothing is more than so much, or less than its inverse; costs stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Quantity:
         example: How it may be written.
         units: Factors of the units it is shown in, by name, the smallest first.
         others: Factors of further units.
+        least: The least value.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Quantity:
     example: str
     units: Mapping[str, float]
     others: Mapping[str, float]
+    least: float = 1 / MOST
 
     def read(self, text: str, position: int | None = None) -> float:
         """A number in the base unit.
@@ -38,12 +42,12 @@ class Quantity:
             position: Where it stands in a statement.
 
         Raises:
-            ProgrammingError: It cannot be read, or is not above zero.
+            ProgrammingError: It cannot be read, or is no size that anything has.
         """
         found = _NUMBER.fullmatch(text)
         factor = {**self.others, **self.units}.get(found[2]) if found else None
         value = float(found[1]) * factor if found and factor else 0.0
-        if not 0 < value < inf:
+        if not self.least <= value <= MOST:
             raise ProgrammingError(
                 f"'{text}' is no {self.name}",
                 hint=f"Write it as {self.example}.",
@@ -77,6 +81,7 @@ SIZE = Quantity(
         "b": 1,
         "bytes": 1,
     },
+    least=1,
 )
 """Bytes; DuckDB's spelling."""
 

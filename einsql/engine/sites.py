@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import EllipsisType
 
 import numpy as np
 
@@ -242,10 +243,12 @@ def _owned(tiles: Tiles, transport: Transport) -> list[int]:
     return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
 
 
-def _slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice, ...]:
-    return tuple(
-        slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True)
-    )
+def _slices(
+    box: np.ndarray, origin: Sequence[int] | np.ndarray
+) -> tuple[slice | EllipsisType, ...]:
+    """What of an array lies in a box; with the ellipsis, a single value stays an array."""
+    slices = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
+    return (*slices, ...)
 
 
 def _meeting(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:

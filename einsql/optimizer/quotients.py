@@ -39,6 +39,8 @@ def _divisor(node: EinSum, axis: Axis) -> int | None:
     """The number by which a free label is divided; else it only finds elements of operands."""
     if axis.define is not None or axis.label in node.keys or axis.extent == 0:
         return None
+    if axis.label in dict(node.hint):  # it says how the whole label is cut
+        return None
     found: set[int] = set()
     finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}
     for e in exprs(node):

@@ -24,6 +24,7 @@ from einsql.einsum import (
     Output,
     Value,
     exprs,
+    hint_over,
     labels_of,
     relabel,
     rewrite,
@@ -108,6 +109,8 @@ def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | Non
     """How a reader reads a key of a contraction, if in mixed radix."""
     label = wide.keys[key]
     if wide.axis(label).define is not None or any(label in labels_of(e) for e in exprs(wide)):
+        return None
+    if label in dict(wide.hint):  # it says how the whole key is cut
         return None
     with_key = [o for o in wide.operands if label in o.labels]
     if len(with_key) == len(wide.operands) or any(o.labels.count(label) > 1 for o in with_key):
@@ -209,7 +212,7 @@ def _without_unread(node: EinSum, replaced: set[str]) -> EinSum:
     """The node without those replaced labels, always within bounds, that nothing else uses."""
     used = set(node.keys).union(*(o.labels for o in node.operands), *map(labels_of, exprs(node)))
     kept = tuple(a for a in node.axes if a.label in used or a.label not in replaced)
-    return replace(node, axes=kept)
+    return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
 
 
 def _spelled(labels: tuple[str, ...], label: str, digits: tuple[Axis, ...]) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ def join_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
 def aggregate_floats(v: Vertex, vectors: np.ndarray) -> np.ndarray:
     """What merging partial results moves: (p / n_agg) · (n_agg - 1) · n_Z."""
     parts = vectors[:, list(v.reduced)].prod(axis=1)
-    result = tiles(v.shape, restricted(vectors, v.keys)).prod(axis=1) * v.width
+    width = v.width + v.state_fields
+    result = tiles(v.shape, restricted(vectors, v.keys)).prod(axis=1) * width
     return np.asarray(vectors.prod(axis=1) / parts * (parts - 1) * result)
 
 

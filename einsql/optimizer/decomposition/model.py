@@ -115,7 +115,8 @@ def parts_of(v: Vertex) -> tuple[object, ...]:
     """What a vertex's costs depend on beside its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.flops, v.double)
-    return v.extents, uses, v.keys, v.shape, v.width, v.nbytes, v.state_bytes, kind
+    fields = v.width, v.state_fields
+    return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
 
 
 class _Tables:

@@ -6,7 +6,7 @@ importance; what hints fix comes first, and what no part is left for stays whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -116,13 +116,23 @@ def no_label(problem: Problem, names: Sequence[str]) -> str:
 
 def _called(s: Structure, name: str) -> list[int]:
     """The classes of the labels with a name."""
+    wanted = spelled(name, dict.fromkeys(x for v in s.problem.vertices for x in v.labels))
     found = [
         c
         for v, classes in zip(s.problem.vertices, s.classes, strict=True)
         for label, c in zip(v.labels, classes, strict=True)
-        if label == name
+        if label == wanted
     ]
     return list(dict.fromkeys(found))
+
+
+def spelled(name: str, known: Collection[str]) -> str | None:
+    """A label as the graph spells it: SQL's names have no case, those of EINSUM have.
+
+    None if there is no such label, or if several differ from it in case only.
+    """
+    found = [x for x in known if x.lower() == name.lower()]
+    return name if name in known else found[0] if len(found) == 1 else None
 
 
 def _each(s: Structure, schedule: Callable[[int, Vertex], Schedule]) -> Schedules:

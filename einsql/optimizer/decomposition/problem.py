@@ -57,6 +57,7 @@ class Vertex:
             readers is kept for them.
         nbytes: Bytes of a tuple of the result.
         state_bytes: The same of a partial result.
+        state_fields: Fields that a partial result has beside those of the result.
         flops: Scalar operations at one point of the domain.
         double: True if it computes in values of 8 bytes.
         fixed: For each label the parts that a hint or a declaration gives it, None where
@@ -76,6 +77,7 @@ class Vertex:
     publishes: bool = False
     nbytes: int = 4
     state_bytes: int = 4
+    state_fields: int = 0
     flops: int = 2
     double: bool = False
     fixed: tuple[int | None, ...] = ()
@@ -163,6 +165,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
     free = [a for a in node.axes if a.define is None]
     positions = {a.label: n for n, a in enumerate(free)}
     uses = []
+    stated = with_state(node)
     for o in node.operands:
         schema = o.source.schema
         # The second axis of a diagonal follows the first: a site reads whole columns.
@@ -185,7 +188,8 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         renames(node),
         nbytes=tuple_bytes(node),
-        state_bytes=tuple_bytes(with_state(node)),
+        state_bytes=tuple_bytes(stated),
+        state_fields=len(stated.outputs) - len(node.outputs),
         flops=flops(node) // max(1, node.points),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
         fixed=_hinted(node, free, sites),

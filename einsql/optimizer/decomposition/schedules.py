@@ -214,7 +214,8 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
         own = schedules[n]
         v = _read(v, own)
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
-        key = (v.extents, uses, v.keys, v.shape, v.width, v.renames, own.vector.tobytes())
+        fields = v.width, v.state_fields
+        key = (v.extents, uses, v.keys, v.shape, fields, v.renames, own.vector.tobytes())
         if key not in known:
             vector = own.vector[None, :]
             known[key] = float(join_floats(v, vector)[0]), float(aggregate_floats(v, vector)[0])

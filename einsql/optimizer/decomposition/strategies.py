@@ -13,7 +13,13 @@ from einsql.optimizer.decomposition.descent import search
 from einsql.optimizer.decomposition.elimination import eliminate
 from einsql.optimizer.decomposition.integer import solve
 from einsql.optimizer.decomposition.model import Model, free_candidates, model_of
-from einsql.optimizer.decomposition.named import by_name, named_schedules, no_label, scheduled
+from einsql.optimizer.decomposition.named import (
+    by_name,
+    named_schedules,
+    no_label,
+    scheduled,
+    spelled,
+)
 from einsql.optimizer.decomposition.objective import Objective, fits
 from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
@@ -172,9 +178,11 @@ def _all_equal(problem: Problem, sites: int) -> Schedules:
 
 
 def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
-    if not any(label in v.labels for v in problem.vertices if v.computes):
+    known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
+    found = spelled(label.strip(), known)
+    if found is None:
         raise Inapplicable(no_label(problem, (label,)))
-    return _along(problem, sites, label)
+    return _along(problem, sites, found)
 
 
 def _along(problem: Problem, sites: int, label: str) -> Schedules:
@@ -223,12 +231,14 @@ def strategy_of(text: str) -> tuple[Strategy, str]:
         InterfaceError: There is no such strategy, or its argument is missing or too much.
     """
     name, colon, argument = text.partition(":")
+    name = name.strip().lower()
     if name not in STRATEGIES:
         raise InterfaceError(
             f'There is no strategy "{name}"', hint=suggest(name, STRATEGIES, "strategies")
         )
     found = STRATEGIES[name]
-    if found.argument and (found.needs_argument or colon) and not argument:
+    labels = [label.strip() for label in argument.split(",")]
+    if found.argument and (found.needs_argument or colon) and not all(labels):
         raise InterfaceError(
             f'The strategy "{text}" is not complete: no label follows',
             hint=f"Name labels behind a colon, as in '{name}:{found.argument}'.",
