@@ -28,8 +28,8 @@ class Explain:
     """
 
     statement: Statement
-    analyze: bool
-    verbose: bool
+    analyze: bool = False
+    verbose: bool = False
     form: str = "text"
     sites: int | None = None
     network: float | None = None
