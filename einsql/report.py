@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from einsql.boxes import volumes
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.machine import Machine
@@ -236,8 +237,7 @@ def site_flops(nodes: list[Node], placed: Program) -> list[int]:
         local = placed.steps[n.local]
         assert isinstance(local, Local)
         each = flops(n.node) // max(1, n.node.points)
-        extents = (local.cells[:, :, 1] - local.cells[:, :, 0]).prod(axis=1)
-        for site, points in zip(local.sites, extents, strict=True):
+        for site, points in zip(local.sites, volumes(local.cells), strict=True):
             total[int(site)] += int(points) * each
     return total
 

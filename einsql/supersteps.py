@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
+from einsql.boxes import volumes
 from einsql.einsum import TRUE, EinSum, Input, Output
 from einsql.placements import Layout
 from einsql.schema import DType
@@ -46,8 +47,7 @@ class Tiles:
     @property
     def volumes(self) -> np.ndarray:
         """Elements of each tile."""
-        extents = np.maximum(0, self.boxes[:, :, 1] - self.boxes[:, :, 0])
-        return np.asarray(extents.prod(axis=1))
+        return volumes(self.boxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +185,6 @@ class Program:
 def tuple_bytes(node: Input | EinSum) -> int:
     """Bytes of one tuple's fields."""
     return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
-
-
-def split(lo: int, hi: int, parts: int) -> np.ndarray:
-    """Cuts `[lo, hi)` into intervals that differ by one at most, longer ones first.
-
-    Returns:
-        int64 of shape (parts, 2).
-    """
-    size, longer = divmod(max(0, hi - lo), parts)
-    k = np.arange(parts + 1)
-    ends = lo + k * size + np.minimum(k, longer)
-    return np.stack([ends[:-1], ends[1:]], axis=1)
 
 
 def best_of(name: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from einsql.boxes import common, extents, volumes
 from einsql.einsum import (
     Axis,
     EinSum,
@@ -146,7 +147,7 @@ class SiteProgram:
         while not isinstance(made, Local | Load):
             made = self.program.steps[_sources(made)[0]]
         schema = made.node.schema if isinstance(made, Local) else made.source.schema
-        shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
+        shape = extents(box).tolist()
         return {f.name: np.empty(shape, f.dtype.numpy) for f in schema.fields}
 
     def _local(
@@ -227,12 +228,13 @@ def _shares(
     for n, fields in held.items():
         copy, tile = divmod(n, have.once)
         holders = have.sites[tile :: have.once]
-        for m in gathered[_meeting(have.boxes[n], need.boxes[gathered])]:
+        shared = common(have.boxes[n], need.boxes[gathered])
+        meeting = volumes(shared) > 0
+        for m, box in zip(gathered[meeting], shared[meeting], strict=True):
             target = int(need.sites[m])
             own = np.flatnonzero(holders == target)
             # Each group of sites serves its own; who has a copy asks nobody.
             if copy == (own[0] if len(own) else target * have.copies // sites):
-                box = _common(have.boxes[n], need.boxes[m])
                 part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
                 parcels.append(Parcel(int(have.sites[n]), target, int(m), box, part))
     return parcels
@@ -248,23 +250,12 @@ def _slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice,
     )
 
 
-def _meeting(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Numbers of the boxes that share a key with a box."""
-    lo = np.maximum(boxes[:, :, 0], box[None, :, 0])
-    hi = np.minimum(boxes[:, :, 1], box[None, :, 1])
-    return np.flatnonzero((lo < hi).all(axis=1))
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.stack([np.maximum(a[:, 0], b[:, 0]), np.minimum(a[:, 1], b[:, 1])], axis=1)
-
-
 def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
     """Puts a parcel into its tile; a parcel that is the whole tile is taken as it is."""
     if not fields and (p.box == box).all():
         fields.update(p.fields)
         return
-    shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
+    shape = extents(box).tolist()
     for name, part in p.fields.items():
         if name not in fields:
             fields[name] = np.empty(shape, part.dtype)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import prod
 
-import numpy as np
-
+from einsql.boxes import common, volumes
 from einsql.errors import InterfaceError, InternalError
 from einsql.placements import (
     Entry,
@@ -65,9 +64,7 @@ class Move:
 
 def lacking(before: Region, after: Region) -> int:
     """Elements that sites need and do not hold."""
-    lo = np.maximum(before.boxes[:, :, 0], after.boxes[:, :, 0])
-    hi = np.minimum(before.boxes[:, :, 1], after.boxes[:, :, 1])
-    kept = np.maximum(0, hi - lo).prod(axis=1) * before.there * after.there
+    kept = volumes(common(before.boxes, after.boxes)) * before.there * after.there
     return int(after.volumes.sum() - kept.sum())
 
 

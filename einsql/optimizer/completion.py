@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql import placements
+from einsql.boxes import part
 from einsql.optimizer.layouts import laid
 from einsql.placements import Entry, Layout
-from einsql.supersteps import Tiles, split
+from einsql.supersteps import Tiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +62,7 @@ def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
     members, sites = partial.members, partial.tiles.sites
     n = members.shape[1]
     boxes = np.repeat(tiles.boxes, n, axis=0)
-    pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
-    boxes[:, axis] = np.concatenate(pieces)
+    boxes[:, axis] = part(boxes[:, axis], np.tile(np.arange(n), len(members)), n)
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
     spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis, depth=1)))
     parts = np.repeat(members, n, axis=0)

@@ -9,11 +9,12 @@ from math import prod
 
 import numpy as np
 
+from einsql.boxes import common, split, volumes
 from einsql.einsum import Axis, EinSum
 from einsql.errors import InternalError
 from einsql.intervals import interval
 from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
-from einsql.supersteps import COPIES, Tiles, split
+from einsql.supersteps import COPIES, Tiles
 
 REPLICATE = Replicate()
 
@@ -211,9 +212,8 @@ def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
 
 def following(need: Tiles, have: Tiles) -> np.ndarray | None:
     """For each needed tile the site that has most of it, if these sites are all different."""
-    lo = np.maximum(need.boxes[:, None, :, 0], have.boxes[None, :, :, 0])
-    hi = np.minimum(need.boxes[:, None, :, 1], have.boxes[None, :, :, 1])
-    sites = have.sites[np.maximum(0, hi - lo).prod(axis=2).argmax(axis=1)]
+    shared = volumes(common(need.boxes[:, None], have.boxes[None]))
+    sites = have.sites[shared.argmax(axis=1)]
     return sites if len(np.unique(sites)) == len(sites) else None
 
 
@@ -224,22 +224,29 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
         For each needed tile the number of its elements that are there (tiles of one site
         being disjoint), and a tile there that holds all of it, -1 if none does.
     """
-    order = np.argsort(have.sites, kind="stable")
-    sites, boxes = have.sites[order], have.boxes[order]
-    first = np.searchsorted(sites, need.sites, side="left")
-    last = np.searchsorted(sites, need.sites, side="right")
     found = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
+    for there, at in beside(need, have):
+        shared = common(need.boxes, have.boxes[at])
+        found += volumes(shared) * there
+        holds = there & (shared == need.boxes).all(axis=(1, 2))
+        holder[holds] = at[holds]
+    return found, holder
+
+
+def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs each needed tile with one tile after another that lies at its site.
+
+    Yields:
+        For each needed tile whether there is one more, and its number (any if there is none).
+    """
+    order = np.argsort(have.sites, kind="stable")
+    sites = have.sites[order]
+    first = np.searchsorted(sites, need.sites, side="left")
+    last = np.searchsorted(sites, need.sites, side="right")
     for n in range(int((last - first).max(initial=0))):
         there = first + n < last
-        at = np.where(there, first + n, 0)
-        lo = np.maximum(need.boxes[:, :, 0], boxes[at, :, 0])
-        hi = np.minimum(need.boxes[:, :, 1], boxes[at, :, 1])
-        found += np.maximum(0, hi - lo).prod(axis=1) * there
-        holds = there & (lo == need.boxes[:, :, 0]).all(axis=1)
-        holds &= (hi == need.boxes[:, :, 1]).all(axis=1)
-        holder[holds] = order[at[holds]]
-    return found, holder
+        yield there, order[np.where(there, first + n, 0)]
 
 
 def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.boxes import extents
 from einsql.einsum import EinSum, Input
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
@@ -134,7 +135,7 @@ class _Predicting:
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
-        points = _volumes(step.cells)
+        points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
             return 0.0
         if renames(node):  # it hands on what it reads
@@ -211,10 +212,6 @@ class _Predicting:
             step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
         )
         return counts.astype(np.int64)
-
-
-def _volumes(boxes: np.ndarray) -> np.ndarray:
-    return np.asarray((boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.float64))
 
 
 def _sources(step: Step) -> tuple[int, ...]:
