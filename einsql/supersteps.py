@@ -181,6 +181,40 @@ class Program:
         """Bytes that cross sites, on dense relations."""
         return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
 
+    def relation(self, number: int) -> Input | EinSum:
+        """The relation whose tiles a step holds."""
+        step = self.steps[number]
+        while not isinstance(step, Load | Local):
+            step = self.steps[reads(step)[0]]
+        return step.source if isinstance(step, Load) else step.node
+
+    def maker(self, step: Complete) -> Local:
+        """The local step whose partial tiles a completion merges."""
+        local = self.steps[step.source]
+        assert isinstance(local, Local)
+        return local
+
+    def released(self) -> list[list[int]]:
+        """For each step those whose tiles nobody reads after it; the result's are kept."""
+        last = list(range(len(self.steps)))
+        for n, step in enumerate(self.steps):
+            for source in reads(step):
+                last[source] = n
+        found: list[list[int]] = [[] for _ in self.steps]
+        for source, n in enumerate(last):
+            if source != self.root:
+                found[n].append(source)
+        return found
+
+
+def reads(step: Step) -> tuple[int, ...]:
+    """The steps whose tiles a step reads."""
+    if isinstance(step, Local):
+        return step.operands
+    if isinstance(step, Exchange):
+        return step.sources
+    return (step.source,) if isinstance(step, Complete) else ()
+
 
 def tuple_bytes(node: Input | EinSum) -> int:
     """Bytes of one tuple's fields."""
@@ -207,3 +241,8 @@ def with_state(node: EinSum) -> EinSum:
             extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
             extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
     return replace(node, outputs=(*node.outputs, *extra)) if extra else node
+
+
+def state_bytes(node: EinSum) -> int:
+    """Bytes of one tuple of a partial result, with what merging needs."""
+    return tuple_bytes(with_state(node))

@@ -71,14 +71,7 @@ class SiteProgram:
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
-        last: dict[int, int] = {}
-        for n, step in enumerate(program.steps):
-            for source in _sources(step):
-                last[source] = n
-        self._free: list[list[int]] = [[] for _ in program.steps]
-        for source, n in last.items():
-            if source != program.root:
-                self._free[n].append(source)
+        self._released = program.released()
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step on virtual sites and assembles the result.
@@ -103,7 +96,7 @@ class SiteProgram:
                 held[n] = self._local(n, step, held, transport, tick, measure.seconds)
             else:
                 held[n] = self._complete(step, held[step.source], transport)
-            for source in self._free[n]:
+            for source in self._released[n]:
                 del held[source]
             measure.steps.append(
                 StepMeasure(time.perf_counter() - start, sum(transport.sent) - before)
@@ -143,12 +136,8 @@ class SiteProgram:
         return whole
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
-        made = self.program.steps[step]
-        while not isinstance(made, Local | Load):
-            made = self.program.steps[_sources(made)[0]]
-        schema = made.node.schema if isinstance(made, Local) else made.source.schema
-        shape = extents(box).tolist()
-        return {f.name: np.empty(shape, f.dtype.numpy) for f in schema.fields}
+        fields = self.program.relation(step).schema.fields
+        return {f.name: np.empty(extents(box), f.dtype.numpy) for f in fields}
 
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
@@ -180,8 +169,7 @@ class SiteProgram:
 
     def _complete(self, step: Complete, held: Held, transport: Transport) -> Held:
         """Merges contributions at each site, sends one of each, and merges these."""
-        local = self.program.steps[step.source]
-        assert isinstance(local, Local)
+        local = self.program.maker(step)
         node = self._stated[step.source]
         parcels = []
         for n, members in enumerate(step.parts):
@@ -210,14 +198,6 @@ class SiteProgram:
             if n < tiles.once:
                 _paste(fields, Parcel(0, 0, n, tiles.boxes[n], part), whole)
         return fields
-
-
-def _sources(step: Load | Exchange | Local | Complete) -> tuple[int, ...]:
-    if isinstance(step, Local):
-        return step.operands
-    if isinstance(step, Exchange):
-        return step.sources
-    return () if isinstance(step, Load) else (step.source,)
 
 
 def _shares(
@@ -255,10 +235,9 @@ def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
     if not fields and (p.box == box).all():
         fields.update(p.fields)
         return
-    shape = extents(box).tolist()
     for name, part in p.fields.items():
         if name not in fields:
-            fields[name] = np.empty(shape, part.dtype)
+            fields[name] = np.empty(extents(box), part.dtype)
         fields[name][_slices(p.box, box[:, 0])] = part
 
 

@@ -27,7 +27,7 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
-from einsql.supersteps import COPIES, Collective, Tiles, tuple_bytes, with_state
+from einsql.supersteps import COPIES, Collective, Tiles, state_bytes, tuple_bytes
 
 FOLLOWED = 256
 """Element-wise operations of so many cells may run wherever most of their data lies."""
@@ -131,7 +131,7 @@ def choose(
     members = groups(node, cells)
     cut = [x for x, _ in cells.grid if x != COPIES and x not in node.keys]
     along = tuple(map(cells.labels.index, cut))
-    width = tuple_bytes(with_state(node))
+    width = state_bytes(node)
     return Choice(
         cells,
         {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},

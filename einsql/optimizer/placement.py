@@ -27,8 +27,8 @@ from einsql.supersteps import (
     Program,
     Step,
     Tiles,
+    state_bytes,
     tuple_bytes,
-    with_state,
 )
 
 
@@ -237,7 +237,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         cut.copies,
         node.is_elementwise,
         is_linear(node),
-        tuple_bytes(with_state(node)),
+        state_bytes(node),
         tuple(
             (
                 tuple(at[x] for x in o.labels),
