@@ -9,11 +9,12 @@ built. `einsql.physical` says what each operation makes of the types it is given
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from einsql import integrity, physical
 from einsql.blocks import Cuts, KeyTuple
+from einsql.dags import producers_first
 from einsql.einsum import TRUE, EinSum, Expr, Input
 from einsql.errors import ProgrammingError
 from einsql.physical import Emit, PhysicalSchema
@@ -243,26 +244,7 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
 
 def walk(*roots: Node) -> list[Node]:
     """Every node of the plan once, producers before consumers."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
-    return order
-
-
-def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
-    """Rebuilds a plan bottom-up; `visit` sees each node over its new operands."""
-    done: dict[int, Node] = {}
-    for node in walk(root):
-        done[id(node)] = visit(with_children(node, [done[id(c)] for c in children(node)]))
-    return done[id(root)]
+    return producers_first(roots, children)
 
 
 def sends(node: Node) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from einsql import integrity
 from einsql.blocks import BlockSchema, Cuts, equal_cuts, shown
+from einsql.dags import producers_first
 from einsql.einsum import EinSum, Expr, Input
 from einsql.errors import ProgrammingError
 from einsql.schema import DType, Field, Key, Schema
@@ -169,18 +170,7 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
 
 def walk(*roots: Node) -> list[Node]:
     """Every node of the plan once, producers before consumers."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
-    return order
+    return producers_first(roots, children)
 
 
 def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
