@@ -189,7 +189,7 @@ def piece_transfers(
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiled:
     """A local map emits each array in tiles of `size` along `dim`, the last maybe smaller."""
 
     dim: int
@@ -203,7 +203,7 @@ class Duplicate:
     count: int
 
 
-Emit = Tiles | Duplicate
+Emit = Tiled | Duplicate
 
 
 @_remembered
@@ -251,7 +251,7 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
     """The relation with what a local map emits under one more key."""
     if emit is None:
         return source
-    if isinstance(emit, Tiles):
+    if isinstance(emit, Tiled):
         return integrity.tile_schema(source, emit.dim, emit.size)
     existing = source.existing
     if existing is not None:

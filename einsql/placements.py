@@ -49,12 +49,18 @@ class Shard:
 class Replicate:
     """Each site along the mesh axis holds the same."""
 
+    def __str__(self) -> str:
+        return "Replicate"
+
 
 @dataclass(frozen=True, slots=True)
 class Partial:
     """The sites along the mesh axis hold what a reduction makes the tensor of."""
 
     reduction: str = "sum"
+
+    def __str__(self) -> str:
+        return f"Partial({self.reduction.upper()})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from einsql import implementation as ia
 from einsql import relational as tra
 from einsql.blocks import BlockSchema, Dim, shown
 from einsql.einsum import TRUE, EinSum, Expr
-from einsql.physical import Emit, PhysicalSchema, Tiles
+from einsql.physical import Emit, PhysicalSchema, Tiled
 from einsql.printer import format_expr
 
 
@@ -75,7 +75,7 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
 def _format_emit(emit: Emit | None) -> str:
     if emit is None:
         return ""
-    if isinstance(emit, Tiles):
+    if isinstance(emit, Tiled):
         return f", tiles of dimension {emit.dim} by {emit.size}"
     return f", {emit.count} times"
 

@@ -33,7 +33,7 @@ from einsql.implementation import (
     walk,
 )
 from einsql.integrity import assembled, tiles_of, without
-from einsql.physical import Tiles, holds, piece_transfers, renamed, transfers
+from einsql.physical import Tiled, holds, piece_transfers, renamed, transfers
 from einsql.schema import DType
 from einsql.tiles import VALUE, merging
 from einsql.tiles import Tile as TileForm
@@ -230,7 +230,7 @@ def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Pa
     key, n = part
     if node.emit is None:
         yield part, array
-    elif isinstance(node.emit, Tiles):
+    elif isinstance(node.emit, Tiled):
         dim, size = node.emit.dim, node.emit.size
         for m in range(tiles_of(array.shape[dim], size)):
             yield ((*key, m), n), array[(slice(None),) * dim + (slice(m * size, (m + 1) * size),)]

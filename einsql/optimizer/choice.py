@@ -8,10 +8,9 @@ from itertools import islice
 
 import numpy as np
 
-from einsql import placements
 from einsql.einsum import EinSum
 from einsql.optimizer.collectives import collectives
-from einsql.optimizer.completion import Completion, Partial, completions
+from einsql.optimizer.completion import Completion, PartialResult, completions
 from einsql.optimizer.late import partial_cells
 from einsql.optimizer.layouts import (
     Cells,
@@ -27,6 +26,7 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
+from einsql.placements import Partial
 from einsql.supersteps import COPIES, Collective, Tiles, state_bytes, tuple_bytes
 
 FOLLOWED = 256
@@ -48,7 +48,7 @@ class Source:
     """
 
     versions: tuple[Tiles, ...] = ()
-    partial: Partial | None = None
+    partial: PartialResult | None = None
     shared: bool = False
 
 
@@ -89,7 +89,7 @@ class Choice:
     closing: dict[int, Completion]
     fetches: tuple[Fetch, ...]
     tiles: Tiles
-    partial: Partial | None
+    partial: PartialResult | None
 
 
 def choose(
@@ -99,7 +99,7 @@ def choose(
     sites: int,
     sources: Sequence[Source],
     intern: Intern,
-    wish: Partial | None = None,
+    wish: PartialResult | None = None,
 ) -> Choice:
     """The placement of an operation that moves least.
 
@@ -137,11 +137,11 @@ def choose(
         {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
         _fetches(node, cells, sources, closing, intern),
         tiles,
-        None if members is None else Partial(tiles, members, width, along),
+        None if members is None else PartialResult(tiles, members, width, along),
     )
 
 
-def _makes(node: EinSum, cells: Cells, wish: Partial) -> bool:
+def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
     """True if cells make partial tiles like given ones, at the same sites."""
     tiles, members = made(node, cells), groups(node, cells)
     return members is not None and (
@@ -152,16 +152,16 @@ def _makes(node: EinSum, cells: Cells, wish: Partial) -> bool:
 
 
 def _still_partial(
-    node: EinSum, cells: Cells, waiting: Sequence[Partial], intern: Intern
+    node: EinSum, cells: Cells, waiting: Sequence[PartialResult], intern: Intern
 ) -> Choice:
     """The placement of a map on partial values, which makes partial values."""
     each = np.arange(len(cells.sites))
     at_hand = np.zeros((0, 2), np.int64)
     fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
-    layout = made_layout(node, cells, copies=placements.Partial())
+    layout = made_layout(node, cells, copies=Partial())
     tiles = intern(laid(made(node, cells), layout))
     width = tuple_bytes(node)
-    return Choice(cells, {}, fetches, tiles, Partial(tiles, waiting[0].members, width, (-1,)))
+    return Choice(cells, {}, fetches, tiles, PartialResult(tiles, waiting[0].members, width, (-1,)))
 
 
 def _candidates(

@@ -37,7 +37,7 @@ Schedules = list[Schedule]
 
 
 @dataclass(frozen=True, slots=True)
-class Floats:
+class FloatsMoved:
     """What one operation moves, in floats (EinDecomp §7); copies move it each."""
 
     join: float
@@ -171,7 +171,7 @@ def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -
     return layout
 
 
-def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Floats]:
+def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[FloatsMoved]:
     """What every vertex of a problem moves.
 
     Publishing a result is told at the first vertex that reads it, publishing vertices and
@@ -185,7 +185,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
     known: dict[object, tuple[float, float]] = {}
     moved: dict[object, float] = {}
     told: set[int] = set()
-    found: list[Floats] = []
+    found: list[FloatsMoved] = []
 
     def repartition(n: int) -> float:
         """What bringing a vertex's operands from their producers' cuts into its own moves."""
@@ -204,7 +204,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
 
     for n, v in enumerate(problem.vertices):
         if not v.computes:
-            found.append(Floats(0.0, 0.0, 0.0))
+            found.append(FloatsMoved(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
         uses = tuple((u.axes, u.shape, u.width) for u in v.uses)
@@ -219,7 +219,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
             if at is not None and problem.vertices[at].publishes and at not in told:
                 told.add(at)
                 total += repartition(at)
-        found.append(Floats(own.copies * join, own.copies * aggregate, total))
+        found.append(FloatsMoved(own.copies * join, own.copies * aggregate, total))
     return found
 
 
