@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from einsql.boxes import volumes
 from einsql.einsum import EinSum
@@ -15,6 +15,9 @@ from einsql.optimizer.tra_cost import tra_costs
 from einsql.optimizer.work import flops
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
 
+Kind = Literal["contraction", "reduction", "map"]
+"""A contraction reduces over several operands, a reduction over one, a map nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -23,7 +26,7 @@ class Node:
     Attributes:
         node: The operation.
         cut: How it is cut, with EinDecomp's floats.
-        op: "contraction", "reduction" or "map".
+        op: What kind of operation it is.
         grid: Its site grid, the labels that are cut with their parts, slowest first.
         operands: The placement of each operand, one entry per grid axis.
         result: The placement of what the cells make.
@@ -35,7 +38,7 @@ class Node:
 
     node: EinSum
     cut: Cut
-    op: str
+    op: Kind
     grid: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
@@ -130,8 +133,8 @@ def _reductions(node: EinSum) -> str:
     return ", ".join(dict.fromkeys(str(o.reduction).upper() for o in node.outputs if o.reduction))
 
 
-def kind(node: EinSum) -> str:
-    """What an operation is: "contraction", "reduction" or "map"."""
+def kind(node: EinSum) -> Kind:
+    """What an operation is."""
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"

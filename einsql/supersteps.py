@@ -9,6 +9,7 @@ holds what each site needs to know to do its part, so all sites can run the same
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -50,17 +51,24 @@ class Tiles:
         return volumes(self.boxes)
 
 
+CollectiveName = Literal[
+    "slice", "gather", "scatter", "broadcast", "all-gather", "all-to-all", "halo",
+    "reduce", "reduce-scatter", "all-reduce",
+]  # fmt: skip
+"""As in MPI; a "slice" sends nothing, a "halo" only the margins of tiles."""
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """What sites do together to move tiles.
 
     Attributes:
-        name: As in MPI: "all-gather", "reduce-scatter", …; "slice" sends nothing.
+        name: What it is called.
         along: The axes of the site grid along which they speak.
         nbytes: Bytes that cross sites.
     """
 
-    name: str
+    name: CollectiveName
     along: tuple[str, ...]
     nbytes: int
 

@@ -9,7 +9,7 @@ import numpy as np
 from einsql.boxes import part
 from einsql.optimizer.layouts import laid
 from einsql.placements import Entry, Layout, Partial, Shard, Single
-from einsql.supersteps import Tiles
+from einsql.supersteps import CollectiveName, Tiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Completion:
 
     tiles: Tiles
     parts: np.ndarray
-    collective: str
+    collective: CollectiveName
     nbytes: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sqlglot import exp
 
@@ -21,7 +22,7 @@ class Explain:
     """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…')] statement.
 
     Attributes:
-        form: "text", "json", "svg" or "html".
+        form: How the plan is to be shown.
         network: Bytes per second to plan for instead of the setting's.
         flops: Scalar operations per second of a FLOAT contraction to plan for.
         text: The statement as written.
@@ -30,7 +31,7 @@ class Explain:
     statement: Statement
     analyze: bool = False
     verbose: bool = False
-    form: str = "text"
+    form: Literal["text", "json", "svg", "html"] = "text"
     sites: int | None = None
     network: float | None = None
     flops: float | None = None
