@@ -1,4 +1,9 @@
-"""The implementation algebra: tensor-relational plans placed on sites (TRA §3).
+"""Language 3 for plans over blocks: the implementation algebra (TRA §3).
+
+A tensor-relational plan whose arrays have sites. It is an algebra like the one it comes
+from: the rules of TRA §4.2 rewrite its plans, and the cheapest is run. EinSum graphs that
+EinDecomp has cut take the other way, to the placed programs of `supersteps`, which nothing
+rewrites any more.
 
 Two operations move arrays, Bcast and Shuffle; all others work on what lies at a site.
 Repartition does both, for no local work can cut a tensor otherwise. Kernels come in

@@ -1,9 +1,16 @@
-"""Language 3: a placed computation, as a straight line of steps at sites (TRA §3).
+"""Language 3 for EinSum graphs: a placed program, what every site does step by step.
 
 A program is a straight line of steps. A local step runs one EinSum on tiles that lie at
 the same site; an exchange brings tiles to the sites that need them (the paper's BCAST
 and SHUF); a completion merges partial results (SHUF and local aggregation). Every step
 holds what each site needs to know to do its part, so all sites can run the same program.
+
+The third language has two dialects, one for each language it is made from. Plans over
+blocks become plans of `implementation`, an algebra with laws, which rules rewrite until
+they are cheap. EinSum graphs become programs: EinDecomp decides how they are cut, placement
+decides where each cell runs, and the outcome is written down here, to be costed and run
+but never rewritten. Its tiles are boxes of keys rather than blocks under keys, so they
+may overlap (a window's halo), and a step moves all fields of a relation together.
 """
 
 from __future__ import annotations
