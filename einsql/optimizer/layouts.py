@@ -13,6 +13,7 @@ from einsql.boxes import common, split, volumes
 from einsql.einsum import Axis, EinSum
 from einsql.errors import InternalError
 from einsql.intervals import interval
+from einsql.optimizer.decomposition import Cut
 from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
 from einsql.supersteps import COPIES, Tiles
 
@@ -55,7 +56,7 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
     return np.unravel_index(np.arange(prod(shape)), tuple(shape)) if shape else ()
 
 
-def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Iterator[Cells]:
+def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     """The cells of an operation under each order of what is cut.
 
     Raises:
@@ -63,18 +64,18 @@ def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Itera
     """
     free = [a for a in node.axes if a.define is None]
     labels = tuple(a.label for a in free)
-    extent = {x: parts[x] for x in labels if parts[x] > 1}
-    if copies > 1:
-        extent[COPIES] = copies
+    extent = {x: cut.parts[x] for x in labels if cut.parts[x] > 1}
+    if cut.copies > 1:
+        extent[COPIES] = cut.copies
     number = prod(extent.values())
-    if copies > 1 and number > sites:
-        raise InternalError(f"{number} calls in {copies} copies need more than {sites} sites")
-    intervals = [split(a.lo, a.hi, parts[a.label]) for a in free]
+    if cut.copies > 1 and number > sites:
+        raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
+    intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
     for order in islice(permutations(extent), ORDERS):
         shape = [extent[x] for x in order]
         at = dict(zip(order, _coordinates(shape), strict=True))
         where = numbered(number, sites)
-        if copies > 1:
+        if cut.copies > 1:
             together = np.argsort(at[COPIES], kind="stable")
             at, where = {x: c[together] for x, c in at.items()}, where[together]
         coordinates = np.zeros((number, len(free)), np.int64)
@@ -84,7 +85,7 @@ def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Itera
                 coordinates[:, n] = at[x]
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
-        yield Cells(labels, grid, coordinates, boxes, where, copies, sites)
+        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites)
 
 
 def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:

@@ -129,9 +129,7 @@ class _Placing:
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(
-                node, cut.parts, cut.copies, self.sites, sources, self._interned, wish
-            )  # fmt: skip
+            choice = choose(node, cut, self.sites, sources, self._interned, wish)
             self.choices[key] = choice
         if len(choice.closing) > 1 and is_linear(node):
             self._wish(node, read)
