@@ -23,7 +23,7 @@ from einsql.sql.scope import Scope, TileColumn, TileRelation, deduplicated
 from einsql.sql.select import check_clauses
 from einsql.sql.tiles.calls import Calls, aggregates
 from einsql.sql.tiles.kernels import Leaf, Leaves
-from einsql.sql.tiles.keys import KeyDomain, diagonal, filtered, over_positions
+from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
 from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
 from einsql.sql.typed import Decimal, Typed, truth
@@ -103,7 +103,7 @@ class TileSelect:
         waiting = [self.domain.canonical(g) for g in self.domain.guards]
         for n, leaf in enumerate(self.leaves.all):
             labels = [self.domain.find(x) for x in leaf.labels]
-            node, distinct = diagonal(leaf.node, labels)
+            node, distinct = ra.diagonal(leaf.node, labels)
             own = [g for g in waiting if labels_of(g) and labels_of(g) <= set(distinct)]
             waiting = [g for g in waiting if g not in own]
             self.leaves.all[n] = Leaf(filtered(node, distinct, own), distinct, leaf.items)
