@@ -24,6 +24,7 @@ from einsql.einsum import TRUE, EinSum, Expr, Input
 from einsql.errors import ProgrammingError
 from einsql.physical import Emit, PhysicalSchema
 from einsql.sharding import Held, Placement, everywhere, spread
+from einsql.transfers import array_transfers, piece_transfers
 
 Kernels = tuple[EinSum, ...]
 """Applied one after another; none of them is the identity."""
@@ -257,13 +258,13 @@ def sends(node: Node) -> int:
     if isinstance(node, Bcast | Shuffle):
         source = node.source.schema
         sent: dict[KeyTuple, int] = {}
-        for key, *_ in physical.transfers(source, node.schema):
+        for key, *_ in array_transfers(source, node.schema):
             sent[key] = sent.get(key, 0) + 1
         return sum(times * source.nbytes(key) for key, times in sent.items())
     if isinstance(node, Repartition):
         source, item = node.source.schema, node.schema.blocks.dtype.numpy.itemsize
         old = integrity.assembled(source.blocks, "Repartition")
-        crossing = physical.piece_transfers(source, node.schema, old, node.cuts)
+        crossing = piece_transfers(source, node.schema, old, node.cuts)
         return sum(p.volume * item for p, origin, target in crossing if origin != target)
     return 0
 

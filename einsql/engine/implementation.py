@@ -34,8 +34,9 @@ from einsql.implementation import (
     walk,
 )
 from einsql.integrity import assembled, without
-from einsql.physical import Tiled, holds, piece_transfers, renamed, transfers
+from einsql.physical import Tiled, holds, renamed
 from einsql.tiles import VALUE
+from einsql.transfers import array_transfers, piece_transfers
 
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""
@@ -144,7 +145,7 @@ def _exchange(
     number = {part: n for n, part in enumerate(parts)}
     parcels = [
         Parcel(origin, site, number[key, n], _NO_BOX, {VALUE: held[origin][key, n]})
-        for key, n, origin, site in transfers(source, target)
+        for key, n, origin, site in array_transfers(source, target)
         if origin in held
     ]
     made: dict[int, AtSite] = {
