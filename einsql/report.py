@@ -20,7 +20,7 @@ Kind = Literal["contraction", "reduction", "map"]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Operation:
     """One operation of a placed plan.
 
     Attributes:
@@ -34,6 +34,7 @@ class Node:
         nbytes: Bytes these send.
         tra_cost: Floats they cost by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
+        local: The step that runs it.
     """
 
     node: EinSum
@@ -54,7 +55,7 @@ class Node:
         return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
-def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
+def nodes_of(cut: Decomposition, placed: Program) -> list[Operation]:
     """The operations of a plan, producers first."""
     locals_ = [n for n, s in enumerate(placed.steps) if isinstance(s, Local)]
     after = _completions(placed)
@@ -79,7 +80,7 @@ def _completions(program: Program) -> dict[int, list[int]]:
 def _node(
     cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
     costs: list[float],
-) -> Node:  # fmt: skip
+) -> Operation:  # fmt: skip
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
@@ -96,18 +97,18 @@ def _node(
         done = [c for s in moving[:-2] for c in s.collectives]
         done.append(Collective("all-reduce", merge.collectives[0].along, ends))
     labels = [label for label, _ in local.grid]
-    return Node(
-        node,
-        cut,
-        kind(node),
-        local.grid,
-        tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
-        tuple(_made(x, local) for x in labels),
-        tuple(done),
-        sum(s.nbytes for s in moving),
-        sum(costs[n] for n in steps),
-        tuple(steps),
-        at,
+    return Operation(
+        node=node,
+        cut=cut,
+        op=kind(node),
+        grid=local.grid,
+        operands=tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
+        result=tuple(_made(x, local) for x in labels),
+        collectives=tuple(done),
+        nbytes=sum(s.nbytes for s in moving),
+        tra_cost=sum(costs[n] for n in steps),
+        steps=tuple(steps),
+        local=at,
     )
 
 
@@ -193,7 +194,7 @@ def as_json(
     return report
 
 
-def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
+def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
     axes = n.node.axes
     made: dict[str, Any] = {
         "id": n.cut.name,
@@ -233,7 +234,7 @@ def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> d
     return made
 
 
-def site_flops(nodes: list[Node], placed: Program) -> list[int]:
+def site_flops(nodes: list[Operation], placed: Program) -> list[int]:
     """Scalar operations of each site."""
     total = [0] * placed.sites
     for n in nodes:

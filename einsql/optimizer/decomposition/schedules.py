@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
-from einsql.optimizer.decomposition.model import free_candidates, parts_of
+from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted
@@ -126,7 +126,7 @@ class _Completing:
         for n, v in enumerate(self.problem.vertices):
             own = self._schedule(n)
             many = self.objective.repeated(own.copies)
-            key = (parts_of(v), own.vector.tobytes())
+            key = (cost_key(v), own.vector.tobytes())
             if key not in self.alone:
                 vector = fitting(v, own.vector[None, :], self.objective.memory)
                 self.alone[key] = float(self.objective.vertex(v, vector)[0])

@@ -28,22 +28,25 @@ SMALL = 64
 """Up to so many vertices descents from random choices are worth their time."""
 
 
+Choose = Callable[[Problem, int, str, Objective], Schedules]
+"""From a problem, the number of sites, what follows the colon in a strategy's name, and what
+to minimise to schedules of the problem's vertices, which publish nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to cut a graph.
 
     Attributes:
         law: What it does, in one line.
-        choose: Gives schedules for a problem's vertices, which publish nothing; from the
-            problem, the number of sites, what follows the colon in the strategy's name, and
-            what to minimise.
+        choose: How it decides.
         argument: What may follow the colon, as an example; empty if nothing may.
         needs_argument: Whether it must.
     """
 
     name: str
     law: str
-    choose: Callable[[Problem, int, str, Objective], Schedules]
+    choose: Choose
     argument: str = ""
     needs_argument: bool = False
 
@@ -191,7 +194,7 @@ def _by_label(problem: Problem, sites: int, parts: Callable[[str], int]) -> Sche
     ]
 
 
-def _named(name: str) -> Callable[[Problem, int, str, Objective], Schedules]:
+def _named(name: str) -> Choose:
     return lambda problem, sites, labels, _: by_name(name, problem, sites, labels)
 
 

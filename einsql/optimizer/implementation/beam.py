@@ -62,14 +62,12 @@ class Implemented:
         cost: What it costs.
         trace: The steps from the first plan to it.
         first: What the first plan cost.
-        plans: How many plans were looked at.
     """
 
     root: Node
     cost: Cost
     trace: tuple[ImplementationStep, ...]
     first: Cost
-    plans: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def _searched(
         if beam and beam[0].rank < best.rank:
             idle = 0 if beam[0].rank[0] < best.rank[0] else idle
             best = beam[0]
-    return Implemented(best.root, costs.plan(best.root), best.trace, costs.plan(root), len(seen))
+    return Implemented(best.root, costs.plan(best.root), best.trace, costs.plan(root))
 
 
 class Neighbours:
