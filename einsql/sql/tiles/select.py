@@ -17,6 +17,7 @@ from einsql import relational as ra
 from einsql.einsum import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.errors import Error, ProgrammingError, suggest
 from einsql.schema import DType, Field, Schema
+from einsql.sql.grouping import check_group
 from einsql.sql.items import Item, expand, find_alias
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Scope, TileColumn, TileRelation, deduplicated
@@ -166,9 +167,7 @@ class TileSelect:
         group = select.args.get("group")
         if group is None:
             return []
-        for arg in ("grouping_sets", "cube", "rollup", "totals"):
-            if group.args.get(arg):
-                raise unsupported(arg.replace("_", " ").upper(), group)
+        check_group(group)
         if group.args.get("all"):
             return [i.node for i in self.items if not aggregates(i.node)]
         return [self._group_node(node) for node in group.expressions]
