@@ -7,8 +7,6 @@ start of the statement's own text.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlglot import exp
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError
@@ -84,33 +82,37 @@ class Reader(DefinitionReader):
     def explain(self) -> Statement:
         """EXPLAIN [ANALYZE] [VERBOSE] [(option, …)] statement."""
         self.take("EXPLAIN")
-        given: dict[str, Any] = {}
+        flags: set[str] = set()
+        form, sites = "text", None
+        rates: dict[str, float] = {}
         while self.word() in ("ANALYZE", "VERBOSE"):
-            given[self.word().lower()] = True
+            flags.add(self.word())
             self.at += 1
         if self.word(1) not in _QUERY and self.take("("):
             while not self.take(")"):
-                given |= self.explain_option()
+                option = self.name("an EXPLAIN option").upper()
+                if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
+                    form = self.name("a format").lower()
+                elif option == "SITES":
+                    sites = self.integer("the number of sites", least=1)
+                elif option in _RATES:
+                    rates[option] = self.quantity(_RATES[option])
+                elif option in ("ANALYZE", "VERBOSE"):
+                    flags.add(option)
+                else:
+                    known = (
+                        "ANALYZE, VERBOSE, FORMAT text or json or svg or html, SITES n, "
+                        "NETWORK and FLOPS"
+                    )
+                    raise self.error(f"EXPLAIN knows {known} here")
                 if not self.take(",") and self.word() != ")":
                     raise self.error("Expected , or )")
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
         text = self.sql[self.position() :].strip()
-        return Explain(self.statement(), text=text, **given)
-
-    def explain_option(self) -> dict[str, Any]:
-        """ANALYZE, VERBOSE, FORMAT name, SITES n, NETWORK 'rate' or FLOPS 'rate'."""
-        option = self.name("an EXPLAIN option").upper()
-        if option in ("ANALYZE", "VERBOSE"):
-            return {option.lower(): True}
-        if option == "FORMAT" and self.word() in ("TEXT", "JSON", "SVG", "HTML"):
-            return {"form": self.name("a format").lower()}
-        if option == "SITES":
-            return {"sites": self.integer("the number of sites", least=1)}
-        if option in _RATES:
-            return {option.lower(): self.quantity(_RATES[option])}
-        known = "ANALYZE, VERBOSE, FORMAT text or json or svg or html, SITES n, NETWORK and FLOPS"
-        raise self.error(f"EXPLAIN knows {known} here")
+        flagged = "ANALYZE" in flags, "VERBOSE" in flags
+        network, flops = rates.get("NETWORK"), rates.get("FLOPS")
+        return Explain(self.statement(), *flagged, form, sites, network, flops, text)
 
     def quantity(self, kind: Quantity) -> float:
         """A quoted number with its unit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from sqlglot import exp
 
@@ -22,16 +21,16 @@ class Explain:
     """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…')] statement.
 
     Attributes:
-        form: How the plan is to be shown.
+        form: "text", "json", "svg" or "html".
         network: Bytes per second to plan for instead of the setting's.
         flops: Scalar operations per second of a FLOAT contraction to plan for.
         text: The statement as written.
     """
 
     statement: Statement
-    analyze: bool = False
-    verbose: bool = False
-    form: Literal["text", "json", "svg", "html"] = "text"
+    analyze: bool
+    verbose: bool
+    form: str = "text"
     sites: int | None = None
     network: float | None = None
     flops: float | None = None

@@ -11,7 +11,7 @@ from math import prod
 
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
 from einsql.optimizer.work import flops
-from einsql.supersteps import state_bytes, tuple_bytes
+from einsql.supersteps import tuple_bytes, with_state
 
 MANY = 2**62
 """More sites than any hint asks for."""
@@ -185,7 +185,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         any(a.label not in node.keys for a in free) and len(node.operands) > 1,
         renames(node),
         nbytes=tuple_bytes(node),
-        state_bytes=state_bytes(node),
+        state_bytes=tuple_bytes(with_state(node)),
         flops=flops(node) // max(1, node.points),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
         fixed=_hinted(node, free, sites),
