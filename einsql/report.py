@@ -12,7 +12,7 @@ from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
-from einsql.optimizer.work import flops
+from einsql.optimizer.work import flops, flops_at_point
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
 
 Kind = Literal["contraction", "reduction", "map"]
@@ -240,7 +240,7 @@ def site_flops(nodes: list[Operation], placed: Program) -> list[int]:
     for n in nodes:
         local = placed.steps[n.local]
         assert isinstance(local, Local)
-        each = flops(n.node) // max(1, n.node.points)
+        each = flops_at_point(n.node)
         for site, points in zip(local.sites, volumes(local.cells), strict=True):
             total[int(site)] += int(points) * each
     return total

@@ -14,7 +14,7 @@ from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.optimizer.work import flops
+from einsql.optimizer.work import flops_at_point
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -127,7 +127,7 @@ class _Predicting:
             return 0.0
         if renames(node):  # it hands on what it reads
             return float(np.bincount(step.sites).max() * m.call_overhead)
-        work = points * (flops(node) // max(1, node.points))
+        work = points * flops_at_point(node)
         rate = m.rate(contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
         each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
