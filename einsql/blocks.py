@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import SCALARS, cast_array
+from einsql.boxes import split
 from einsql.einsum import Const, Expr, Label, Value
 from einsql.errors import DataError, InternalError, ProgrammingError
 from einsql.schema import DType
@@ -103,9 +104,8 @@ def _in_order(bounds: Sequence[int]) -> Iterator[KeyTuple]:
 
 
 def boundaries(extent: int, parts: int) -> tuple[int, ...]:
-    """An equal split: sizes differ by at most one, the larger blocks first."""
-    size, rest = divmod(extent, parts)
-    return tuple(n * size + min(n, rest) for n in range(parts + 1))
+    """Where the blocks of an equal split begin, and where the axis ends."""
+    return (*split(0, extent, parts)[:, 0].tolist(), extent)
 
 
 def equal_cuts(what: str, shape: Sequence[int], parts: Sequence[int]) -> Cuts:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from einsql.dags import producers_first
 from einsql.schema import DType, Field, Key, Schema
 
 Scalar = bool | int | float
@@ -317,18 +318,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 def walk(*roots: Node) -> list[Node]:
     """Every node of the graph once, producers before consumers."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
-    return order
+    return producers_first(roots, children)
 
 
 def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from einsql.engine.executor import Measure, Program, Tick
@@ -67,6 +66,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, for notebooks."""
+        from html import escape  # a table of entities, and only notebooks need it
+
         return (
             '<iframe title="Plan" style="width:100%;height:640px;border:1px solid #8886" '
             f'srcdoc="{escape(self.html())}"></iframe>'
@@ -197,6 +198,8 @@ class TileExplanation(Explanation):
 
     def _repr_html_(self) -> str:
         """The text, for notebooks."""
+        from html import escape  # few explanations are asked for it
+
         return f"<pre>{escape(str(self))}</pre>"
 
 

@@ -1,4 +1,9 @@
-"""The implementation algebra: tensor-relational plans placed on sites (TRA §3).
+"""Language 3 for plans over blocks: the implementation algebra (TRA §3).
+
+A tensor-relational plan whose arrays have sites. It is an algebra like the one it comes
+from: the rules of TRA §4.2 rewrite its plans, and the cheapest is run. EinSum graphs that
+EinDecomp has cut take the other way, to the placed programs of `supersteps`, which nothing
+rewrites any more.
 
 Two operations move arrays, Bcast and Shuffle; all others work on what lies at a site.
 Repartition does both, for no local work can cut a tensor otherwise. Kernels come in
@@ -9,15 +14,17 @@ built. `einsql.physical` says what each operation makes of the types it is given
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from einsql import integrity, physical
 from einsql.blocks import Cuts, KeyTuple
+from einsql.dags import producers_first
 from einsql.einsum import TRUE, EinSum, Expr, Input
 from einsql.errors import ProgrammingError
 from einsql.physical import Emit, PhysicalSchema
 from einsql.sharding import Held, Placement, everywhere, spread
+from einsql.transfers import array_transfers, piece_transfers
 
 Kernels = tuple[EinSum, ...]
 """Applied one after another; none of them is the identity."""
@@ -243,26 +250,7 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
 
 def walk(*roots: Node) -> list[Node]:
     """Every node of the plan once, producers before consumers."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
-    return order
-
-
-def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
-    """Rebuilds a plan bottom-up; `visit` sees each node over its new operands."""
-    done: dict[int, Node] = {}
-    for node in walk(root):
-        done[id(node)] = visit(with_children(node, [done[id(c)] for c in children(node)]))
-    return done[id(root)]
+    return producers_first(roots, children)
 
 
 def sends(node: Node) -> int:
@@ -270,13 +258,13 @@ def sends(node: Node) -> int:
     if isinstance(node, Bcast | Shuffle):
         source = node.source.schema
         sent: dict[KeyTuple, int] = {}
-        for key, *_ in physical.transfers(source, node.schema):
+        for key, *_ in array_transfers(source, node.schema):
             sent[key] = sent.get(key, 0) + 1
         return sum(times * source.nbytes(key) for key, times in sent.items())
     if isinstance(node, Repartition):
         source, item = node.source.schema, node.schema.blocks.dtype.numpy.itemsize
         old = integrity.assembled(source.blocks, "Repartition")
-        crossing = physical.piece_transfers(source, node.schema, old, node.cuts)
+        crossing = piece_transfers(source, node.schema, old, node.cuts)
         return sum(p.volume * item for p, origin, target in crossing if origin != target)
     return 0
 

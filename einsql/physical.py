@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import product
 from math import prod
 from typing import Any, ParamSpec, TypeVar
 
@@ -109,40 +108,6 @@ def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
     return PhysicalSchema(source.blocks, placement, held, source.merge)
 
 
-def transfers(
-    source: PhysicalSchema, target: PhysicalSchema
-) -> Iterator[tuple[KeyTuple, int, int, int]]:
-    """What crosses sites when arrays move: key, part, the site they leave, the one they reach.
-
-    A site that has a copy is sent none; copies share the sending.
-    """
-    for key, parts in source.held.items():
-        for n, copies in enumerate(parts):
-            for site in target.held[key][n]:
-                if site not in copies:
-                    yield key, n, copies[site % len(copies)], site
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What a block of one cut has in common with a block of another.
-
-    Attributes:
-        source: The key of the block it is taken from.
-        target: The key of the block it becomes part of.
-        box: The elements `[lo, hi)` along each axis, counted in the whole tensor.
-    """
-
-    source: KeyTuple
-    target: KeyTuple
-    box: tuple[tuple[int, int], ...]
-
-    @property
-    def volume(self) -> int:
-        """Number of elements."""
-        return prod(hi - lo for lo, hi in self.box)
-
-
 @_remembered
 def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
     """Π with a shuffle: the same tensor in other blocks, elsewhere.
@@ -156,40 +121,11 @@ def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalS
     return PhysicalSchema(blocks, placement, {k: (placement.at(k),) for k in blocks.each_key()})
 
 
-def pieces(old: Cuts, new: Cuts) -> Iterator[Piece]:
-    """The pieces into which two cuts of a tensor divide each other, by the new blocks."""
-    along = [_overlaps(a, b) for a, b in zip(old, new, strict=True)]
-    for target in product(*(range(len(c) - 1) for c in new)):
-        for found in product(*(axis[k] for axis, k in zip(along, target, strict=True))):
-            yield Piece(tuple(n for n, _ in found), target, tuple(box for _, box in found))
-
-
-def _overlaps(old: Sequence[int], new: Sequence[int]) -> list[list[tuple[int, tuple[int, int]]]]:
-    """For every new interval the old ones it meets, and where."""
-    found: list[list[tuple[int, tuple[int, int]]]] = []
-    for k in range(len(new) - 1):
-        boxes = [
-            (n, (max(old[n], new[k]), min(old[n + 1], new[k + 1]))) for n in range(len(old) - 1)
-        ]
-        found.append([(n, (lo, hi)) for n, (lo, hi) in boxes if lo < hi])
-    return found
-
-
-def piece_transfers(
-    source: PhysicalSchema, target: PhysicalSchema, old: Cuts, new: Cuts
-) -> Iterator[tuple[Piece, int, int]]:
-    """Every piece with the site it is read at and the site it is for, often the same."""
-    for piece in pieces(old, new):
-        (copies,), (wanted,) = source.held[piece.source], target.held[piece.target]
-        for site in wanted:
-            yield piece, site if site in copies else copies[site % len(copies)], site
-
-
 # ---- local work on one relation
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class Tiled:
     """A local map emits each array in tiles of `size` along `dim`, the last maybe smaller."""
 
     dim: int
@@ -203,7 +139,7 @@ class Duplicate:
     count: int
 
 
-Emit = Tiles | Duplicate
+Emit = Tiled | Duplicate
 
 
 @_remembered
@@ -251,7 +187,7 @@ def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
     """The relation with what a local map emits under one more key."""
     if emit is None:
         return source
-    if isinstance(emit, Tiles):
+    if isinstance(emit, Tiled):
         return integrity.tile_schema(source, emit.dim, emit.size)
     existing = source.existing
     if existing is not None:

@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.boxes import part, volumes
 from einsql.errors import InterfaceError
 
 
@@ -48,12 +49,18 @@ class Shard:
 class Replicate:
     """Each site along the mesh axis holds the same."""
 
+    def __str__(self) -> str:
+        return "Replicate"
+
 
 @dataclass(frozen=True, slots=True)
 class Partial:
     """The sites along the mesh axis hold what a reduction makes the tensor of."""
 
     reduction: str = "sum"
+
+    def __str__(self) -> str:
+        return f"Partial({self.reduction.upper()})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +157,7 @@ class Region:
     @property
     def volumes(self) -> np.ndarray:
         """Elements at each site."""
-        extents = np.maximum(0, self.boxes[:, :, 1] - self.boxes[:, :, 0])
-        return np.asarray(extents.prod(axis=1) * self.there)
+        return np.asarray(volumes(self.boxes) * self.there)
 
 
 def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
@@ -172,8 +178,5 @@ def region(mesh: Mesh, placed: Placement, shape: Sequence[int]) -> Region:
         if isinstance(entry, Single):
             there &= k == 0
         elif isinstance(entry, Shard):
-            lo, hi = boxes[:, entry.axis, 0].copy(), boxes[:, entry.axis, 1]
-            size, longer = np.divmod(hi - lo, parts)
-            boxes[:, entry.axis, 0] = lo + k * size + np.minimum(k, longer)
-            boxes[:, entry.axis, 1] = lo + (k + 1) * size + np.minimum(k + 1, longer)
+            boxes[:, entry.axis] = part(boxes[:, entry.axis], k, parts)
     return Region(boxes, there)

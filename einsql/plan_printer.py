@@ -5,8 +5,8 @@ from __future__ import annotations
 from einsql import implementation as ia
 from einsql import relational as tra
 from einsql.blocks import BlockSchema, Dim, shown
-from einsql.einsum import TRUE, EinSum, Expr
-from einsql.physical import Emit, PhysicalSchema, Tiles
+from einsql.einsum import TRUE, EinSum, Expr, Input
+from einsql.physical import Emit, PhysicalSchema, Tiled
 from einsql.printer import format_expr
 
 
@@ -47,11 +47,9 @@ def _format_physical(schema: PhysicalSchema) -> str:
 
 def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
     if isinstance(node, ia.Scan):
-        cuts = ", ".join(f"{k.name}:{k.extent}" for k in node.tensor.schema.keys)
-        return [f"  scan         {node.tensor.name}[{cuts}]"]
+        return [_format_scan(node.tensor)]
     if isinstance(node, ia.LocalJoin):
-        joined = [f"{s}{shown(k)}" for s, k in zip(sources, node.keys, strict=True)]
-        line = f"  local join   {', '.join(joined)}{_format_where(node.where)}"
+        line = f"  local join   {_format_joined(sources, node.keys)}{_format_where(node.where)}"
         return [line, *_format_chain("kernel", node.kernels), *_format_keys(node.key_map)]
     (source,) = sources
     if isinstance(node, ia.Bcast):
@@ -75,7 +73,7 @@ def _format_local(node: ia.Node, sources: list[str]) -> list[str]:
 def _format_emit(emit: Emit | None) -> str:
     if emit is None:
         return ""
-    if isinstance(emit, Tiles):
+    if isinstance(emit, Tiled):
         return f", tiles of dimension {emit.dim} by {emit.size}"
     return f", {emit.count} times"
 
@@ -105,11 +103,12 @@ def _format_dim(dim: Dim, axis: int) -> str:
 
 def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
     if isinstance(node, tra.Scan):
-        cuts = ", ".join(f"{k.name}:{k.extent}" for k in node.tensor.schema.keys)
-        return [f"  scan         {node.tensor.name}[{cuts}]"]
+        return [_format_scan(node.tensor)]
     if isinstance(node, tra.Join):
-        joined = [f"{s}{shown(k)}" for s, k in zip(sources, node.keys, strict=True)]
-        return [f"  join         {', '.join(joined)}", *_format_kernel(node.kernel)]
+        return [
+            f"  join         {_format_joined(sources, node.keys)}",
+            *_format_kernel(node.kernel),
+        ]
     (source,) = sources
     if isinstance(node, tra.Aggregate):
         return [f"  aggregate    {node.reduce.upper()}({source}) BY {shown(node.group_by)}"]
@@ -124,6 +123,15 @@ def _format_operation(node: tra.Node, sources: list[str]) -> list[str]:
     if isinstance(node, tra.Stack):
         return [f"  stack        {source} key {node.key} along dimension {node.dim}"]
     return [f"  repartition  {source}"]
+
+
+def _format_scan(tensor: Input) -> str:
+    extents = ", ".join(f"{k.name}:{k.extent}" for k in tensor.schema.keys)
+    return f"  scan         {tensor.name}[{extents}]"
+
+
+def _format_joined(sources: list[str], keys: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(f"{s}{shown(k)}" for s, k in zip(sources, keys, strict=True))
 
 
 def _format_kernel(kernel: EinSum) -> list[str]:

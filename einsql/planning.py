@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
 from einsql.arrays import array_relation
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from einsql.relational import Node as TileNode
     from einsql.staged import Part, TilePlan, TileProgram
     from einsql.supersteps import Program as Placed
-
-T = TypeVar("T")
 
 WIDEST = 2**31
 """A range of values wider than this is no tensor key."""
@@ -442,29 +438,3 @@ def current_inputs(
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
     return inputs
-
-
-def with_deep_stack(run: Callable[[], T]) -> T:
-    """Runs on a thread whose stack fits expressions nested a thousand deep."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            outcome.append(run())
-        except BaseException as error:
-            failure.append(error)
-
-    old_size = threading.stack_size(512 * 2**20)
-    old_limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(old_limit, 200_000))
-    try:
-        thread = threading.Thread(target=target, name="einsql-deep")
-        thread.start()
-        thread.join()
-    finally:
-        threading.stack_size(old_size)
-        sys.setrecursionlimit(old_limit)
-    if failure:
-        raise failure[0]
-    return outcome[0]

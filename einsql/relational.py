@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from einsql import integrity
-from einsql.blocks import BlockSchema, Cuts, equal_cuts, shown
-from einsql.einsum import EinSum, Expr, Input
+from einsql.blocks import BlockSchema, Cuts, equal_cuts, key_label, shown
+from einsql.dags import producers_first
+from einsql.einsum import EinSum, Expr, Input, call
 from einsql.errors import ProgrammingError
 from einsql.schema import DType, Field, Key, Schema
 from einsql.tiles import VALUE
@@ -169,18 +170,7 @@ def with_children(node: Node, sources: Sequence[Node]) -> Node:
 
 def walk(*roots: Node) -> list[Node]:
     """Every node of the plan once, producers before consumers."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(children(node)))
-    return order
+    return producers_first(roots, children)
 
 
 def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
@@ -258,3 +248,19 @@ def repartition(node: Node, parts: Sequence[int]) -> Node:
     cuts = integrity.assembled(node.schema, "Repartition")
     new = equal_cuts("Repartition", [c[-1] for c in cuts], parts)
     return node if new == cuts else Repartition(node, new)
+
+
+def diagonal(node: Node, labels: Sequence[str]) -> tuple[Node, tuple[str, ...]]:
+    """The pairs whose keys of the same label agree, under one key for each label.
+
+    Returns:
+        The relation, itself where no label is repeated, and the labels of its keys.
+    """
+    firsts = {x: labels.index(x) for x in labels}
+    for n, x in enumerate(labels):
+        if firsts[x] != n:
+            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
+            node = Filter(node, same)
+    if len(firsts) < len(labels):
+        node = ReKey(node, tuple(key_label(n) for n in firsts.values()))
+    return node, tuple(firsts)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from einsql.boxes import volumes
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
 from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
-from einsql.optimizer.work import flops
+from einsql.optimizer.work import flops, flops_at_point
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
+
+Kind = Literal["contraction", "reduction", "map"]
+"""A contraction reduces over several operands, a reduction over one, a map nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Operation:
     """One operation of a placed plan.
 
     Attributes:
         node: The operation.
         cut: How it is cut, with EinDecomp's floats.
-        op: "contraction", "reduction" or "map".
+        op: What kind of operation it is.
         grid: Its site grid, the labels that are cut with their parts, slowest first.
         operands: The placement of each operand, one entry per grid axis.
         result: The placement of what the cells make.
@@ -30,11 +34,12 @@ class Node:
         nbytes: Bytes these send.
         tra_cost: Floats they cost by the count of the tensor-relational algebra.
         steps: The steps of the program that belong to it, `local` among them.
+        local: The step that runs it.
     """
 
     node: EinSum
     cut: Cut
-    op: str
+    op: Kind
     grid: tuple[tuple[str, int], ...]
     operands: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
@@ -50,7 +55,7 @@ class Node:
         return " + ".join(c.name for c in self.collectives if c.name != "slice") or "none"
 
 
-def nodes_of(cut: Decomposition, placed: Program) -> list[Node]:
+def nodes_of(cut: Decomposition, placed: Program) -> list[Operation]:
     """The operations of a plan, producers first."""
     locals_ = [n for n, s in enumerate(placed.steps) if isinstance(s, Local)]
     after = _completions(placed)
@@ -75,7 +80,7 @@ def _completions(program: Program) -> dict[int, list[int]]:
 def _node(
     cut: Cut, program: Program, at: int, after: dict[int, list[int]], seen: set[int],
     costs: list[float],
-) -> Node:  # fmt: skip
+) -> Operation:  # fmt: skip
     local = program.steps[at]
     assert isinstance(local, Local)
     node = local.node
@@ -92,18 +97,18 @@ def _node(
         done = [c for s in moving[:-2] for c in s.collectives]
         done.append(Collective("all-reduce", merge.collectives[0].along, ends))
     labels = [label for label, _ in local.grid]
-    return Node(
-        node,
-        cut,
-        kind(node),
-        local.grid,
-        tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
-        tuple(_made(x, local) for x in labels),
-        tuple(done),
-        sum(s.nbytes for s in moving),
-        sum(costs[n] for n in steps),
-        tuple(steps),
-        at,
+    return Operation(
+        node=node,
+        cut=cut,
+        op=kind(node),
+        grid=local.grid,
+        operands=tuple(tuple(_placed(x, o.labels, local) for x in labels) for o in node.operands),
+        result=tuple(_made(x, local) for x in labels),
+        collectives=tuple(done),
+        nbytes=sum(s.nbytes for s in moving),
+        tra_cost=sum(costs[n] for n in steps),
+        steps=tuple(steps),
+        local=at,
     )
 
 
@@ -129,8 +134,8 @@ def _reductions(node: EinSum) -> str:
     return ", ".join(dict.fromkeys(str(o.reduction).upper() for o in node.outputs if o.reduction))
 
 
-def kind(node: EinSum) -> str:
-    """What an operation is: "contraction", "reduction" or "map"."""
+def kind(node: EinSum) -> Kind:
+    """What an operation is."""
     if node.is_elementwise or not node.reduced:
         return "map"
     return "contraction" if len(node.operands) > 1 else "reduction"
@@ -190,7 +195,7 @@ def as_json(
     return report
 
 
-def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
+def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:
     axes = n.node.axes
     made: dict[str, Any] = {
         "id": n.cut.name,
@@ -230,14 +235,13 @@ def _node_json(n: Node, predicted: Prediction, measure: SiteMeasure | None) -> d
     return made
 
 
-def site_flops(nodes: list[Node], placed: Program) -> list[int]:
+def site_flops(nodes: list[Operation], placed: Program) -> list[int]:
     """Scalar operations of each site."""
     total = [0] * placed.sites
     for n in nodes:
         local = placed.steps[n.local]
         assert isinstance(local, Local)
-        each = flops(n.node) // max(1, n.node.points)
-        extents = (local.cells[:, :, 1] - local.cells[:, :, 0]).prod(axis=1)
-        for site, points in zip(local.sites, extents, strict=True):
+        each = flops_at_point(n.node)
+        for site, points in zip(local.sites, volumes(local.cells), strict=True):
             total[int(site)] += int(points) * each
     return total

@@ -17,6 +17,7 @@ from sqlglot import exp
 from einsql import catalog, changes, errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.cursor import Cursor, Parameters, given_values
+from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -39,7 +40,6 @@ from einsql.planning import (
     current_inputs,
     make_plan,
     make_tile_plan,
-    with_deep_stack,
 )
 from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st

@@ -15,6 +15,7 @@ from math import prod
 
 from einsql.blocks import KeyTuple
 from einsql.errors import ProgrammingError
+from einsql.placements import Partial, Replicate
 
 Sites = tuple[int, ...]
 """The sites that hold a copy of an array, ascending."""
@@ -25,30 +26,15 @@ Held = Mapping[KeyTuple, tuple[Sites, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Along this grid axis a pair lies where a key dimension says."""
+    """Along this grid axis a pair lies where a key dimension says, dealt cyclically.
+
+    The `Shard` of `placements` is of contiguous pieces of an axis.
+    """
 
     key: int
 
     def __str__(self) -> str:
         return f"Shard({self.key})"
-
-
-@dataclass(frozen=True, slots=True)
-class Replicate:
-    """Along this grid axis there are copies everywhere."""
-
-    def __str__(self) -> str:
-        return "Replicate"
-
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """Along this grid axis lie parts of an array, to be merged by ⊕."""
-
-    reduce: str
-
-    def __str__(self) -> str:
-        return f"Partial({self.reduce.upper()})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,27 @@
-"""Language 3: a placed computation, as a straight line of steps at sites (TRA §3).
+"""Language 3 for EinSum graphs: a placed program, what every site does step by step.
 
 A program is a straight line of steps. A local step runs one EinSum on tiles that lie at
 the same site; an exchange brings tiles to the sites that need them (the paper's BCAST
 and SHUF); a completion merges partial results (SHUF and local aggregation). Every step
 holds what each site needs to know to do its part, so all sites can run the same program.
+
+The third language has two dialects, one for each language it is made from. Plans over
+blocks become plans of `implementation`, an algebra with laws, which rules rewrite until
+they are cheap. EinSum graphs become programs: EinDecomp decides how they are cut, placement
+decides where each cell runs, and the outcome is written down here, to be costed and run
+but never rewritten. Its tiles are boxes of keys rather than blocks under keys, so they
+may overlap (a window's halo), and a step moves all fields of a relation together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
+from einsql.boxes import volumes
 from einsql.einsum import TRUE, EinSum, Input, Output
 from einsql.placements import Layout
 from einsql.schema import DType
@@ -46,8 +55,14 @@ class Tiles:
     @property
     def volumes(self) -> np.ndarray:
         """Elements of each tile."""
-        extents = np.maximum(0, self.boxes[:, :, 1] - self.boxes[:, :, 0])
-        return np.asarray(extents.prod(axis=1))
+        return volumes(self.boxes)
+
+
+CollectiveName = Literal[
+    "slice", "gather", "scatter", "broadcast", "all-gather", "all-to-all", "halo",
+    "reduce", "reduce-scatter", "all-reduce",
+]  # fmt: skip
+"""As in MPI; a "slice" sends nothing, a "halo" only the margins of tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +70,12 @@ class Collective:
     """What sites do together to move tiles.
 
     Attributes:
-        name: As in MPI: "all-gather", "reduce-scatter", …; "slice" sends nothing.
+        name: What it is called.
         along: The axes of the site grid along which they speak.
         nbytes: Bytes that cross sites.
     """
 
-    name: str
+    name: CollectiveName
     along: tuple[str, ...]
     nbytes: int
 
@@ -181,22 +196,44 @@ class Program:
         """Bytes that cross sites, on dense relations."""
         return sum(s.nbytes for s in self.steps if isinstance(s, Exchange | Complete))
 
+    def relation(self, number: int) -> Input | EinSum:
+        """The relation whose tiles a step holds."""
+        step = self.steps[number]
+        while not isinstance(step, Load | Local):
+            step = self.steps[reads(step)[0]]
+        return step.source if isinstance(step, Load) else step.node
+
+    def maker(self, step: Complete) -> Local:
+        """The local step whose partial tiles a completion merges."""
+        local = self.steps[step.source]
+        assert isinstance(local, Local)
+        return local
+
+    def released(self) -> list[list[int]]:
+        """For each step those whose tiles nobody reads after it; the result's are kept."""
+        last = list(range(len(self.steps)))
+        for n, step in enumerate(self.steps):
+            for source in reads(step):
+                last[source] = n
+        found: list[list[int]] = [[] for _ in self.steps]
+        for source, n in enumerate(last):
+            if source != self.root:
+                found[n].append(source)
+        return found
+
+
+def reads(step: Step) -> tuple[int, ...]:
+    """The steps whose tiles a step reads."""
+    if isinstance(step, Local):
+        return step.operands
+    if isinstance(step, Exchange):
+        return step.sources
+    return (step.source,) if isinstance(step, Complete) else ()
+
 
 def tuple_bytes(node: Input | EinSum) -> int:
     """Bytes of one tuple's fields."""
     return sum(f.dtype.numpy.itemsize for f in node.schema.fields)
-
-
-def split(lo: int, hi: int, parts: int) -> np.ndarray:
-    """Cuts `[lo, hi)` into intervals that differ by one at most, longer ones first.
-
-    Returns:
-        int64 of shape (parts, 2).
-    """
-    size, longer = divmod(max(0, hi - lo), parts)
-    k = np.arange(parts + 1)
-    ends = lo + k * size + np.minimum(k, longer)
-    return np.stack([ends[:-1], ends[1:]], axis=1)
 
 
 def best_of(name: str) -> str:
@@ -219,3 +256,8 @@ def with_state(node: EinSum) -> EinSum:
             extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
             extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
     return replace(node, outputs=(*node.outputs, *extra)) if extra else node
+
+
+def state_bytes(node: EinSum) -> int:
+    """Bytes of one tuple of a partial result, with what merging needs."""
+    return tuple_bytes(with_state(node))

@@ -130,8 +130,7 @@ def _template(
     return EinSum(
         tuple(Axis(x, 0, 1) for x in labels),
         tuple(
-            Operand(_input(n, t.dtype, (1,) * t.rank), x)
-            for n, (t, x) in enumerate(zip(tiles, spec.inputs, strict=True))
+            operand(n, x, t.dtype) for n, (t, x) in enumerate(zip(tiles, spec.inputs, strict=True))
         ),
         TRUE,
         spec.output,
@@ -139,9 +138,20 @@ def _template(
     )
 
 
-def _input(number: int, dtype: DType, shape: tuple[int, ...]) -> Input:
-    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(shape))
-    return Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),)))
+def operand(
+    number: int, labels: Sequence[str], dtype: DType, shape: Sequence[int] | None = None
+) -> Operand:
+    """An operand of a kernel: an array read with one label for each axis.
+
+    Args:
+        number: Its place among the operands.
+        labels: A label for each axis.
+        dtype: The type of its elements.
+        shape: Its extents; templates, which wait for arrays, have 1 everywhere.
+    """
+    extents = [1] * len(labels) if shape is None else shape
+    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(extents))
+    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),))), tuple(labels))
 
 
 def _combined(notation: str, combine: str | Callable[..., object], values: list[Value]) -> Expr:
@@ -207,14 +217,13 @@ def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
     """
     extents: dict[str, int] = {}
     operands: list[Operand] = []
-    for n, (operand, shape) in enumerate(zip(template.operands, shapes, strict=True)):
-        if len(shape) != len(operand.labels):
+    for n, (o, shape) in enumerate(zip(template.operands, shapes, strict=True)):
+        if len(shape) != len(o.labels):
             raise InternalError(f"A kernel's operand {n} has the shape {shape}")
-        for label, extent in zip(operand.labels, shape, strict=True):
+        for label, extent in zip(o.labels, shape, strict=True):
             if extents.setdefault(label, extent) != extent:
                 raise InternalError(f"A kernel's label {label} has two extents")
-        dtype = operand.source.schema.dtype(VALUE)
-        operands.append(Operand(_input(n, dtype, shape), operand.labels))
+        operands.append(operand(n, o.labels, o.source.schema.dtype(VALUE), shape))
     axes = tuple(
         Axis(a.label, 0, extents[a.label], a.define) if a.label in extents else a
         for a in template.axes

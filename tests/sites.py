@@ -15,8 +15,9 @@ from einsql.engine.implementation import gathered, run_sites
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.kernels import compile_node
+from einsql.placements import Partial
 from einsql.reference import evaluate_blocks
-from einsql.sharding import Partial, Scattered, Shard, coordinates
+from einsql.sharding import Scattered, Shard, coordinates
 from einsql.tiles import VALUE, instantiate
 
 Blocks = dict[KeyTuple, np.ndarray]

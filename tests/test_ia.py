@@ -31,9 +31,10 @@ from einsql.implementation import (
 )
 from einsql.optimizer.implementation import search, translate
 from einsql.optimizer.lower import lower
+from einsql.placements import Partial, Replicate
 from einsql.plan_printer import format_implementation
 from einsql.schema import DType, Field, Key, Schema
-from einsql.sharding import Partial, Placement, Replicate, Scattered, Shard, everywhere, spread
+from einsql.sharding import Placement, Scattered, Shard, everywhere, spread
 from einsql.tiles import Tile, instantiate
 from tests.sites import assert_same, meaning, on_sites, random_relation
 

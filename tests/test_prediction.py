@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.boxes import split
 from einsql.machine import Machine
 from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
@@ -17,7 +18,7 @@ from einsql.optimizer.traffic import exchanged
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local, Tiles, split
+from einsql.supersteps import Local, Tiles
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 

@@ -46,6 +46,7 @@ class Box:
         notes: What it costs.
         share: Its part of the time measured, 0 to 1.
         members: Ids of the boxes it stands for, if it is a repetition.
+        first: Ids of the boxes that these repeat.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Box:
     notes: tuple[str, ...] = ()
     share: float | None = None
     members: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ def folded(figure: Figure, report: Report) -> Figure | None:
         (f"as {text}, cut alike", f"{len(others):,} operations, {tensors:,} tensors"),
         share=sum(shares) if shares else None,
         members=tuple(b.id for b in others),
+        first=tuple(b.id for b in one),
     )  # fmt: skip
     kept = [n for n in range(len(figure.boxes)) if n not in hidden and n < first]
     tail = list(range(last, len(figure.boxes)))

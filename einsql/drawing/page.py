@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -154,15 +153,8 @@ def _sections(report: Report, whole: Figure, short: Figure | None) -> list[str]:
     ]
     if short is not None:
         repeat = next(b for b in short.boxes if b.kind == "repeat")
-        ids = [node["id"] for node in report["nodes"]]
-        first = ids.index(repeat.members[0])
-        made.append(repeat_details(ids[first - _period(repeat.name, repeat.members) : first],
-                                   repeat.members))  # fmt: skip
+        made.append(repeat_details(repeat.first, repeat.members))
     return made
-
-
-def _period(name: str, members: Sequence[str]) -> int:
-    return len(members) // int(name.split(" ")[0].replace(",", ""))
 
 
 def _sql(sql: str) -> str:

@@ -27,6 +27,7 @@ from einsql.relational import (
     generated,
     walk,
 )
+from einsql.schema import DType
 from einsql.tiles import Tile as TileForm
 from einsql.tiles import merging
 
@@ -67,7 +68,7 @@ def run_blocks(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> 
         sources = children(maker)
         made: Pairs = _pairs(maker, last.schema, [held[id(c)] for c in sources], inputs, run)
         if merges and isinstance(node, Aggregate):
-            made = _merged(node, made, run)
+            made = _aggregated(node, made, run)
         held[id(node)] = dict(made)
         for c in sources:
             left[id(c)] -= 1
@@ -124,27 +125,36 @@ def _pairs(
             yield key, operands[0][key]
     elif isinstance(node, Tile):
         for key, array in operands[0].items():
-            for n in range(tiles_of(array.shape[node.dim], node.size)):
-                part = slice(n * node.size, (n + 1) * node.size)
-                yield (*key, n), array[(slice(None),) * node.dim + (part,)]
+            for n, part in enumerate(tiled(array, node.dim, node.size)):
+                yield (*key, n), part
     elif isinstance(node, Stack):
         yield from _stack(node, operands[0])
     elif isinstance(node, Repartition):
         yield from _cut(assemble(node.source, operands[0]), node.cuts)
     else:
-        yield from _merged(node, operands[0].items(), run)
+        yield from _aggregated(node, operands[0].items(), run)
 
 
-def _merged(node: Aggregate, pairs: Pairs, run: RunKernel) -> Pairs:
+def _aggregated(node: Aggregate, pairs: Pairs, run: RunKernel) -> Pairs:
     groups: Blocks = {}
     for key, array in pairs:
         group = tuple(key[g] for g in node.group_by)
-        if group in groups:
-            merge = merging(node.reduce, TileForm(array.ndim, node.schema.dtype))
-            groups[group] = run(merge, [groups[group], array])
-        else:
-            groups[group] = array
+        known = groups.get(group)
+        groups[group] = array if known is None else merged(node.reduce, known, array, run)
     return groups.items()
+
+
+def merged(reduce: str, a: np.ndarray, b: np.ndarray, run: RunKernel) -> np.ndarray:
+    """A ⊕ b of two arrays of one shape and type."""
+    dtype = DType.of(a.dtype)
+    assert dtype is not None
+    return run(merging(reduce, TileForm(a.ndim, dtype)), [a, b])
+
+
+def tiled(array: np.ndarray, dim: int, size: int) -> Iterator[np.ndarray]:
+    """Views of an array's tiles of `size` along an axis, the last maybe smaller."""
+    for n in range(tiles_of(array.shape[dim], size)):
+        yield array[(slice(None),) * dim + (slice(n * size, (n + 1) * size),)]
 
 
 def _stack(node: Stack, blocks: Blocks) -> Iterator[tuple[KeyTuple, np.ndarray]]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import EllipsisType
 
 import numpy as np
 
 from einsql.blocks import KeyTuple, matches
 from einsql.einsum import EinSum
-from einsql.engine.blocks import Blocks, RunKernel, place_of
+from einsql.engine.blocks import Blocks, RunKernel, merged, place_of, tiled
 from einsql.engine.transport import LocalTransport, Parcel, Transport
 from einsql.implementation import (
     Bcast,
@@ -32,12 +33,11 @@ from einsql.implementation import (
     children,
     walk,
 )
-from einsql.integrity import assembled, tiles_of, without
-from einsql.physical import Tiles, holds, piece_transfers, renamed, transfers
-from einsql.schema import DType
+from einsql.integrity import assembled, without
+from einsql.physical import Tiled, holds, renamed
 from einsql.sharding import Held
-from einsql.tiles import VALUE, merging
-from einsql.tiles import Tile as TileForm
+from einsql.tiles import VALUE
+from einsql.transfers import array_transfers, piece_transfers
 
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""
@@ -144,8 +144,8 @@ def gathered(root: Node, held: Mapping[int, AtSite], run: RunKernel) -> Blocks:
     """One array for every key of a result: any of its copies, parts merged by ⊕."""
     found: Blocks = {}
     for key, parts in root.schema.held.items():
-        arrays = [held[copies[0]][key, n] for n, copies in enumerate(parts)]
-        found[key] = _merged(root.schema.merge or "", arrays, run)
+        arrays = (held[copies[0]][key, n] for n, copies in enumerate(parts))
+        found[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
     return dict(sorted(found.items()))
 
 
@@ -160,7 +160,7 @@ def _exchange(
     number = {part: n for n, part in enumerate(parts)}
     parcels = [
         Parcel(origin, site, number[key, n], _NO_BOX, {VALUE: held[origin][key, n]})
-        for key, n, origin, site in transfers(source, target)
+        for key, n, origin, site in array_transfers(source, target)
         if origin in held
     ]
     made: dict[int, AtSite] = {
@@ -249,10 +249,9 @@ def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Pa
     key, n = part
     if node.emit is None:
         yield part, array
-    elif isinstance(node.emit, Tiles):
-        dim, size = node.emit.dim, node.emit.size
-        for m in range(tiles_of(array.shape[dim], size)):
-            yield ((*key, m), n), array[(slice(None),) * dim + (slice(m * size, (m + 1) * size),)]
+    elif isinstance(node.emit, Tiled):
+        for m, tile in enumerate(tiled(array, node.emit.dim, node.emit.size)):
+            yield ((*key, m), n), tile
     else:
         for m in range(node.emit.count):
             yield ((*key, m), n), array
@@ -280,7 +279,8 @@ def _aggregate(
         if group not in node.schema.held:
             continue  # not among those that are wanted
         new = _chain(node.inner, [array], run)
-        groups[group] = _merged(node.reduce, [groups[group], new], run) if group in groups else new
+        known = groups.get(group)
+        groups[group] = new if known is None else merged(node.reduce, known, new, run)
     for group, total in groups.items():
         parts = node.schema.held[group]
         n = next(n for n, copies in enumerate(parts) if site in copies)
@@ -300,12 +300,3 @@ def _chain(kernels: Sequence[EinSum], arrays: Sequence[np.ndarray], run: RunKern
     for kernel in kernels:
         arrays = [run(kernel, arrays)]
     return arrays[0]
-
-
-def _merged(reduce: str, arrays: Sequence[np.ndarray], run: RunKernel) -> np.ndarray:
-    total = arrays[0]
-    for array in arrays[1:]:
-        dtype = DType.of(array.dtype)
-        assert dtype is not None
-        total = run(merging(reduce, TileForm(array.ndim, dtype)), [total, array])
-    return total

@@ -13,6 +13,7 @@ from types import EllipsisType
 
 import numpy as np
 
+from einsql.boxes import common, extents, volumes
 from einsql.einsum import (
     Axis,
     EinSum,
@@ -71,14 +72,7 @@ class SiteProgram:
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
-        last: dict[int, int] = {}
-        for n, step in enumerate(program.steps):
-            for source in _sources(step):
-                last[source] = n
-        self._free: list[list[int]] = [[] for _ in program.steps]
-        for source, n in last.items():
-            if source != program.root:
-                self._free[n].append(source)
+        self._released = program.released()
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step on virtual sites and assembles the result.
@@ -103,7 +97,7 @@ class SiteProgram:
                 held[n] = self._local(n, step, held, transport, tick, measure.seconds)
             else:
                 held[n] = self._complete(step, held[step.source], transport)
-            for source in self._free[n]:
+            for source in self._released[n]:
                 del held[source]
             measure.steps.append(
                 StepMeasure(time.perf_counter() - start, sum(transport.sent) - before)
@@ -143,12 +137,8 @@ class SiteProgram:
         return whole
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
-        made = self.program.steps[step]
-        while not isinstance(made, Local | Load):
-            made = self.program.steps[_sources(made)[0]]
-        schema = made.node.schema if isinstance(made, Local) else made.source.schema
-        shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
-        return {f.name: np.empty(shape, f.dtype.numpy) for f in schema.fields}
+        fields = self.program.relation(step).schema.fields
+        return {f.name: np.empty(extents(box), f.dtype.numpy) for f in fields}
 
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
@@ -180,8 +170,7 @@ class SiteProgram:
 
     def _complete(self, step: Complete, held: Held, transport: Transport) -> Held:
         """Merges contributions at each site, sends one of each, and merges these."""
-        local = self.program.steps[step.source]
-        assert isinstance(local, Local)
+        local = self.program.maker(step)
         node = self._stated[step.source]
         parcels = []
         for n, members in enumerate(step.parts):
@@ -212,14 +201,6 @@ class SiteProgram:
         return fields
 
 
-def _sources(step: Load | Exchange | Local | Complete) -> tuple[int, ...]:
-    if isinstance(step, Local):
-        return step.operands
-    if isinstance(step, Exchange):
-        return step.sources
-    return () if isinstance(step, Load) else (step.source,)
-
-
 def _shares(
     have: Tiles, need: Tiles, gathered: np.ndarray, held: Held, sites: int
 ) -> list[Parcel]:  # fmt: skip
@@ -228,12 +209,13 @@ def _shares(
     for n, fields in held.items():
         copy, tile = divmod(n, have.once)
         holders = have.sites[tile :: have.once]
-        for m in gathered[_meeting(have.boxes[n], need.boxes[gathered])]:
+        shared = common(have.boxes[n], need.boxes[gathered])
+        meeting = volumes(shared) > 0
+        for m, box in zip(gathered[meeting], shared[meeting], strict=True):
             target = int(need.sites[m])
             own = np.flatnonzero(holders == target)
             # Each group of sites serves its own; who has a copy asks nobody.
             if copy == (own[0] if len(own) else target * have.copies // sites):
-                box = _common(have.boxes[n], need.boxes[m])
                 part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
                 parcels.append(Parcel(int(have.sites[n]), target, int(m), box, part))
     return parcels
@@ -251,17 +233,6 @@ def _slices(
     return (*slices, ...)
 
 
-def _meeting(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Numbers of the boxes that share a key with a box."""
-    lo = np.maximum(boxes[:, :, 0], box[None, :, 0])
-    hi = np.minimum(boxes[:, :, 1], box[None, :, 1])
-    return np.flatnonzero((lo < hi).all(axis=1))
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.stack([np.maximum(a[:, 0], b[:, 0]), np.minimum(a[:, 1], b[:, 1])], axis=1)
-
-
 def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
     """Puts a parcel into its tile; a parcel that is the whole tile is taken as it is."""
     if not fields and (p.box == box).all():
@@ -269,10 +240,9 @@ def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
         return
     if fields and (p.box[:, 0] >= p.box[:, 1]).any():
         return  # beside a tile that was taken as it is and may be read-only
-    shape = tuple(int(max(0, hi - lo)) for lo, hi in box)
     for name, part in p.fields.items():
         if name not in fields:
-            fields[name] = np.empty(shape, part.dtype)
+            fields[name] = np.empty(extents(box), part.dtype)
         fields[name][_slices(p.box, box[:, 0])] = part
 
 

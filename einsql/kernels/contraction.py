@@ -18,7 +18,7 @@ from einsql.algebra import cast_failure
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
 from einsql.kernels.buffers import LARGE, empty
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.sums import accurate_sum
+from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
 
@@ -33,6 +33,9 @@ TILE = 16
 
 IN_CACHE = 2**19
 """Bytes that are still in cache when they are read again."""
+
+LONG_ROWS = 8
+"""A row of so many times that size gains nothing from being made by itself."""
 
 Load = Callable[[Sequence[Fields]], np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
@@ -190,8 +193,8 @@ def _single(node: EinSum, found: _Product, work: np.dtype) -> Callable[..., np.n
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in dict.fromkeys(labels) if x not in kept]
     load = _load(node, found.left, [*kept, *summed], len(summed), work)
-    if not summed:  # only view kernels alias their operands, and 0 + (-0.0) is 0.0
-        return lambda operands, tick: np.asarray(load(operands) + work.type(0))
+    if not summed:  # a new array, for only view kernels alias their operands
+        return lambda operands, tick: from_zero(load(operands))
     return lambda operands, tick: load(operands)
 
 
@@ -233,6 +236,7 @@ def _pair(node: EinSum, found: _Product, work: np.dtype) -> Callable[..., np.nda
 def _outer(
     result: Sequence[str], in_a: set[str], in_b: set[str], extent: dict[str, int], work: np.dtype
 ) -> Combine:
+    """Products of every element of one side with those of the other it shares a key with."""
     lift_a = tuple(slice(None) if x in in_a else None for x in result)
     lift_b = tuple(slice(None) if x in in_b else None for x in result)
     shape = tuple(extent[x] for x in result)
@@ -240,23 +244,22 @@ def _outer(
     def outer(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         out = empty(shape, work)
         a, b = a[lift_a], b[lift_b]
-        if not IN_CACHE < out.nbytes < 8 * IN_CACHE * shape[0]:
-            return _started(np.multiply(a, b, out=out))
-        rows = max(1, IN_CACHE * shape[0] // out.nbytes)
-        a, b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
-        products = np.empty((rows, *shape[1:]), work)
-        for start in range(0, shape[0], rows):
-            part = slice(start, start + rows)
-            made = np.multiply(a[part], b[part], out=products[: len(out[part])])
-            np.add(made, work.type(0), out=out[part])
-        return out
+        if IN_CACHE < out.nbytes < LONG_ROWS * IN_CACHE * shape[0]:
+            return _outer_by_rows(np.broadcast_to(a, shape), np.broadcast_to(b, shape), out)
+        return from_zero(np.multiply(a, b, out=out), out=out)
 
     return outer
 
 
-def _started(product: np.ndarray) -> np.ndarray:
-    """Products as the sums that they are: 0 + (-0.0) is 0.0, and matrix products begin so."""
-    return np.asarray(np.add(product, product.dtype.type(0), out=product))
+def _outer_by_rows(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Products, a few rows at a time: they are still in cache when they become sums."""
+    rows = max(1, IN_CACHE * len(out) // out.nbytes)
+    products = np.empty((rows, *out.shape[1:]), out.dtype)
+    for start in range(0, len(out), rows):
+        part = slice(start, start + rows)
+        made = np.multiply(a[part], b[part], out=products[: len(out[part])])
+        from_zero(made, out=out[part])
+    return out
 
 
 def _matrices(
@@ -415,7 +418,7 @@ def _finish(
 
     def finish(result: np.ndarray) -> np.ndarray:
         if scale != 1.0:
-            result = _started(np.asarray(result * result.dtype.type(scale)))
+            result = from_zero(np.asarray(result * result.dtype.type(scale)))
         result = np.asarray(result).astype(dtype, copy=False)
         return result if lift is None else np.broadcast_to(result[lift], shape)
 

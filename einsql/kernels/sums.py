@@ -38,8 +38,7 @@ def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> n
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
     sums = sums.astype(dtype, copy=False)
-    sums += sums.dtype.type(0)  # NumPy's sum of -0.0 alone is -0.0
-    return sums.transpose(turn)
+    return from_zero(sums, out=sums).transpose(turn)  # NumPy's sum of -0.0 alone is -0.0
 
 
 def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
@@ -93,3 +92,13 @@ def _strided(array: np.ndarray, gone: list[bool]) -> np.ndarray:
 def _rest(array: np.ndarray, gone: list[bool]) -> np.ndarray:
     axes = tuple(n for n, summed in enumerate(gone) if summed)
     return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64)) if axes else array
+
+
+def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """0 + values: a sum starts at 0, so one of a single -0.0 is 0.0.
+
+    Args:
+        values: What is to be a sum.
+        out: Where to put it, maybe `values` itself.
+    """
+    return np.asarray(np.add(values, values.dtype.type(0), out=out))

@@ -20,6 +20,7 @@ from einsql.errors import InternalError
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr
+from einsql.kernels.sums import from_zero
 from einsql.kernels.views import arrangement
 
 BLOCK = 1 << 18
@@ -352,7 +353,7 @@ def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
     if selected is not None:
         value = np.where(selected, value, np.asarray(_identity(o.output), value.dtype))
     if o.output.reduction == "sum" and value.dtype.kind == "f":
-        return np.asarray(value + value.dtype.type(0))  # 0 + (-0.0) is 0.0
+        return from_zero(value)
     return np.asarray(value)
 
 

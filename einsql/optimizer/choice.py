@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
-from einsql import placements
 from einsql.einsum import EinSum
 from einsql.optimizer.collectives import collectives
-from einsql.optimizer.completion import Completion, Partial, completions
+from einsql.optimizer.completion import Completion, PartialResult, completions
+from einsql.optimizer.decomposition import Cut
 from einsql.optimizer.late import partial_cells
 from einsql.optimizer.layouts import (
     Cells,
@@ -27,10 +27,14 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
-from einsql.supersteps import COPIES, Collective, Tiles, tuple_bytes, with_state
+from einsql.placements import Partial
+from einsql.supersteps import COPIES, Collective, Tiles, state_bytes, tuple_bytes
 
 FOLLOWED = 256
 """Element-wise operations of so many cells may run wherever most of their data lies."""
+
+Ways = Mapping[int, Sequence[Completion]]
+"""The completions of partial sources, by the identity of these."""
 
 Intern = Callable[[Tiles], Tiles]
 """Gives equal tiles one object, so that what is equal is known by its identity."""
@@ -48,7 +52,7 @@ class Source:
     """
 
     versions: tuple[Tiles, ...] = ()
-    partial: Partial | None = None
+    partial: PartialResult | None = None
     shared: bool = False
 
 
@@ -89,24 +93,22 @@ class Choice:
     closing: dict[int, Completion]
     fetches: tuple[Fetch, ...]
     tiles: Tiles
-    partial: Partial | None
+    partial: PartialResult | None
 
 
 def choose(
     node: EinSum,
-    parts: dict[str, int],
-    copies: int,
+    cut: Cut,
     sites: int,
     sources: Sequence[Source],
     intern: Intern,
-    wish: Partial | None = None,
+    wish: PartialResult | None = None,
 ) -> Choice:
     """The placement of an operation that moves least.
 
     Args:
         node: The operation.
-        parts: How it is cut.
-        copies: How many groups of sites run all its cells.
+        cut: How it is cut.
         sites: How many sites there are.
         sources: What each operand reads; operands that read the same have the same object.
         intern: Makes equal tiles identical.
@@ -117,31 +119,44 @@ def choose(
     if late is not None:
         return _still_partial(node, late, [p for p in waiting if p is not None], intern)
     ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
+    wished = (c for c in grids(node, cut, sites) if wish and _makes(node, c, wish))
+    candidates = [*islice(wished, 1)] or _candidates(node, cut, sites, sources, ways)
+    cells, closing = _least(node, candidates, sources, ways)
+    tiles = intern(laid(made(node, cells), made_layout(node, cells)))
+    return Choice(
+        cells,
+        {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
+        _fetches(node, cells, sources, closing, intern),
+        tiles,
+        _partial(node, cells, tiles),
+    )
+
+
+def _least(
+    node: EinSum, candidates: Iterable[Cells], sources: Sequence[Source], ways: Ways
+) -> tuple[Cells, dict[int, Completion]]:
+    """The first cells to which bringing the operands moves least, with what completes these."""
     best: tuple[int, Cells, dict[int, Completion]] | None = None
-    wished = (c for c in grids(node, parts, copies, sites) if wish and _makes(node, c, wish))
-    for cells in [*islice(wished, 1)] or _candidates(node, parts, copies, sites, sources, ways):
+    for cells in candidates:
         moved, closing = _cost(node, cells, sources, ways)
         if best is None or moved < best[0]:
             best = moved, cells, closing
         if moved == 0:
             break
     assert best is not None
-    _, cells, closing = best
-    tiles = intern(laid(made(node, cells), made_layout(node, cells)))
+    return best[1:]
+
+
+def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
+    """What cells make as a partial result, if several of them share a tile."""
     members = groups(node, cells)
-    cut = [x for x, _ in cells.grid if x != COPIES and x not in node.keys]
-    along = tuple(map(cells.labels.index, cut))
-    width = tuple_bytes(with_state(node))
-    return Choice(
-        cells,
-        {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
-        _fetches(node, cells, sources, closing, intern),
-        tiles,
-        None if members is None else Partial(tiles, members, width, along),
-    )
+    if members is None:
+        return None
+    cut = (x for x, _ in cells.grid if x != COPIES and x not in node.keys)
+    return PartialResult(tiles, members, state_bytes(node), tuple(map(cells.labels.index, cut)))
 
 
-def _makes(node: EinSum, cells: Cells, wish: Partial) -> bool:
+def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
     """True if cells make partial tiles like given ones, at the same sites."""
     tiles, members = made(node, cells), groups(node, cells)
     return members is not None and (
@@ -152,25 +167,24 @@ def _makes(node: EinSum, cells: Cells, wish: Partial) -> bool:
 
 
 def _still_partial(
-    node: EinSum, cells: Cells, waiting: Sequence[Partial], intern: Intern
+    node: EinSum, cells: Cells, waiting: Sequence[PartialResult], intern: Intern
 ) -> Choice:
     """The placement of a map on partial values, which makes partial values."""
     each = np.arange(len(cells.sites))
     at_hand = np.zeros((0, 2), np.int64)
     fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
-    layout = made_layout(node, cells, copies=placements.Partial())
+    layout = made_layout(node, cells, copies=Partial())
     tiles = intern(laid(made(node, cells), layout))
     width = tuple_bytes(node)
-    return Choice(cells, {}, fetches, tiles, Partial(tiles, waiting[0].members, width, (-1,)))
+    return Choice(cells, {}, fetches, tiles, PartialResult(tiles, waiting[0].members, width, (-1,)))
 
 
 def _candidates(
-    node: EinSum, parts: dict[str, int], copies: int, sites: int, sources: Sequence[Source],
-    ways: dict[int, list[Completion]],
-) -> Iterator[Cells]:  # fmt: skip
+    node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways
+) -> Iterator[Cells]:
     """Cells under each order of the grid, and where element-wise work finds its data."""
     first: Cells | None = None
-    for cells in grids(node, parts, copies, sites):
+    for cells in grids(node, cut, sites):
         first = first or cells
         yield cells
     if first is None or not node.is_elementwise or len(first.sites) > FOLLOWED:
@@ -184,7 +198,7 @@ def _candidates(
 
 
 def _cost(
-    node: EinSum, cells: Cells, sources: Sequence[Source], ways: dict[int, list[Completion]]
+    node: EinSum, cells: Cells, sources: Sequence[Source], ways: Ways
 ) -> tuple[int, dict[int, Completion]]:
     """Bytes that bringing the operands to cells moves, and the completions that do it."""
     needs: dict[int, list[Tiles]] = {}

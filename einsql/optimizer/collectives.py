@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.optimizer.communication import solve
 from einsql.placements import Layout, Mesh, Placement
-from einsql.supersteps import Collective, Tiles
+from einsql.supersteps import Collective, CollectiveName, Tiles
 
 MOST_CHANGED = 5
 """Mesh axes that may change at once; the solver tries their orders."""
@@ -83,7 +83,7 @@ def _axis_at(mesh: Mesh, stride: int) -> int:
     )
 
 
-def _name(have: Tiles, need: Tiles) -> str:
+def _name(have: Tiles, need: Tiles) -> CollectiveName:
     """The name of an exchange between tiles that follow no mesh."""
     senders, readers = np.unique(have.sites), np.unique(need.sites)
     copies = need.volumes.sum() > have.volumes[: have.once].sum()

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import prod
 
-import numpy as np
-
+from einsql.boxes import common, volumes
 from einsql.errors import InterfaceError, InternalError
 from einsql.placements import (
     Entry,
@@ -25,8 +24,9 @@ from einsql.placements import (
     Single,
     region,
 )
+from einsql.supersteps import CollectiveName
 
-COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], str] = {
+COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], CollectiveName] = {
     (Shard, Replicate): "all-gather",
     (Shard, Shard): "all-to-all",
     (Shard, Single): "gather",
@@ -40,7 +40,7 @@ COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], str] = {
 }
 """What leads from one entry of a mesh axis to another."""
 
-GENERAL = "all-to-all"
+GENERAL: CollectiveName = "all-to-all"
 """Along several mesh axes: every site is sent what it lacks (Alltoallv), whatever that is."""
 
 
@@ -56,7 +56,7 @@ class Move:
         nbytes: Bytes that cross sites.
     """
 
-    collective: str
+    collective: CollectiveName
     along: tuple[str, ...]
     before: Placement
     after: Placement
@@ -65,9 +65,7 @@ class Move:
 
 def lacking(before: Region, after: Region) -> int:
     """Elements that sites need and do not hold."""
-    lo = np.maximum(before.boxes[:, :, 0], after.boxes[:, :, 0])
-    hi = np.minimum(before.boxes[:, :, 1], after.boxes[:, :, 1])
-    kept = np.maximum(0, hi - lo).prod(axis=1) * before.there * after.there
+    kept = volumes(common(before.boxes, after.boxes)) * before.there * after.there
     return int(after.volumes.sum() - kept.sum())
 
 
@@ -160,7 +158,7 @@ def fused(moves: Sequence[Move], mesh: Mesh, shape: Sequence[int], width: int) -
 
 def _moves(
     placed: Placement, source: Placement, target: Placement, rank: int
-) -> Iterator[tuple[tuple[int, ...], Placement, str]]:
+) -> Iterator[tuple[tuple[int, ...], Placement, CollectiveName]]:
     """Collectives that may follow: the mesh axes they run along, what they leave, their name."""
     for n, entry in enumerate(placed):
         if entry == target[n]:  # what is right stays

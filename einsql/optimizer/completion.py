@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql import placements
+from einsql.boxes import part
 from einsql.optimizer.layouts import laid
-from einsql.placements import Entry, Layout
-from einsql.supersteps import Tiles, split
+from einsql.placements import Entry, Layout, Partial, Shard, Single
+from einsql.supersteps import CollectiveName, Tiles
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partial:
+class PartialResult:
     """A result whose tiles have to be merged.
 
     Attributes:
@@ -37,16 +37,16 @@ class Completion:
 
     tiles: Tiles
     parts: np.ndarray
-    collective: str
+    collective: CollectiveName
     nbytes: int
 
 
-def completions(partial: Partial) -> list[Completion]:
+def completions(partial: PartialResult) -> list[Completion]:
     """Ways to complete a partial result: at one site of each group, or spread over it."""
     members, held = partial.members, partial.tiles
     first = members[:, 0]
     tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
-    tiles = laid(tiles, _completed(held.layout, placements.Single()))
+    tiles = laid(tiles, _completed(held.layout, Single()))
     nbytes = _sent(held.sites[members], tiles) * partial.width
     ways = [Completion(tiles, members, "reduce", nbytes)]
     for axis in range(tiles.boxes.shape[1]):
@@ -56,15 +56,14 @@ def completions(partial: Partial) -> list[Completion]:
     return ways
 
 
-def _spread(partial: Partial, tiles: Tiles, axis: int) -> Completion:
+def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
     """Each member of a group completes its piece of the group's tile."""
     members, sites = partial.members, partial.tiles.sites
     n = members.shape[1]
     boxes = np.repeat(tiles.boxes, n, axis=0)
-    pieces = [split(int(lo), int(hi), n) for lo, hi in tiles.boxes[:, axis]]
-    boxes[:, axis] = np.concatenate(pieces)
+    boxes[:, axis] = part(boxes[:, axis], np.tile(np.arange(n), len(members)), n)
     spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
-    spread = laid(spread, _completed(partial.tiles.layout, placements.Shard(axis, depth=1)))
+    spread = laid(spread, _completed(partial.tiles.layout, Shard(axis, depth=1)))
     parts = np.repeat(members, n, axis=0)
     nbytes = _sent(sites[parts], spread) * partial.width
     return Completion(spread, parts, "reduce-scatter", nbytes)
@@ -85,5 +84,5 @@ def _completed(layout: Layout | None, entry: Entry) -> Layout | None:
     """The layout with partial axes replaced."""
     if layout is None:
         return None
-    placed = (entry if isinstance(e, placements.Partial) else e for e in layout.placed)
+    placed = (entry if isinstance(e, Partial) else e for e in layout.placed)
     return replace(layout, placed=tuple(placed))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Value
-from einsql.optimizer.completion import Partial
+from einsql.optimizer.completion import PartialResult
 from einsql.optimizer.layouts import Cells
 from einsql.placements import Shard
 from einsql.supersteps import COPIES
@@ -21,7 +21,9 @@ JOINTLY = frozenset({"add", "sub", "neg"})
 """Functions that are linear in all of their arguments at once."""
 
 
-def partial_cells(node: EinSum, waiting: Sequence[Partial | None], sites: int) -> Cells | None:
+def partial_cells(
+    node: EinSum, waiting: Sequence[PartialResult | None], sites: int
+) -> Cells | None:
     """The cells in which a map runs on partial values of its operands.
 
     Args:
@@ -57,7 +59,7 @@ def partial_cells(node: EinSum, waiting: Sequence[Partial | None], sites: int) -
     )
 
 
-def _boxes(operand: Operand, partial: Partial, labels: tuple[str, ...]) -> np.ndarray | None:
+def _boxes(operand: Operand, partial: PartialResult, labels: tuple[str, ...]) -> np.ndarray | None:
     """The boxes of partial tiles in the order of a map's labels, if it reads each once."""
     if sorted(operand.labels) != sorted(labels):
         return None

@@ -9,11 +9,13 @@ from math import prod
 
 import numpy as np
 
+from einsql.boxes import common, split, volumes
 from einsql.einsum import Axis, EinSum
 from einsql.errors import InternalError
 from einsql.intervals import interval
+from einsql.optimizer.decomposition import Cut
 from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
-from einsql.supersteps import COPIES, Tiles, split
+from einsql.supersteps import COPIES, Tiles
 
 REPLICATE = Replicate()
 
@@ -54,7 +56,7 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
     return np.unravel_index(np.arange(prod(shape)), tuple(shape)) if shape else ()
 
 
-def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Iterator[Cells]:
+def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     """The cells of an operation under each order of what is cut.
 
     Raises:
@@ -62,18 +64,18 @@ def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Itera
     """
     free = [a for a in node.axes if a.define is None]
     labels = tuple(a.label for a in free)
-    extent = {x: parts[x] for x in labels if parts[x] > 1}
-    if copies > 1:
-        extent[COPIES] = copies
+    extent = {x: cut.parts[x] for x in labels if cut.parts[x] > 1}
+    if cut.copies > 1:
+        extent[COPIES] = cut.copies
     number = prod(extent.values())
-    if copies > 1 and number > sites:
-        raise InternalError(f"{number} calls in {copies} copies need more than {sites} sites")
-    intervals = [split(a.lo, a.hi, parts[a.label]) for a in free]
+    if cut.copies > 1 and number > sites:
+        raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
+    intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
     for order in islice(permutations(extent), ORDERS):
         shape = [extent[x] for x in order]
         at = dict(zip(order, _coordinates(shape), strict=True))
         where = numbered(number, sites)
-        if copies > 1:
+        if cut.copies > 1:
             together = np.argsort(at[COPIES], kind="stable")
             at, where = {x: c[together] for x, c in at.items()}, where[together]
         coordinates = np.zeros((number, len(free)), np.int64)
@@ -83,7 +85,7 @@ def grids(node: EinSum, parts: dict[str, int], copies: int, sites: int) -> Itera
                 coordinates[:, n] = at[x]
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
-        yield Cells(labels, grid, coordinates, boxes, where, copies, sites)
+        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites)
 
 
 def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:
@@ -211,9 +213,8 @@ def distinct(need: Tiles) -> tuple[Tiles, np.ndarray]:
 
 def following(need: Tiles, have: Tiles) -> np.ndarray | None:
     """For each needed tile the site that has most of it, if these sites are all different."""
-    lo = np.maximum(need.boxes[:, None, :, 0], have.boxes[None, :, :, 0])
-    hi = np.minimum(need.boxes[:, None, :, 1], have.boxes[None, :, :, 1])
-    sites = have.sites[np.maximum(0, hi - lo).prod(axis=2).argmax(axis=1)]
+    shared = volumes(common(need.boxes[:, None], have.boxes[None]))
+    sites = have.sites[shared.argmax(axis=1)]
     return sites if len(np.unique(sites)) == len(sites) else None
 
 
@@ -224,22 +225,29 @@ def here(need: Tiles, have: Tiles) -> tuple[np.ndarray, np.ndarray]:
         For each needed tile the number of its elements that are there (tiles of one site
         being disjoint), and a tile there that holds all of it, -1 if none does.
     """
-    order = np.argsort(have.sites, kind="stable")
-    sites, boxes = have.sites[order], have.boxes[order]
-    first = np.searchsorted(sites, need.sites, side="left")
-    last = np.searchsorted(sites, need.sites, side="right")
     found = np.zeros(len(need.sites), np.int64)
     holder = np.full(len(need.sites), -1)
+    for there, at in beside(need, have):
+        shared = common(need.boxes, have.boxes[at])
+        found += volumes(shared) * there
+        holds = there & (shared == need.boxes).all(axis=(1, 2))
+        holder[holds] = at[holds]
+    return found, holder
+
+
+def beside(need: Tiles, have: Tiles) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs each needed tile with one tile after another that lies at its site.
+
+    Yields:
+        For each needed tile whether there is one more, and its number (any if there is none).
+    """
+    order = np.argsort(have.sites, kind="stable")
+    sites = have.sites[order]
+    first = np.searchsorted(sites, need.sites, side="left")
+    last = np.searchsorted(sites, need.sites, side="right")
     for n in range(int((last - first).max(initial=0))):
         there = first + n < last
-        at = np.where(there, first + n, 0)
-        lo = np.maximum(need.boxes[:, :, 0], boxes[at, :, 0])
-        hi = np.minimum(need.boxes[:, :, 1], boxes[at, :, 1])
-        found += np.maximum(0, hi - lo).prod(axis=1) * there
-        holds = there & (lo == need.boxes[:, :, 0]).all(axis=1)
-        holds &= (hi == need.boxes[:, :, 1]).all(axis=1)
-        holder[holds] = order[at[holds]]
-    return found, holder
+        yield there, order[np.where(there, first + n, 0)]
 
 
 def lacking(need: Tiles, versions: Sequence[Tiles]) -> tuple[int, np.ndarray]:

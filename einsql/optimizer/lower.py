@@ -34,7 +34,7 @@ from einsql.einsum import (
 )
 from einsql.errors import NotSupportedError
 from einsql.optimizer.lower_kernel import kernel
-from einsql.optimizer.lower_operands import Source, cut_operand, diagonal
+from einsql.optimizer.lower_operands import Source, cut_operand
 from einsql.schema import DType, is_flag
 
 Fields = Mapping[str, ra.Node]
@@ -187,7 +187,7 @@ class _Lowering:
             given = self.sources[number] if number < len(self.sources) else None
             source = Source(operand.source, name, None if given is None else given[name])
             relation = cut_operand(source, [self.node.axis(x) for x in operand.labels], split)
-            self.held[key] = diagonal(relation, operand.labels)
+            self.held[key] = ra.diagonal(relation, operand.labels)[0]
         return self.held[key]
 
     def _index(self, label: str, split: int) -> ra.Node:

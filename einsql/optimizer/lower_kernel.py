@@ -10,7 +10,6 @@ from einsql.einsum import (
     Const,
     EinSum,
     Expr,
-    Input,
     Label,
     Operand,
     Output,
@@ -20,8 +19,8 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.intervals import interval
-from einsql.schema import DType, Field, Key, Schema
-from einsql.tiles import VALUE
+from einsql.schema import DType
+from einsql.tiles import VALUE, operand
 
 FAR = 2**62
 """A definition that stays below this can be moved without overflow."""
@@ -96,5 +95,4 @@ def _plus(e: Expr, offset: int) -> Expr:
 
 
 def _tile(node: EinSum, number: int, labels: tuple[str, ...], dtype: DType) -> Operand:
-    keys = tuple(Key(f"d{n}", 0, node.axis(x).extent) for n, x in enumerate(labels))
-    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),))), labels)
+    return operand(number, labels, dtype, [node.axis(x).extent for x in labels])

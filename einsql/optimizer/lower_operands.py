@@ -84,18 +84,6 @@ def scanned_field(tensor: Input, field: str) -> Input:
     return Input(f"{tensor.name}.{field}", only)
 
 
-def diagonal(relation: ra.Node, labels: Sequence[str]) -> ra.Node:
-    """The blocks a repeated label meets itself in, under one key for each label."""
-    firsts = {x: labels.index(x) for x in labels}
-    for n, x in enumerate(labels):
-        if firsts[x] != n:
-            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
-            relation = ra.Filter(relation, same)
-    if len(firsts) == len(labels):
-        return relation
-    return ra.ReKey(relation, tuple(key_label(n) for n in firsts.values()))
-
-
 def _big(value: int) -> Expr:
     return Const(value, DType.BIGINT)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from einsql.einsum import EinSum, Expr, Input, Node, children, consumers, relabel, walk
 from einsql.optimizer.choice import Choice, Fetch, Source, choose
-from einsql.optimizer.completion import Completion, Partial, completions
+from einsql.optimizer.completion import Completion, PartialResult, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.late import is_linear
 from einsql.optimizer.layouts import declared
@@ -27,8 +27,8 @@ from einsql.supersteps import (
     Program,
     Step,
     Tiles,
+    state_bytes,
     tuple_bytes,
-    with_state,
 )
 
 
@@ -70,9 +70,11 @@ class _Placing:
         wishes: Those that would have let sums stay partial, for another placement.
     """
 
-    def __init__(self, root: Node, cut: Decomposition, granted: Mapping[int, Partial]) -> None:
+    def __init__(
+        self, root: Node, cut: Decomposition, granted: Mapping[int, PartialResult]
+    ) -> None:
         self.granted = granted
-        self.wishes: dict[int, Partial] = {}
+        self.wishes: dict[int, PartialResult] = {}
         self.root = root
         self.sites = cut.sites
         nodes = [n for n in walk(root) if isinstance(n, EinSum)]
@@ -82,7 +84,7 @@ class _Placing:
         self.relations: dict[int, _Relation] = {}
         self.choices: dict[Hashable, Choice] = {}
         self.tiles: dict[Hashable, Tiles] = {}
-        self.partials: dict[Hashable, Partial] = {}
+        self.partials: dict[Hashable, PartialResult] = {}
 
     def program(self) -> Program:
         """Places every relation."""
@@ -127,9 +129,7 @@ class _Placing:
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(
-                node, cut.parts, cut.copies, self.sites, sources, self._interned, wish
-            )  # fmt: skip
+            choice = choose(node, cut, self.sites, sources, self._interned, wish)
             self.choices[key] = choice
         if len(choice.closing) > 1 and is_linear(node):
             self._wish(node, read)
@@ -220,7 +220,7 @@ class _Placing:
         held = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
         return self.tiles.setdefault((held, tiles.copies, known), tiles)
 
-    def _partial(self, partial: Partial) -> Partial:
+    def _partial(self, partial: PartialResult) -> PartialResult:
         merged = partial.members.tobytes(), partial.members.shape
         key = (id(partial.tiles), merged, partial.width, partial.along)
         return self.partials.setdefault(key, partial)
@@ -237,7 +237,7 @@ def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
         cut.copies,
         node.is_elementwise,
         is_linear(node),
-        tuple_bytes(with_state(node)),
+        state_bytes(node),
         tuple(
             (
                 tuple(at[x] for x in o.labels),

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.einsum import EinSum, Input
+from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.optimizer.work import flops
+from einsql.optimizer.work import flops_at_point
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -23,6 +23,7 @@ from einsql.supersteps import (
     Program,
     Step,
     Tiles,
+    state_bytes,
     tuple_bytes,
     with_state,
 )
@@ -82,9 +83,8 @@ class _Predicting:
         """What a step moves between sites, in bytes."""
         step, sites = self.program.steps[n], self.program.sites
         if isinstance(step, Complete):
-            local = self.program.steps[step.source]
-            assert isinstance(local, Local)
-            return completing(local, step, sites).of(tuple_bytes(with_state(local.node)))
+            local = self.program.maker(step)
+            return completing(local, step, sites).of(state_bytes(local.node))
         if not isinstance(step, Exchange) or step.nbytes == 0:
             return self._none
         # What is not at hand comes from one copy of the relation.
@@ -95,14 +95,7 @@ class _Predicting:
             have = Tiles(base.sites[: base.once], base.boxes[: base.once])
             need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
             self._traffic[key] = exchanged(have, need, sites)
-        return self._traffic[key].of(tuple_bytes(self._relation(step.sources[0])))
-
-    def _relation(self, n: int) -> Input | EinSum:
-        """The relation a step holds."""
-        step = self.program.steps[n]
-        while not isinstance(step, Local | Load):
-            step = self.program.steps[_sources(step)[0]]
-        return step.node if isinstance(step, Local) else step.source
+        return self._traffic[key].of(tuple_bytes(self.program.relation(step.sources[0])))
 
     def _key(self, tiles: Tiles) -> object:
         """The same for equal tiles."""
@@ -119,13 +112,8 @@ class _Predicting:
         """Seconds of the site that merges most: parts are read in turn, and written once."""
         if not isinstance(step, Complete):
             return 0.0
-        local = self.program.steps[step.source]
-        assert isinstance(local, Local)
-        nbytes = (
-            self._elements(step.tiles)
-            * (step.parts.shape[1] + 1)
-            * tuple_bytes(with_state(local.node))
-        )
+        local = self.program.maker(step)
+        nbytes = self._elements(step.tiles) * (step.parts.shape[1] + 1) * state_bytes(local.node)
         most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
         return float(most / self.machine.memory_bandwidth)
 
@@ -134,12 +122,12 @@ class _Predicting:
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
-        points = _volumes(step.cells)
+        points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
             return 0.0
         if renames(node):  # it hands on what it reads
             return float(np.bincount(step.sites).max() * m.call_overhead)
-        work = points * (flops(node) // max(1, node.points))
+        work = points * flops_at_point(node)
         rate = m.rate(contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
         each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
@@ -158,7 +146,7 @@ class _Predicting:
         """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
         total = self._cell_bytes(step)
         if step.partial:
-            total = total + self._elements(step.tiles) * tuple_bytes(with_state(step.node))
+            total = total + self._elements(step.tiles) * state_bytes(step.node)
         return int(total.max(initial=0))
 
     def _elements(self, tiles: Tiles) -> np.ndarray:
@@ -169,23 +157,15 @@ class _Predicting:
 
     def memory(self) -> np.ndarray:
         """The most bytes each site holds at once; tiles go after their last reader."""
-        steps = self.program.steps
-        last = {n: n for n in range(len(steps))}
-        for n, step in enumerate(steps):
-            for source in _sources(step):
-                last[source] = n
-        last[self.program.root] = len(steps)
-        ends: dict[int, list[int]] = {}
-        for source, n in last.items():
-            ends.setdefault(n, []).append(source)
+        released = self.program.released()
         held = np.zeros(self.program.sites, np.int64)
         peak = held.copy()
         sizes: dict[int, np.ndarray] = {}
-        for n, step in enumerate(steps):
+        for n, step in enumerate(self.program.steps):
             sizes[n] = self._sizes(n, step)
             held += sizes[n]
             np.maximum(peak, held + self._arriving(step), out=peak)
-            for source in ends.get(n, ()):
+            for source in released[n]:
                 held -= sizes.pop(source)
         return peak
 
@@ -193,10 +173,9 @@ class _Predicting:
         """Bytes of partial tiles at the sites that merge them."""
         if not isinstance(step, Complete):
             return 0
-        local = self.program.steps[step.source]
-        assert isinstance(local, Local)
+        local = self.program.maker(step)
         remote = (local.tiles.sites[step.parts] != step.tiles.sites[:, None]).sum(axis=1)
-        nbytes = remote * self._elements(step.tiles) * tuple_bytes(with_state(local.node))
+        nbytes = remote * self._elements(step.tiles) * state_bytes(local.node)
         return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
@@ -204,22 +183,10 @@ class _Predicting:
         if isinstance(step, Load):
             width = tuple_bytes(step.source)
         elif isinstance(step, Local) and step.partial:
-            width = tuple_bytes(with_state(step.node))
+            width = state_bytes(step.node)
         else:
-            width = tuple_bytes(self._relation(n))
+            width = tuple_bytes(self.program.relation(n))
         counts = np.bincount(
             step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
         )
         return counts.astype(np.int64)
-
-
-def _volumes(boxes: np.ndarray) -> np.ndarray:
-    return np.asarray((boxes[:, :, 1] - boxes[:, :, 0]).prod(axis=1, dtype=np.float64))
-
-
-def _sources(step: Step) -> tuple[int, ...]:
-    if isinstance(step, Local):
-        return step.operands
-    if isinstance(step, Exchange):
-        return step.sources
-    return () if isinstance(step, Load) else (step.source,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.supersteps import Complete, Exchange, Load, Local, Program, Tiles
+from einsql.supersteps import Complete, Exchange, Program, Tiles
 
 
 def tra_costs(program: Program) -> list[float]:
@@ -55,7 +55,4 @@ def _moved(tiles: Tiles) -> int:
 
 def _width(program: Program, step: int) -> int:
     """Fields of a step's relation."""
-    made = program.steps[step]
-    while not isinstance(made, Local | Load):
-        made = program.steps[made.source if isinstance(made, Complete) else made.sources[0]]
-    return len((made.node if isinstance(made, Local) else made.source).schema.fields)
+    return len(program.relation(step).schema.fields)

@@ -7,6 +7,8 @@ from math import prod
 
 import numpy as np
 
+from einsql.boxes import common, extents, volumes
+from einsql.optimizer.layouts import beside
 from einsql.supersteps import Complete, Local, Tiles
 
 LARGEST_GRID = 2**22
@@ -78,14 +80,14 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
     shape = [len(t) for t in theirs]
     if prod(max(len(m), n) for m, n in zip(mine, shape, strict=True)) > LARGEST_GRID:
         return _shared_by_pairs(boxes, others)
-    volumes = []
+    lengths = []
     for a in axes:
         at, index = at * len(mine[a]) + rows[a], index * shape[a] + columns[a]
-        volumes.append(_common(mine[a][:, None], theirs[a][None]).astype(np.float64))
+        lengths.append(extents(common(mine[a][:, None], theirs[a][None])).astype(np.float64))
     grid = np.bincount(index, minlength=prod(shape)).astype(np.float64)
-    meets = [(v > 0).astype(np.float64) for v in volumes]
+    meets = [(v > 0).astype(np.float64) for v in lengths]
     found = []
-    for tables in (volumes, meets):
+    for tables in (lengths, meets):
         total = grid.reshape(shape)
         for table in tables:  # the axis in front goes, the one of `boxes` comes last
             total = np.tensordot(total, table, axes=(0, 1))
@@ -96,16 +98,10 @@ def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As `_shared`, for boxes on no grid."""
     pairs = np.array([
-        (common.sum(), (common > 0).sum())
-        for common in (_common(box[None], others).prod(axis=1) for box in boxes)
+        (shared.sum(), (shared > 0).sum())
+        for shared in (volumes(common(box[None], others)) for box in boxes)
     ]).reshape(-1, 2)  # fmt: skip
     return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
-
-
-def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What intervals share; the last axis of both holds lo and hi."""
-    lo, hi = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
-    return np.asarray(np.maximum(0, hi - lo))
 
 
 def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -120,15 +116,9 @@ def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarray]:
     """Elements of each site's needed tiles that it holds already, and the pieces they are."""
-    order = np.argsort(have.sites, kind="stable")
-    holders, boxes = have.sites[order], have.boxes[order]
-    first = np.searchsorted(holders, need.sites, side="left")
-    last = np.searchsorted(holders, need.sites, side="right")
     stays, pieces = np.zeros(sites), np.zeros(sites)
-    for n in range(int((last - first).max(initial=0))):
-        there = first + n < last
-        mine = boxes[np.where(there, first + n, 0)]
-        common = _common(need.boxes, mine).prod(axis=1) * there
-        stays += np.bincount(need.sites, common, sites)
-        pieces += np.bincount(need.sites, common > 0, sites)
+    for there, at in beside(need, have):
+        shared = volumes(common(need.boxes, have.boxes[at])) * there
+        stays += np.bincount(need.sites, shared, sites)
+        pieces += np.bincount(need.sites, shared > 0, sites)
     return stays, pieces

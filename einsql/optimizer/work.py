@@ -6,7 +6,12 @@ from einsql.einsum import Call, EinSum, Expr, exprs, subexpressions
 
 
 def flops(node: EinSum) -> int:
-    """Scalar operations of a node: every call at every point, and one for each reduction.
+    """Scalar operations of a node: those at one point, at every point of its domain."""
+    return node.points * flops_at_point(node)
+
+
+def flops_at_point(node: EinSum) -> int:
+    """Scalar operations at one point: every call, and one for each reduction.
 
     Equal subexpressions count once, as kernels evaluate them once; a sum of products over
     n·m·k points is 2·n·m·k.
@@ -15,4 +20,4 @@ def flops(node: EinSum) -> int:
     for e in exprs(node):
         calls |= {x for x in subexpressions(e) if isinstance(x, Call) and x.fn != "cast"}
     reductions = sum(o.reduction is not None for o in node.outputs)
-    return node.points * (len(calls) + reductions)
+    return len(calls) + reductions

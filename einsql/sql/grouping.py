@@ -20,6 +20,17 @@ Probe = Callable[[EinSum], tuple[int, int]]
 """Finds `[lo, hi)` of an expression in the data."""
 
 
+def check_group(group: exp.Group) -> None:
+    """Refuses several groupings at once.
+
+    Raises:
+        NotSupportedError: It names the clause.
+    """
+    for arg in ("grouping_sets", "cube", "rollup", "totals"):
+        if group.args.get(arg):
+            raise unsupported(arg.replace("_", " ").upper(), group)
+
+
 def key_label(
     domain: Domain, bound: Typed, node: exp.Expr, clause: str, probe: Probe, fixed: set[str]
 ) -> str | None:

@@ -21,7 +21,7 @@ from einsql.sql.calls import (
     is_aggregate,
 )
 from einsql.sql.domain import Domain
-from einsql.sql.grouping import Grouping, key_label
+from einsql.sql.grouping import Grouping, check_group, key_label
 from einsql.sql.hints import bind_hint
 from einsql.sql.items import Item, expand, find_alias, has_window, keys_of_all
 from einsql.sql.names import column_name
@@ -154,9 +154,7 @@ class SelectBinder:
         group = select.args.get("group")
         if group is None:
             return []
-        for arg in ("grouping_sets", "cube", "rollup", "totals"):
-            if group.args.get(arg):
-                raise unsupported(arg.replace("_", " ").upper(), group)
+        check_group(group)
         if group.args.get("all"):
             return [(self.items[n].node, n) for n in keys_of_all(self.items, self.scope)]
         return [self._resolve_group(node) for node in group.expressions]

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from einsql.boxes import split
 from einsql.errors import OperationalError
 from einsql.machine import Machine
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
@@ -15,7 +16,6 @@ from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.seconds import _overlap
 from einsql.optimizer.decomposition.vectors import products, viable
-from einsql.supersteps import split
 from tests.optimizer.problems import Builder, random_problem
 
 SLOW_NETWORK = Machine(network=1e6, latency=1e-4)

@@ -103,7 +103,7 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
         states = viable(v, p, exactly=v.contraction)
         if memory is None or not v.computes:
             return states
-        key = (id(states), *parts_of(v))
+        key = (id(states), *cost_key(v))
         if key not in made:  # equal vertices get the very same array
             made[key] = fitting(v, states, memory)
         return made[key]
@@ -111,7 +111,7 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
     return candidates
 
 
-def parts_of(v: Vertex) -> tuple[object, ...]:
+def cost_key(v: Vertex) -> tuple[object, ...]:
     """What a vertex's costs depend on beside its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
     kind = (v.contraction, v.renames, v.publishes, v.stored, v.flops, v.double)
@@ -130,7 +130,7 @@ class _Tables:
 
     def vertex(self, v: Vertex, states: np.ndarray) -> np.ndarray:
         """Costs of a vertex's states."""
-        key = (id(states), *parts_of(v))
+        key = (id(states), *cost_key(v))
         if key not in self._vertices:
             self._vertices[key] = self._objective.vertex(v, states)
         return self._vertices[key]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, repartition_floats
-from einsql.optimizer.decomposition.model import free_candidates, parts_of
+from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted
@@ -41,7 +41,7 @@ class Inapplicable(Exception):  # noqa: N818 - it tells of a strategy, and is no
 
 
 @dataclass(frozen=True, slots=True)
-class Floats:
+class FloatsMoved:
     """What one operation moves, in floats (EinDecomp §7); copies move it each."""
 
     join: float
@@ -131,7 +131,7 @@ class _Completing:
             own = self._schedule(n)
             many = self.objective.repeated(own.copies)
             v = _read(v, own)
-            key = (parts_of(v), own.vector.tobytes())
+            key = (cost_key(v), own.vector.tobytes())
             if key not in self.alone:
                 vector = fitting(v, own.vector[None, :], self.objective.memory)
                 self.alone[key] = float(self.objective.vertex(v, vector)[0])
@@ -176,7 +176,7 @@ def _layout(vector: np.ndarray, axes: Sequence[int | None], published: Vertex) -
     return layout
 
 
-def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Floats]:
+def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[FloatsMoved]:
     """What every vertex of a problem moves.
 
     Publishing a result is told at the first vertex that reads it, publishing vertices and
@@ -190,7 +190,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
     known: dict[object, tuple[float, float]] = {}
     moved: dict[object, float] = {}
     told: set[int] = set()
-    found: list[Floats] = []
+    found: list[FloatsMoved] = []
 
     def repartition(n: int) -> float:
         """What bringing a vertex's operands from their producers' cuts into its own moves."""
@@ -209,7 +209,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
 
     for n, v in enumerate(problem.vertices):
         if not v.computes:
-            found.append(Floats(0.0, 0.0, 0.0))
+            found.append(FloatsMoved(0.0, 0.0, 0.0))
             continue
         own = schedules[n]
         v = _read(v, own)
@@ -226,7 +226,7 @@ def floats_moved(problem: Problem, schedules: Schedules, sites: int) -> list[Flo
             if at is not None and problem.vertices[at].publishes and at not in told:
                 told.add(at)
                 total += repartition(at)
-        found.append(Floats(own.copies * join, own.copies * aggregate, total))
+        found.append(FloatsMoved(own.copies * join, own.copies * aggregate, total))
     return found
 
 

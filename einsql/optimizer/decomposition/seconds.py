@@ -14,11 +14,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from einsql.boxes import split
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted
-from einsql.supersteps import split
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,11 @@ SMALL = 64
 """Up to so many vertices descents from random choices are worth their time."""
 
 
+Choose = Callable[[Problem, int, str, Objective], Schedules]
+"""From a problem, the number of sites, what follows the colon in a strategy's name, and what
+to minimise to schedules of the problem's vertices, which publish nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to cut a graph.
@@ -50,7 +55,7 @@ class Strategy:
 
     name: str
     law: str
-    choose: Callable[[Problem, int, str, Objective], Schedules]
+    choose: Choose
     argument: str = ""
     needs_argument: bool = False
 
@@ -197,7 +202,7 @@ def _by_label(problem: Problem, sites: int, parts: Callable[[str], int]) -> Sche
     ]
 
 
-def _named(name: str) -> Callable[[Problem, int, str, Objective], Schedules]:
+def _named(name: str) -> Choose:
     return lambda problem, sites, labels, _: by_name(name, problem, sites, labels)
 
 

@@ -176,7 +176,8 @@ def _searched(
         if beam and beam[0].rank < best.rank:
             idle = 0 if beam[0].rank[0] < best.rank[0] else idle
             best = beam[0]
-    return Implemented(best.root, costs.plan(best.root), best.trace, costs.plan(root), len(seen))
+    first = costs.plan(root)
+    return Implemented(best.root, costs.plan(best.root), best.trace, first, len(seen))
 
 
 class Neighbours:

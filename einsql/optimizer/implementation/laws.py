@@ -10,7 +10,6 @@ from einsql.einsum import (
     Axis,
     EinSum,
     Expr,
-    Input,
     Label,
     Operand,
     Value,
@@ -21,8 +20,7 @@ from einsql.einsum import (
 from einsql.implementation import Kernels
 from einsql.optimizer.facts import fresh, is_pointwise
 from einsql.optimizer.inline import compose
-from einsql.schema import DType, Field, Key, Schema
-from einsql.tiles import VALUE
+from einsql.tiles import VALUE, operand
 
 
 def chained(first: Kernels, then: Kernels) -> Kernels:
@@ -115,23 +113,16 @@ def before(kernel: EinSum, view: EinSum) -> EinSum | None:
         return None
     if any(isinstance(e, Label) for e in subexpressions(output.args[0])):
         return None
-    rank = len(view.keys)
-    labels = tuple(f".{n}" for n in range(rank))
+    labels = tuple(f".{n}" for n in range(len(view.keys)))
     return EinSum(
         tuple(Axis(x, 0, 1) for x in labels),
         tuple(
-            Operand(_array(n, rank, o.source.schema.dtype(VALUE)), labels)
-            for n, o in enumerate(kernel.operands)
+            operand(n, labels, o.source.schema.dtype(VALUE)) for n, o in enumerate(kernel.operands)
         ),
         TRUE,
         labels,
         kernel.outputs,
     )
-
-
-def _array(number: int, rank: int, dtype: DType) -> Input:
-    keys = tuple(Key(f"d{n}", 0, 1) for n in range(rank))
-    return Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),)))
 
 
 def substituted(expr: Expr, keys: tuple[Expr, ...] | None) -> Expr:

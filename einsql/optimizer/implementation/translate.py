@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from einsql import implementation as ia
 from einsql import relational as tra
 from einsql.errors import ProgrammingError, suggest
-from einsql.physical import Tiles
+from einsql.physical import Tiled
 from einsql.sharding import Placement, everywhere
 
 Stored = Mapping[str, Sequence[int] | None]
@@ -61,7 +61,7 @@ def _implemented(node: tra.Node, sources: Sequence[ia.Node], sites: int, stored:
     if isinstance(node, tra.Transform):
         return ia.LocalMap(source, kernels=(node.kernel,))
     if isinstance(node, tra.Tile):
-        return ia.LocalMap(source, emit=Tiles(node.dim, node.size))
+        return ia.LocalMap(source, emit=Tiled(node.dim, node.size))
     if isinstance(node, tra.Stack):
         others = tuple(k for k in range(len(node.source.schema.bounds)) if k != node.key)
         return ia.LocalStack(ia.Shuffle(source, others), node.key, node.dim)

@@ -16,7 +16,6 @@ from einsql.einsum import (
     Axis,
     EinSum,
     Expr,
-    Input,
     Operand,
     Output,
     Value,
@@ -24,9 +23,9 @@ from einsql.einsum import (
     renumber,
 )
 from einsql.errors import ProgrammingError
-from einsql.schema import DType, Field, Key, Schema
+from einsql.schema import DType
 from einsql.sql.typed import Typed
-from einsql.tiles import VALUE, Kernel, Tile
+from einsql.tiles import VALUE, Kernel, Tile, operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +124,7 @@ def shaped(leaf: Leaf, kernel: Kernel) -> Leaf:
 
 
 def _operand(number: int, tile: Tile, axes: tuple[str, ...]) -> Operand:
-    labels = axes if tile.rank else ()
-    keys = tuple(Key(f"d{n}", 0, 1) for n in range(len(labels)))
-    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, tile.dtype),))), labels)
+    return operand(number, axes if tile.rank else (), tile.dtype)
 
 
 def _presence(leaf: Leaf) -> Leaf:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from einsql import relational as ra
 from einsql.blocks import key_label
-from einsql.einsum import Call, Expr, Label, call, conjuncts, operands_of, relabel
+from einsql.einsum import Call, Expr, Label, conjuncts, operands_of, relabel
 from einsql.errors import ProgrammingError
-from einsql.schema import DType
 from einsql.sql.domain import Domain
 
 
@@ -71,15 +70,3 @@ def filtered(node: ra.Node, labels: Sequence[str], conditions: Sequence[Expr]) -
     for condition in conditions:
         node = ra.Filter(node, over_positions(condition, labels))
     return node
-
-
-def diagonal(node: ra.Node, labels: Sequence[str]) -> tuple[ra.Node, tuple[str, ...]]:
-    """The blocks where keys of the same label agree, under one key for each label."""
-    firsts = {x: labels.index(x) for x in labels}
-    for n, x in enumerate(labels):
-        if firsts[x] != n:
-            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
-            node = ra.Filter(node, same)
-    if len(firsts) < len(labels):
-        node = ra.ReKey(node, tuple(key_label(n) for n in firsts.values()))
-    return node, tuple(firsts)

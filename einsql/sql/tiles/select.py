@@ -17,13 +17,14 @@ from einsql import relational as ra
 from einsql.einsum import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.errors import Error, ProgrammingError, suggest
 from einsql.schema import DType, Field, Schema
+from einsql.sql.grouping import check_group
 from einsql.sql.items import Item, expand, find_alias
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Scope, TileColumn, TileRelation, deduplicated
 from einsql.sql.select import check_clauses
 from einsql.sql.tiles.calls import Calls, aggregates
 from einsql.sql.tiles.kernels import Leaf, Leaves
-from einsql.sql.tiles.keys import KeyDomain, diagonal, filtered, over_positions
+from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
 from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
 from einsql.sql.typed import Decimal, Typed, truth
@@ -110,7 +111,7 @@ class TileSelect:
         waiting = [self.domain.canonical(g) for g in self.domain.guards]
         for n, leaf in enumerate(self.leaves.all):
             labels = [self.domain.find(x) for x in leaf.labels]
-            node, distinct = diagonal(leaf.node, labels)
+            node, distinct = ra.diagonal(leaf.node, labels)
             own = [g for g in waiting if labels_of(g) and labels_of(g) <= set(distinct)]
             waiting = [g for g in waiting if g not in own]
             self.leaves.all[n] = Leaf(filtered(node, distinct, own), distinct, leaf.items)
@@ -173,9 +174,7 @@ class TileSelect:
         group = select.args.get("group")
         if group is None:
             return []
-        for arg in ("grouping_sets", "cube", "rollup", "totals"):
-            if group.args.get(arg):
-                raise unsupported(arg.replace("_", " ").upper(), group)
+        check_group(group)
         if group.args.get("all"):
             return [i.node for i in self.items if not aggregates(i.node)]
         return [self._group_node(node) for node in group.expressions]

@@ -1,0 +1,49 @@
+"""Boxes of keys: an interval `[lo, hi)` along each axis, many boxes at once.
+
+Arrays of boxes are int64 (…, axes, 2). A box none of whose intervals is empty has keys;
+one without axes has exactly one. Equal splits differ by one key at most, longer parts
+first, wherever something is cut.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def split(lo: int, hi: int, parts: int) -> np.ndarray:
+    """Cuts `[lo, hi)` equally.
+
+    Returns:
+        int64 of shape (parts, 2).
+    """
+    return part(np.array([lo, max(lo, hi)]), np.arange(parts), parts)
+
+
+def part(intervals: np.ndarray, number: np.ndarray, parts: int) -> np.ndarray:
+    """A part of each interval, if it is cut equally.
+
+    Args:
+        intervals: int64 (…, 2).
+        number: int64 (…), which of the parts, counted from 0.
+        parts: Into how many it is cut.
+    """
+    lo = intervals[..., 0]
+    size, longer = np.divmod(intervals[..., 1] - lo, parts)
+    first, last = (lo + n * size + np.minimum(n, longer) for n in (number, number + 1))
+    return np.stack([first, last], axis=-1)
+
+
+def common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What boxes share with boxes; below `lo` lies `hi` where it is nothing."""
+    lo, hi = np.maximum(a[..., 0], b[..., 0]), np.minimum(a[..., 1], b[..., 1])
+    return np.stack([lo, hi], axis=-1)
+
+
+def extents(boxes: np.ndarray) -> np.ndarray:
+    """Keys along each axis, int64 (…, axes)."""
+    return np.asarray(np.maximum(0, boxes[..., 1] - boxes[..., 0]))
+
+
+def volumes(boxes: np.ndarray) -> np.ndarray:
+    """Keys in each box, int64 (…)."""
+    return np.asarray(extents(boxes).prod(axis=-1))

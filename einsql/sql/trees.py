@@ -1,0 +1,125 @@
+"""Text to sqlglot's trees, whose positions count from the start of the statement's text."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError
+
+from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.sql.dialect import EinSQL
+from einsql.sql.grammar import check_grammar, spaced
+from einsql.sql.hints import numbered, placed
+from einsql.sql.parameters import mark, place
+from einsql.sql.tokens import TokenReader
+
+
+class TreeReader(TokenReader):
+    """Reads queries and expressions.
+
+    Attributes:
+        doubt: Why DuckDB's grammar refuses what sqlglot could read, if it does.
+    """
+
+    doubt: Error | None = None
+
+    def tree(self, start: int, end: int | None = None, prefix: str = "") -> exp.Expr:
+        """Parses a part of the statement with sqlglot, and has DuckDB look at it."""
+        tree, doubt = parse_tree(self.sql[:end], start, prefix)
+        self.doubt = self.doubt or doubt
+        return tree
+
+    def rest(self) -> exp.Expr:
+        """Parses everything that is left with sqlglot, keeping positions."""
+        start = self.position()
+        self.at = len(self.tokens)
+        return self.tree(start)
+
+    def query(self) -> exp.Query:
+        """Parses the rest as a query."""
+        position = self.position()
+        if self.ended:
+            raise self.error("Expected a SELECT")
+        return as_query(self.rest(), position)
+
+    def refuse_parameters(self, tree: exp.Expr, start: int) -> None:
+        """Refuses `?` and `$n` in a definition, for it outlives the call that gives them."""
+        if tree.find(exp.Placeholder, exp.Parameter) is not None:
+            marks = (t.start for t in self.tokens if t.start >= start and t.text in ("?", "$"))
+            raise ProgrammingError(
+                "A parameter cannot stand in a definition",
+                hint="The argument of a macro takes its place.",
+                position=next(marks, start),
+            )
+
+
+def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error | None]:
+    """Parses `sql[start:]` with sqlglot; positions in the tree count from sql's start.
+
+    Returns:
+        The tree, and why DuckDB's grammar refuses the text if it does.
+
+    Raises:
+        ProgrammingError: A syntax error.
+    """
+    marked = mark(sql)
+    # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
+    body, hints = numbered(marked.text[start:], start)
+    text = " " * (start - len(prefix)) + prefix + body
+    ahead = max(0, len(prefix) - start)
+    apart, blanks = spaced(text)
+    doubt: Error | None = None
+    try:
+        tree = sqlglot.parse_one(apart, dialect=EinSQL)
+        check_grammar(text)
+    except ParseError as error:
+        raise _syntax_error(text, error) from error
+    except RecursionError as error:
+        raise ProgrammingError("The statement nests too deeply") from error
+    except ProgrammingError as error:
+        error.position = max(0, (error.position or 0) - ahead)
+        doubt = error
+    if ahead or blanks:
+        for node in tree.walk():
+            if "start" in node.meta:
+                node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
+    placed(tree, hints)
+    here = {at: number for at, number in marked.numbers.items() if at >= start}
+    return (place(tree, here) if here else tree), doubt
+
+
+def as_query(tree: exp.Expr, position: int) -> exp.Query:
+    """The tree as a query.
+
+    Raises:
+        ProgrammingError: It is something else.
+    """
+    if not isinstance(tree, exp.Query):
+        raise ProgrammingError("Expected a SELECT", position=position)
+    return tree
+
+
+_LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
+"""Clauses that DuckDB takes in more places than sqlglot."""
+
+
+def _syntax_error(sql: str, error: ParseError) -> Error:
+    detail = error.errors[0] if error.errors else {}
+    description = str(detail.get("description") or "it cannot be read").split(" but got <")[0]
+    if description.startswith("Required keyword"):
+        description = "something is missing before this point"
+    line, col = detail.get("line") or 1, detail.get("col") or 1
+    starts = [0]
+    for text in sql.split("\n"):
+        starts.append(starts[-1] + len(text) + 1)
+    highlight = str(detail.get("highlight") or "")
+    position = max(0, starts[int(line) - 1] + int(col) - max(1, len(highlight)))
+    if highlight.upper() in _LATER:
+        return NotSupportedError(
+            f"{highlight.upper()} is outside the tensor fragment", position=position
+        )
+    return ProgrammingError(
+        f"Syntax error: {description.rstrip('.')}", position=min(position, max(0, len(sql) - 1))
+    )
