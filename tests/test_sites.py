@@ -148,6 +148,14 @@ def test_explain_gives_every_operation_its_cut_and_placement() -> None:
     assert node["flops"] == 2 * 8**3
 
 
+def test_of_equal_cuts_the_one_that_keeps_more_sites_busy_is_taken() -> None:
+    con = einsql.connect()
+    con.register("x", np.ones((64, 64), np.float32), dims=("i", "j"))
+    softmax = explained(con, QUERIES[2], "SITES 8, ")
+    assert [n["partition"]["i"] for n in softmax["nodes"]] == [8] * 4
+    assert softmax["total"]["bytes_sent"] == 0
+
+
 def test_a_repeated_statement_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     con = connection(4)
     first = con.execute(QUERIES[0]).fetchall()

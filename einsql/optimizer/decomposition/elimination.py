@@ -213,13 +213,13 @@ def _tables(model: Model) -> list[_Table]:
 
 
 def _leaders(alone: np.ndarray, views: list[np.ndarray]) -> np.ndarray:
-    """The cheapest of the states that no view tells apart."""
+    """The cheapest of the states that no view tells apart, the first of several, in order."""
     if not views:
         return np.array([alone.argmin()])
     groups = _finest(views)
     order = np.lexsort((alone, groups))
     first = np.concatenate(([True], np.diff(groups[order]) != 0))
-    return order[first]
+    return np.sort(order[first])
 
 
 def _finest(views: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,7 +11,7 @@ from einsql.optimizer.decomposition.costs import aggregate_floats, join_floats, 
 from einsql.optimizer.decomposition.model import cost_key, free_candidates
 from einsql.optimizer.decomposition.objective import Objective, fitting
 from einsql.optimizer.decomposition.problem import Problem, Use, Vertex
-from einsql.optimizer.decomposition.vectors import restricted
+from einsql.optimizer.decomposition.vectors import busiest_first, restricted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,8 @@ class _Completing:
                   for layout, used, _, copies in reading),
         )  # fmt: skip
         if key not in self.layouts:
-            states = np.unique(np.concatenate([self.free(v), *(r[0] for r in reading)]), axis=0)
+            several = np.concatenate([self.free(v), *(r[0] for r in reading)])
+            states = busiest_first(np.unique(several, axis=0))
             views = self.objective.made(v, states)
             taken = self.objective.used(use, states)
             costs = self.objective.repartition(use, source, taken)[0]

@@ -49,8 +49,8 @@ def viable(v: Vertex, p: int, *, exactly: bool) -> np.ndarray:
         v: The operation.
         p: Kernel calls wanted.
         exactly: Exactly p calls, or as many below p as the extents allow; otherwise any
-            number of calls that divides either of these. Labels with fixed parts keep to
-            them, and the others share what is left of p.
+            number of calls that divides either of these, most first. Labels with fixed
+            parts keep to them, and the others share what is left of p.
     """
     if v.fixed:
         return _around_fixed(p, v.extents, v.fixed, exactly)
@@ -64,9 +64,14 @@ def _viable(p: int, bounds: tuple[int, ...], exactly: bool) -> np.ndarray:
     if exactly:
         return products(calls, bounds)
     if calls == p:
-        return at_most(p, bounds)
+        return busiest_first(at_most(p, bounds))
     both = np.concatenate([at_most(p, bounds), at_most(calls, bounds)])
-    return np.asarray(np.unique(both, axis=0))
+    return busiest_first(np.unique(both, axis=0))
+
+
+def busiest_first(vectors: np.ndarray) -> np.ndarray:
+    """Vectors by their calls, most first: of those that cost the same a search takes the first."""
+    return np.asarray(vectors[np.argsort(-vectors.prod(axis=1), kind="stable")])
 
 
 @lru_cache(maxsize=4096)
