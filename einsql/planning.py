@@ -213,7 +213,7 @@ class BinderCatalog:
 
         made = self.made[name]
         if isinstance(made, TileRelation):
-            program = tile_program(made.node, self.settings)
+            program = tile_program(made.node, self.settings, self.tick)
             return (*self.parts(scanned(made.node)), tile_part(name, program))
         plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
@@ -376,7 +376,7 @@ def make_tile_plan(
         for c in relation.columns
     )
     return TilePlan(
-        tile_program(relation.node, catalog.settings),
+        tile_program(relation.node, catalog.settings, catalog.tick),
         tuple((c.name, c.key) for c in relation.columns),
         tuple(
             (c.name, kind, None, None, None, None, None)
@@ -391,7 +391,7 @@ def make_tile_plan(
     )
 
 
-def tile_program(node: TileNode, settings: Settings) -> TileProgram:
+def tile_program(node: TileNode, settings: Settings, tick: Tick) -> TileProgram:
     """What runs a plan over blocks: one site, or as many as are set by their own algebra.
 
     Raises:
@@ -405,7 +405,8 @@ def tile_program(node: TileNode, settings: Settings) -> TileProgram:
 
     check_rules(settings.disabled_rules)
     disabled = settings.disabled_rules & {r.name for r in RULES}
-    return TileProgram(node, settings.jit, implement(node, settings.sites, disabled=disabled))
+    placed = implement(node, settings.sites, disabled=disabled, tick=tick)
+    return TileProgram(node, settings.jit, placed)
 
 
 def current_inputs(

@@ -298,3 +298,19 @@ def test_parts_on_sites_are_explained(con: einsql.Connection) -> None:
     lines = str(con.explain(sql)).split("\n")
     assert lines[0] == "-- Q0"
     assert any(line.startswith("-- 4 sites: TRA cost") for line in lines)
+
+
+def test_planning_can_be_cancelled() -> None:
+    con = einsql.connect()
+    con.register("x", np.ones((8, 8)), dims=("i", "j"))
+    con.execute("SET sites = 4")
+    con.progress = lambda fraction: con.interrupt()
+    sql = (
+        "SELECT x.i, y.j, tensor_sum(tensor_einsum('ij,jk->ik', x.tile, y.tile)) AS tile "
+        "FROM TILES(x, 4, 4) x JOIN TILES(x, 4, 4) y ON x.j = y.i GROUP BY x.i, y.j"
+    )
+    with pytest.raises(einsql.InterruptedError):
+        con.execute(sql)
+    assert not con._plans
+    con.progress = None
+    assert len(con.execute(sql).fetchall()) == 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from einsql import relational as tra
@@ -25,9 +25,15 @@ WIDTH = 8
 PATIENCE = 4
 """Rounds without a cheaper plan after which the search ends."""
 MOST_PLANS = 1500
-"""Plans looked at in one search, of many blocks fewer: a second or two's worth."""
+"""Plans looked at in one search, of many blocks fewer: a second's worth or a few."""
 MOST_ARRAYS = 1 << 20
 """Arrays in all of these plans together; types know each one's sites."""
+
+Tick = Callable[[float], None]
+
+
+def _unwatched(fraction: float) -> None:
+    """Lets a search run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ def implement(
     stored: Stored | None = None,
     weights: Weights | None = None,
     disabled: frozenset[str] = frozenset(),
+    tick: Tick = _unwatched,
 ) -> Implemented:
     """Translates a plan over blocks by Table 1 and searches for a cheaper one.
 
@@ -106,13 +113,15 @@ def implement(
         stored: Where stored tensors lie, as `translate` takes it.
         weights: α and β.
         disabled: Names of rules to leave out.
+        tick: As `search` takes it.
 
     Raises:
         ProgrammingError: A name or a key in `stored` is none of the plan's.
         InterfaceError: There is no rule of a name in `disabled`.
     """
     with remembering():
-        return search(translate(relation, sites, stored), weights=weights, disabled=disabled)
+        first = translate(relation, sites, stored)
+        return search(first, weights=weights, disabled=disabled, tick=tick)
 
 
 def search(
@@ -121,6 +130,7 @@ def search(
     weights: Weights | None = None,
     disabled: frozenset[str] = frozenset(),
     most_plans: int | None = None,
+    tick: Tick = _unwatched,
 ) -> Implemented:
     """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
 
@@ -133,6 +143,7 @@ def search(
         weights: α and β.
         disabled: Names of rules to leave out.
         most_plans: Plans to look at; MOST_PLANS and MOST_ARRAYS say how many by default.
+        tick: Told at every plan which fraction of these was looked at; may raise to stop.
 
     Raises:
         InterfaceError: There is no rule of that name.
@@ -147,11 +158,15 @@ def search(
         most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
     rules = [r for r in RULES if r.name not in disabled]
     with remembering():
-        return _searched(root, weights or Weights(), rules, most_plans)
+        return _searched(root, weights or Weights(), rules, most_plans, tick)
 
 
 def _searched(
-    root: Node, weights: Weights, rules: Sequence[ImplementationRule], most_plans: int
+    root: Node,
+    weights: Weights,
+    rules: Sequence[ImplementationRule],
+    most_plans: int,
+    tick: Tick,
 ) -> Implemented:
     costs, ways = Costs(), Neighbours(rules)
 
@@ -167,6 +182,7 @@ def _searched(
             for rule, new in ways.of(plan.root):
                 if len(seen) >= most_plans:
                     break  # what is not asked for is not made
+                tick(len(seen) / most_plans)
                 if new.schema not in seen:
                     seen.add(new.schema)
                     step = ImplementationStep(rule, plan.root, new)
