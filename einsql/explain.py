@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     Measures = Sequence[Measure] | SiteMeasure | None
 
 
-class Explanation:
+class Explanation(ABC):
     """A plan to look at: as text, as a value, as a drawing or as a page.
 
     `print` shows the text, and a notebook the page.
@@ -40,13 +41,13 @@ class Explanation:
 
     __repr__ = __str__
 
+    @abstractmethod
     def lines(self) -> list[str]:
         """The lines of the text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The plan as nested dicts and lists of plain values (docs/explain.md)."""
-        raise NotImplementedError
 
     def to_json(self) -> str:
         """The plan as JSON text: `to_dict`, written down."""

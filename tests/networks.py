@@ -60,7 +60,7 @@ def transformer(
     Returns:
         Keys of the tensors, and the statement.
     """
-    B, S, A, T, H, D, F = tuple(names)  # noqa: N806 - letters for letters
+    B, S, A, T, H, D, F = tuple(names)  # noqa: N806 - labels; extents are lower case
     tensors: dict[str, dict[str, int]] = {"x": {B: b, S: s, A: a}}
     parts = [f"x0 AS (SELECT {B}, {S}, {A}, val FROM x)"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported
+from sqlglot import TokenType, exp
 
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.schema import DType

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from sqlglot import TokenType
 from sqlglot.dialects.duckdb import DuckDB
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported
 
 
 class EinSQL(DuckDB):

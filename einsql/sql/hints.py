@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from sqlglot import exp
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported
+from sqlglot import TokenType, exp
 
 from einsql.einsum import TRUE, Label
 from einsql.errors import ProgrammingError

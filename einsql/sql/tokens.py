@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported
 
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.sql.dialect import EinSQL

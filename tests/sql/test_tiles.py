@@ -11,6 +11,7 @@ import pytest
 import einsql
 from einsql.algebra import SCALARS
 from einsql.console.values import format_value
+from einsql.engine.store import Tensor
 from einsql.reference import evaluate_blocks
 from einsql.sql.scope import TileRelation
 from einsql.staged import TilePlan, scanned
@@ -47,7 +48,8 @@ def _defined(con: einsql.Connection, sql: str, got: list[np.ndarray]) -> None:
     arrays = {}
     for tensor in scanned(plan.node):
         held = con.store.get(tensor.name)
-        arrays[tensor.name] = held.relation.fields["val"]  # type: ignore[union-attr]  # a tensor
+        assert isinstance(held, Tensor)
+        arrays[tensor.name] = held.relation.fields["val"]
     wanted = evaluate_blocks(plan.node, arrays)
     assert len(got) == len(wanted)
     for array, key in zip(got, plan.node.schema.each_key(), strict=True):
@@ -341,8 +343,11 @@ def test_a_statement_without_tiles_does_not_pay_for_them(con: einsql.Connection)
 
 def _tree(sql: str) -> Any:
     from einsql.sql.parser import parse
+    from einsql.sql.syntax import Query
 
-    return parse(sql)[0].tree  # type: ignore[union-attr]  # a Query
+    query = parse(sql)[0]
+    assert isinstance(query, Query)
+    return query.tree
 
 
 # ---- errors

@@ -11,7 +11,7 @@ from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published
 from einsql.optimizer.decomposition.schedules import (
-    Inapplicable,
+    InapplicableError,
     Schedules,
     completed,
     floats_moved,
@@ -107,7 +107,7 @@ def cut_problem(
     notice = ""
     try:
         schedules = chosen.choose(problem, sites, argument, objective)
-    except Inapplicable as reason:
+    except InapplicableError as reason:
         notice = f"The strategy {strategy} {reason} in this statement; eindecomp cuts it"
         strategy = "eindecomp"
         schedules = STRATEGIES[strategy].choose(problem, sites, "", objective)

@@ -13,7 +13,7 @@ import numpy as np
 
 from einsql.errors import suggest
 from einsql.optimizer.decomposition.problem import Problem, Vertex
-from einsql.optimizer.decomposition.schedules import Inapplicable, Schedule, Schedules
+from einsql.optimizer.decomposition.schedules import InapplicableError, Schedule, Schedules
 from einsql.optimizer.decomposition.structure import Structure, structure_of
 from einsql.optimizer.decomposition.vectors import divisors
 
@@ -207,15 +207,15 @@ def by_name(name: str, problem: Problem, sites: int, labels: str = "") -> Schedu
         labels: For `model`, labels in order of preference with commas between them.
 
     Raises:
-        Inapplicable: The graph has not what the strategy is about, or none of the labels.
+        InapplicableError: The graph has not what the strategy is about, or none of the labels.
     """
     structure = structure_of(problem)
     applies, subject, choose = _NEEDS[name]
     names = tuple(x.strip() for x in labels.split(",")) if labels else ()
     if not names and (not structure.stream or not applies(structure)):
-        raise Inapplicable(f"finds no {subject}")
+        raise InapplicableError(f"finds no {subject}")
     if names and not any(_called(structure, x) for x in names):
-        raise Inapplicable(no_label(problem, names))
+        raise InapplicableError(no_label(problem, names))
     return choose(structure, sites, names)
 
 

@@ -36,7 +36,7 @@ Schedules = list[Schedule]
 """For each vertex of a problem its schedule."""
 
 
-class Inapplicable(Exception):  # noqa: N818 - it tells of a strategy, and is no error
+class InapplicableError(Exception):
     """A strategy has nothing to go by in a problem; the argument says what it misses."""
 
 

@@ -25,7 +25,7 @@ from einsql.optimizer.decomposition.paper import paper_candidates, solve_paper
 from einsql.optimizer.decomposition.problem import Problem, with_published
 from einsql.optimizer.decomposition.refinement import refine
 from einsql.optimizer.decomposition.schedules import (
-    Inapplicable,
+    InapplicableError,
     Schedule,
     Schedules,
     completed,
@@ -48,7 +48,7 @@ class Strategy:
         law: What it does, in one line.
         choose: Gives schedules for a problem's vertices, which publish nothing; from the
             problem, the number of sites, what follows the colon in the strategy's name, and
-            what to minimise. Raises Inapplicable where it has nothing to go by.
+            what to minimise. Raises InapplicableError where it has nothing to go by.
         argument: What may follow the colon, as an example; empty if nothing may.
         needs_argument: Whether it must.
     """
@@ -186,7 +186,7 @@ def _data(problem: Problem, sites: int, label: str, _: Objective) -> Schedules:
     known = dict.fromkeys(x for v in problem.vertices if v.computes for x in v.labels)
     found = spelled(label.strip(), known)
     if found is None:
-        raise Inapplicable(no_label(problem, (label,)))
+        raise InapplicableError(no_label(problem, (label,)))
     return _along(problem, sites, found)
 
 
