@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench optimality fuzz clean
+.PHONY: help demo test bench optimality fuzz everywhere clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
+
+everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
+	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
