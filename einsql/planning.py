@@ -339,7 +339,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         cut, placed = sited(optimized.root, settings)
         if cut.notice and cut.notice not in notices:
             notices.append(cut.notice)
-        program = SiteProgram(placed, optimized.root, compiler(settings))
+        program = SiteProgram(placed, optimized.root.schema, compiler(settings))
     else:
         program = compiled(optimized.root, settings)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
