@@ -146,7 +146,7 @@ class SiteProgram:
             source, tile = (int(k) for k in step.at_hand[n])
             if source >= 0:
                 at = step.sources[source]
-                cut = _slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
+                cut = slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
                 fields.update({k: a[cut] for k, a in held[at][tile].items()})
         base = step.sources[0]
         have = steps[base].tiles
@@ -158,7 +158,7 @@ class SiteProgram:
 
         def share(n: int) -> Arrays:
             tile = int(moves.have[n])
-            inside = _slices(moves.boxes[n], have.boxes[tile, :, 0])
+            inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
             return {k: a[inside] for k, a in held[base][tile].items()}
 
         for n, arrays in transport.exchange(moves.routes, share):
@@ -215,7 +215,7 @@ class SiteProgram:
             members = step.parts[tile]
             parts = []
             for m in members[local.tiles.sites[members] == moves.routes.sources[n]].tolist():
-                inside = _slices(box, local.tiles.boxes[m, :, 0])
+                inside = slices(box, local.tiles.boxes[m, :, 0])
                 parts.append({k: a[inside] for k, a in held[m].items()})
             return merged(node, parts)
 
@@ -248,7 +248,7 @@ def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
     origin = [k.lo for k in step.source.schema.keys]
     names = [f.name for f in step.source.schema.fields]
     return {
-        n: {name: fields[name][_slices(step.tiles.boxes[n], origin)] for name in names}
+        n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
         for n in tiles
     }
 
@@ -257,12 +257,10 @@ def _owned(tiles: Tiles, transport: Transport) -> list[int]:
     return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
 
 
-def _slices(
-    box: np.ndarray, origin: Sequence[int] | np.ndarray
-) -> tuple[slice | EllipsisType, ...]:
+def slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice | EllipsisType, ...]:
     """What of an array lies in a box; with the ellipsis, a single value stays an array."""
-    slices = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
-    return (*slices, ...)
+    along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
+    return (*along, ...)
 
 
 def _paste(
@@ -284,7 +282,7 @@ def _paste(
     for name, part in arrays.items():
         if name not in fields:
             fields[name] = np.empty(extents(box), part.dtype)
-        fields[name][_slices(at, box[:, 0])] = part
+        fields[name][slices(at, box[:, 0])] = part
 
 
 # ---- one cell of a node
