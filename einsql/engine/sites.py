@@ -26,6 +26,7 @@ from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.merging import merged
 from einsql.engine.relation import Fields
 from einsql.engine.transport import LocalTransport, Parcel, Transport
+from einsql.placements import Tiles
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -33,7 +34,6 @@ from einsql.supersteps import (
     Load,
     Local,
     Program,
-    Tiles,
     with_state,
 )
 

@@ -14,8 +14,8 @@ from einsql.einsum import Axis, EinSum
 from einsql.errors import InternalError
 from einsql.intervals import interval
 from einsql.optimizer.decomposition import Cut
-from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
-from einsql.supersteps import COPIES, Tiles
+from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, Tiles, covers
+from einsql.supersteps import COPIES
 
 REPLICATE = Replicate()
 

@@ -17,6 +17,7 @@ from einsql.optimizer.completion import Completion, PartialResult, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.late import is_linear
 from einsql.optimizer.layouts import declared
+from einsql.placements import Tiles
 from einsql.supersteps import (
     COPIES,
     Collective,
@@ -26,7 +27,6 @@ from einsql.supersteps import (
     Local,
     Program,
     Step,
-    Tiles,
     state_bytes,
     tuple_bytes,
 )
