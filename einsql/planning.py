@@ -12,7 +12,7 @@ from einsql.arrays import array_relation
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, copied, frozen
+from einsql.engine.relation import MAX_AXES, Fields, copied, frozen, in_memory, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -98,7 +98,7 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        shared = {id(owner(a)) for given in inputs.values() for a in given.values()}
+        shared = {id(owner(a)) for given in inputs.values() for a in in_memory(given).values()}
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
         safe = {}
         for name, a in fields.items():
@@ -163,7 +163,8 @@ class BinderCatalog:
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
-            self.inputs[low] = Input(low, held.schema, parts)
+            where = lies(held.fields, self.settings.sites)
+            self.inputs[low] = Input(low, held.schema, parts, where)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns))
         node = self.inputs[low]

@@ -20,7 +20,7 @@ from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
-from einsql.engine.relation import Fields
+from einsql.engine.relation import Fields, in_memory
 from einsql.engine.result import Result
 from einsql.engine.store import Store, Tensor, owner
 from einsql.errors import (
@@ -377,7 +377,8 @@ class Connection:
 
     def borrowed(self) -> set[int]:
         """Ids of the memory owners of the running statement's inputs."""
-        return {id(owner(a)) for given in self._inputs.values() for a in given.values()}
+        inputs = self._inputs.values()
+        return {id(owner(a)) for given in inputs for a in in_memory(given).values()}
 
     def writable(self, name: str) -> Tensor:
         """The tensor of a name, for changing.

@@ -7,6 +7,7 @@ without a copy when an array is contiguous.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.errors import InterfaceError
+from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 
 if TYPE_CHECKING:
@@ -22,19 +24,68 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, np.ndarray]
 
+
+class PlacedFields(Mapping[str, np.ndarray]):
+    """Fields of a tensor that lies in tiles at sites; a field is put together when asked for.
+
+    One whose tiles are at hand anyway, or that has been asked for, is among `gathered`.
+    """
+
+    @property
+    @abstractmethod
+    def tiles(self) -> Tiles:
+        """Where they lie: every key, once but for copies."""
+
+    @property
+    @abstractmethod
+    def sites(self) -> int:
+        """How many sites there are, those that hold nothing included."""
+
+    @property
+    @abstractmethod
+    def gathered(self) -> Fields:
+        """The fields that are arrays in this process already, which results may share."""
+
+
+def in_memory(fields: Fields) -> Fields:
+    """The fields that are arrays in this process; nothing is put together for that."""
+    return fields.gathered if isinstance(fields, PlacedFields) else fields
+
+
+def lies(fields: Fields, sites: int) -> Tiles | None:
+    """Where fields lie, if it is over so many sites."""
+    if isinstance(fields, PlacedFields) and fields.sites == sites:
+        return fields.tiles
+    return None
+
+
+def lie_alike(a: Fields, b: Fields) -> bool:
+    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
+        return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
+    return a.sites == b.sites and a.tiles.equals(b.tiles)
+
+
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A schema and its arrays, each with one axis per key, in order."""
+    """A schema and its arrays, each with one axis per key, in order.
+
+    Raises:
+        InterfaceError: An array that is there is not what the schema says.
+    """
 
     schema: Schema
     fields: Fields
 
     def __post_init__(self) -> None:
+        there = in_memory(self.fields)
         for f in self.schema.fields:
+            if f.name not in there and f.name in self.fields:
+                continue
             array = self.fields[f.name]
             if array.shape != self.schema.shape or array.dtype != f.dtype.numpy:
                 raise InterfaceError(
@@ -50,7 +101,7 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, shared storage counted once per field."""
-        return sum(a.nbytes for a in self.fields.values())
+        return sum(self.schema.size * f.dtype.numpy.itemsize for f in self.schema.fields)
 
 
 def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:

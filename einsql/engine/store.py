@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.engine.relation import Relation
+from einsql.engine.relation import Relation, lie_alike
 from einsql.errors import OperationalError, ProgrammingError
 
 
@@ -69,6 +69,7 @@ class Store:
             and old.relation.schema == item.relation.schema
             and old.columns == item.columns
             and old.partition == item.partition
+            and lie_alike(old.relation.fields, item.relation.fields)
         )
         self.objects[item.name.lower()] = item
         if not same:

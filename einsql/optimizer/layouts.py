@@ -10,11 +10,22 @@ from math import prod
 import numpy as np
 
 from einsql.boxes import common, split, volumes
-from einsql.einsum import Axis, EinSum
+from einsql.einsum import Axis, EinSum, Input
 from einsql.errors import InternalError
 from einsql.intervals import interval
 from einsql.optimizer.decomposition import Cut
-from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, Tiles, covers
+from einsql.placements import (
+    Entry,
+    Layout,
+    Mesh,
+    Partial,
+    Replicate,
+    Shard,
+    Single,
+    Tiles,
+    covers,
+    layout_of,
+)
 from einsql.supersteps import COPIES
 
 REPLICATE = Replicate()
@@ -109,6 +120,17 @@ def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) 
         return tiles
     mesh = Mesh((*(("", n) for n in parts), ("", sites // number)))
     return laid(tiles, Layout(mesh, (*map(Shard, range(len(parts))), Single())))
+
+
+def lying(tensor: Input, sites: int) -> Tiles:
+    """Where a stored tensor lies that is settled, with the layout it follows if it does."""
+    keys = [(k.lo, k.hi) for k in tensor.schema.keys]
+    if tensor.lies is None:
+        assert tensor.parts is not None
+        return declared(keys, tensor.parts, sites)
+    if tensor.lies.layout is not None:
+        return tensor.lies
+    return replace(tensor.lies, layout=layout_of(tensor.lies, sites, tensor.schema.shape))
 
 
 def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
