@@ -148,9 +148,9 @@ def partition_text(tensor: Tensor) -> str:
     """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
     if tensor.partition is None:
         return ""
-    parts = zip(tensor.relation.schema.keys, tensor.partition, strict=True)
-    cut = ", ".join(f"{k.name} {n}" for k, n in parts if n > 1)
-    return cut or "()"
+    keys = tensor.relation.schema.keys
+    cut = [(keys[n].name, tensor.partition[n]) for n in tensor.order]
+    return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
 
 
 def placement_text(tensor: Tensor, sites: int) -> str:
@@ -163,7 +163,7 @@ def placement_text(tensor: Tensor, sites: int) -> str:
     schema, fields = tensor.relation.schema, tensor.relation.fields
     if isinstance(fields, PlacedFields):
         sites = fields.sites
-    stored = Input(tensor.name, schema, tensor.partition, lies(fields, sites))
+    stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
     if sites == 1 or not stored.settled:
         return ""
     from einsql.optimizer.layouts import lying  # 20 ms, for several sites only

@@ -94,6 +94,8 @@ class Input:
     Attributes:
         parts: Into how many parts each key is cut over the sites that store it; nothing
             declared is None, and all 1 is a copy at every site.
+        order: Positions of the keys in the order in which the blocks of such a cut are
+            numbered, that of the slowest first.
         lies: Where it is stored, tile by tile: every key, and once but for copies. That is
             where it lies whatever is declared.
     """
@@ -101,6 +103,7 @@ class Input:
     name: str
     schema: Schema
     parts: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
     lies: Tiles | None = None
 
     @property

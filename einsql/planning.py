@@ -137,8 +137,9 @@ class BinderCatalog:
         stored = self.store.get(name)
         if isinstance(stored, Tensor):
             return self._relation(
-                stored.name, "tensor", stored.relation, stored.columns, stored.partition
-            )
+                stored.name, "tensor", stored.relation, stored.columns,
+                stored.partition, stored.order,
+            )  # fmt: skip
         if stored is not None:
             return None
         array = self.in_scope(name)
@@ -159,12 +160,12 @@ class BinderCatalog:
 
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
-        parts: tuple[int, ...] | None = None,
+        parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             where = lies(held.fields, self.settings.sites)
-            self.inputs[low] = Input(low, held.schema, parts, where)
+            self.inputs[low] = Input(low, held.schema, parts, order, where)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns))
         node = self.inputs[low]

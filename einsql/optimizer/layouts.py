@@ -99,27 +99,31 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
         yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites)
 
 
-def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:
+def declared(
+    keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
+) -> Tiles:
     """Where a stored tensor of a declared cut lies.
 
     Args:
         keys: Bounds of each key.
         parts: Parts of each key; all 1 is a copy at every site.
         sites: How many sites there are.
+        order: The keys in the order in which blocks are numbered, the slowest first; as
+            they stand if it is empty.
     """
-    number = prod(parts)
+    number, order = prod(parts), order or range(len(keys))
     if number == 1:
         whole = np.array(keys, np.int64).reshape(1, -1, 2)
         everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
         return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
-    for n, at in enumerate(_coordinates(parts)):
+    for n, at in zip(order, _coordinates([parts[n] for n in order]), strict=True):
         boxes[:, n] = split(*keys[n], parts[n])[at]
     tiles = Tiles(numbered(number, sites), boxes)
     if sites % number:
         return tiles
-    mesh = Mesh((*(("", n) for n in parts), ("", sites // number)))
-    return laid(tiles, Layout(mesh, (*map(Shard, range(len(parts))), Single())))
+    mesh = Mesh((*(("", parts[n]) for n in order), ("", sites // number)))
+    return laid(tiles, Layout(mesh, (*map(Shard, order), Single())))
 
 
 def lying(tensor: Input, sites: int) -> Tiles:
@@ -127,7 +131,7 @@ def lying(tensor: Input, sites: int) -> Tiles:
     keys = [(k.lo, k.hi) for k in tensor.schema.keys]
     if tensor.lies is None:
         assert tensor.parts is not None
-        return declared(keys, tensor.parts, sites)
+        return declared(keys, tensor.parts, sites, tensor.order)
     if tensor.lies.layout is not None:
         return tensor.lies
     return replace(tensor.lies, layout=layout_of(tensor.lies, sites, tensor.schema.shape))
