@@ -170,8 +170,7 @@ def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
     for ends in _chains(sites, [n for n, entry in along.items() if entry is not None]):
         strides = ends[-2::-1]
         mesh = Mesh(tuple((f"r{n}", ends[-1 - n] // t) for n, t in enumerate(strides)))
-        offsets = {t: tiles.boxes[held[t], :, 0] - first[:, 0] for t in strides}
-        layout = Layout(mesh, _deepened(strides, along, offsets))
+        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[held]))
         if covers(layout, tiles.sites, tiles.boxes):
             return layout
     return None
@@ -201,7 +200,7 @@ def _chains(sites: int, strides: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _deepened(
-    strides: Sequence[int], along: Mapping[int, Entry | None], offsets: Mapping[int, np.ndarray]
+    strides: Sequence[int], along: Mapping[int, Entry | None], boxes: np.ndarray
 ) -> Placement:
     """Entries with depths: of two cuts of a tensor axis the outer one has pieces farther apart."""
     entries: list[Entry] = []
@@ -209,8 +208,8 @@ def _deepened(
         entry = along[stride]
         assert entry is not None
         if isinstance(entry, Shard):
-            far = {t: int(offsets[t][entry.axis]) for t in strides if along[t] == entry}
-            outer_first = sorted(far, key=lambda t: -far[t])
+            far = {t: boxes[t, entry.axis].tolist() for t in strides if along[t] == entry}
+            outer_first = sorted(far, key=far.__getitem__, reverse=True)
             if outer_first != list(far):
                 entry = Shard(entry.axis, outer_first.index(stride))
         entries.append(entry)

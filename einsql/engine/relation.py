@@ -46,6 +46,9 @@ class PlacedFields(Mapping[str, np.ndarray]):
     def gathered(self) -> Fields:
         """The fields that are arrays in this process already, which results may share."""
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == known for known in self)  # Mapping's own would ask for the field
+
 
 def in_memory(fields: Fields) -> Fields:
     """The fields that are arrays in this process; nothing is put together for that."""
