@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
@@ -46,6 +46,8 @@ class Cells:
         sites: (cells,).
         copies: How many groups of sites run all cells.
         among: How many sites there are.
+        idle: Where they are a multiple of the cells, the axes of the grid that are slower
+            than the axis along which only the first site has a cell.
     """
 
     labels: tuple[str, ...]
@@ -55,6 +57,7 @@ class Cells:
     sites: np.ndarray
     copies: int
     among: int
+    idle: int
 
 
 def numbered(cells: int, sites: int) -> np.ndarray:
@@ -70,6 +73,9 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
 def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     """The cells of an operation under each order of what is cut.
 
+    Where several sites go to a cell, the idle ones are next to it first, then elsewhere: a
+    result that was merged at the first site of each group lies so.
+
     Raises:
         InternalError: Copies of all cells are more than there are sites.
     """
@@ -82,10 +88,16 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     if cut.copies > 1 and number > sites:
         raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
     intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
-    for order in islice(permutations(extent), ORDERS):
+    orders = list(islice(permutations(extent), ORDERS))
+    spaced = number < sites and sites % number == 0
+    places = [len(extent), *(range(len(extent)) if spaced else ())]
+    for idle, order in product(places, orders):
         shape = [extent[x] for x in order]
         at = dict(zip(order, _coordinates(shape), strict=True))
         where = numbered(number, sites)
+        if idle < len(extent):
+            groups, at_once = np.divmod(np.arange(number), prod(shape[idle:]))
+            where = groups * (sites // prod(shape[:idle])) + at_once
         if cut.copies > 1:
             together = np.argsort(at[COPIES], kind="stable")
             at, where = {x: c[together] for x, c in at.items()}, where[together]
@@ -96,7 +108,7 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
                 coordinates[:, n] = at[x]
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
-        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites)
+        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
 
 
 def declared(
@@ -172,9 +184,10 @@ def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
-    unused = [("", idle)] if idle > 1 else []
-    mesh = Mesh((*cells.grid, *unused))
-    return Layout(mesh, (*(entry(x) for x, _ in cells.grid), *(Single() for _ in unused)))
+    axes = [(axis, entry(axis[0])) for axis in cells.grid]
+    if idle > 1:
+        axes.insert(cells.idle, (("", idle), Single()))
+    return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))
 
 
 def laid(tiles: Tiles, layout: Layout | None) -> Tiles:
