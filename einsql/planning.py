@@ -12,7 +12,7 @@ from einsql.arrays import array_relation
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, copied, frozen, in_memory, lies
+from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -98,7 +98,7 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        shared = {id(owner(a)) for given in inputs.values() for a in in_memory(given).values()}
+        shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
         safe = {}
         for name, a in fields.items():
@@ -360,6 +360,12 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
         catalog.parts(inputs_of(optimized.root)),
     )
+
+
+def owners(inputs: Iterable[Fields]) -> set[int]:
+    """Ids of the owners of memory in this process that inputs show."""
+    here = (fields for fields in inputs if not isinstance(fields, PlacedFields))
+    return {id(owner(a)) for fields in here for a in fields.values()}
 
 
 def make_tile_plan(

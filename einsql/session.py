@@ -20,9 +20,9 @@ from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
-from einsql.engine.relation import Fields, in_memory
+from einsql.engine.relation import Fields
 from einsql.engine.result import Result
-from einsql.engine.store import Store, Tensor, owner
+from einsql.engine.store import Store, Tensor
 from einsql.errors import (
     Error,
     InterfaceError,
@@ -40,6 +40,7 @@ from einsql.planning import (
     current_inputs,
     make_plan,
     make_tile_plan,
+    owners,
 )
 from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
@@ -377,8 +378,7 @@ class Connection:
 
     def borrowed(self) -> set[int]:
         """Ids of the memory owners of the running statement's inputs."""
-        inputs = self._inputs.values()
-        return {id(owner(a)) for given in inputs for a in in_memory(given).values()}
+        return owners(self._inputs.values())
 
     def writable(self, name: str) -> Tensor:
         """The tensor of a name, for changing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
 import numpy as np
@@ -20,40 +20,33 @@ from einsql.placements import (
     Tiles,
     region,
 )
+from einsql.schema import Schema
 
 
 class InMemory(PlacedFields):
     """Fields that are said to lie somewhere; `asked` counts how often one is put together."""
 
-    def __init__(self, array: np.ndarray, tiles: Tiles, sites: int) -> None:
+    def __init__(self, array: np.ndarray, tiles: Tiles, sites: int, name: str = "val") -> None:
         self._array = array
-        self._tiles = tiles
-        self._sites = sites
+        self._name = name
+        self.tiles = tiles
+        self.sites = sites
         self.asked = 0
 
-    @property
-    def tiles(self) -> Tiles:
-        return self._tiles
-
-    @property
-    def sites(self) -> int:
-        return self._sites
-
-    @property
-    def gathered(self) -> dict[str, np.ndarray]:
-        return {"val": self._array} if self.asked else {}
-
     def __getitem__(self, name: str) -> np.ndarray:
-        if name != "val":
+        if name != self._name:
             raise KeyError(name)
         self.asked += 1
         return self._array
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("val",))
+        return iter((self._name,))
 
     def __len__(self) -> int:
         return 1
+
+    def renamed(self, schema: Schema, names: Mapping[str, str]) -> InMemory:
+        return InMemory(self._array, self.tiles, self.sites, names[self._name])
 
 
 def lay(

@@ -26,33 +26,24 @@ Fields = Mapping[str, np.ndarray]
 
 
 class PlacedFields(Mapping[str, np.ndarray]):
-    """Fields of a tensor that lies in tiles at sites; a field is put together when asked for.
+    """Fields whose tiles lie at sites outside this process; asking for one brings it here.
 
-    One whose tiles are at hand anyway, or that has been asked for, is among `gathered`.
+    Attributes:
+        tiles: Where they lie.
+        sites: How many sites there are.
     """
 
-    @property
+    tiles: Tiles
+    sites: int
+
     @abstractmethod
-    def tiles(self) -> Tiles:
-        """Where they lie: every key, once but for copies."""
+    def renamed(self, schema: Schema, names: Mapping[str, str]) -> PlacedFields:
+        """The same tiles as fields of another relation.
 
-    @property
-    @abstractmethod
-    def sites(self) -> int:
-        """How many sites there are, those that hold nothing included."""
-
-    @property
-    @abstractmethod
-    def gathered(self) -> Fields:
-        """The fields that are arrays in this process already, which results may share."""
-
-    def __contains__(self, name: object) -> bool:
-        return any(name == known for known in self)  # Mapping's own would ask for the field
-
-
-def in_memory(fields: Fields) -> Fields:
-    """The fields that are arrays in this process; nothing is put together for that."""
-    return fields.gathered if isinstance(fields, PlacedFields) else fields
+        Args:
+            schema: Keys and fields of that relation.
+            names: Its fields by their names here.
+        """
 
 
 def lies(fields: Fields, sites: int) -> Tiles | None:
@@ -75,20 +66,15 @@ MAX_AXES = 63
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A schema and its arrays, each with one axis per key, in order.
-
-    Raises:
-        InterfaceError: An array that is there is not what the schema says.
-    """
+    """A schema and its arrays, each with one axis per key, in order."""
 
     schema: Schema
     fields: Fields
 
     def __post_init__(self) -> None:
-        there = in_memory(self.fields)
+        if isinstance(self.fields, PlacedFields):
+            return  # looking at them would bring them here
         for f in self.schema.fields:
-            if f.name not in there and f.name in self.fields:
-                continue
             array = self.fields[f.name]
             if array.shape != self.schema.shape or array.dtype != f.dtype.numpy:
                 raise InterfaceError(
@@ -104,7 +90,9 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, shared storage counted once per field."""
-        return sum(self.schema.size * f.dtype.numpy.itemsize for f in self.schema.fields)
+        if isinstance(self.fields, PlacedFields):
+            return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
+        return sum(a.nbytes for a in self.fields.values())
 
 
 def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> Relation:
