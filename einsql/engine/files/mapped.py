@@ -24,6 +24,7 @@ class Mapped:
 
     Attributes:
         path: As given by the user, for messages.
+        absolute: The same, whatever the working directory becomes.
         size: Bytes in the file when it was opened.
         mtime_ns: When it had last been changed then, in nanoseconds.
         memory: The mapping; a page is read when it is first touched.
@@ -31,6 +32,7 @@ class Mapped:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.absolute = os.path.abspath(path)
         if not os.path.exists(path):
             raise OperationalError(f"There is no file '{path}'")
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe waits for its writer
@@ -106,7 +108,7 @@ class Mapped:
             OperationalError: The file has changed.
         """
         try:
-            status = os.stat(self.path)
+            status = os.stat(self.absolute)
         except OSError as error:
             raise self.refusal(f"is gone: {error.strerror}") from None
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,8 +128,9 @@ class FileTensor:
     def description(self) -> Description:
         """What another process needs to open the same tensor."""
         found, file = self._content, self._file
-        path = os.path.abspath(file.path)
-        return Description(path, found.member, self.dtype, self.shape, file.size, file.mtime_ns)
+        return Description(
+            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns
+        )
 
     def read(self, box: Box) -> np.ndarray:
         """A copy of a box: aligned, contiguous, in the machine's byte order.
