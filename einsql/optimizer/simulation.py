@@ -1,0 +1,265 @@
+"""Plays a placed program on a described cluster: when each site is done with what.
+
+Every site has a clock. A local step moves the clocks of the sites that have cells of it. An
+exchange that sends anything begins at one time for all: before it the runtime reduces a
+status over all sites, which takes until the last of them is there. Its messages start
+together and share links (`fair_shares`); each site goes on when its own are through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.cluster import Cluster
+from einsql.errors import NotSupportedError
+from einsql.machine import Machine
+from einsql.optimizer.fair_shares import durations
+from einsql.optimizer.messages import Merging, Messages, exchanging, merging
+from einsql.optimizer.prediction import StepCosts
+from einsql.optimizer.rounds import DIRECT, Algorithms, rounds
+from einsql.supersteps import Complete, Exchange, Load, Local, Program, state_bytes, tuple_bytes
+
+MOST_SITES = 4096
+"""A step may send a message from every site to every other one, and each is looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulation:
+    """What happens when a program is played; arrays of sites are float64 (sites,).
+
+    What a site does not compute or communicate until the end, it waits.
+
+    Attributes:
+        cluster: What it was played on.
+        seconds: When the last site is done.
+        computing: Seconds each site runs cells and merges.
+        communicating: Seconds it takes part in exchanges, from when all sites are there.
+        sent: Bytes it sends to other sites.
+        received: Bytes it gets from them.
+        out: Bytes it sends over its node's links.
+        into: Bytes it gets over its node's links.
+        memory: Bytes of tiles it holds at once, at most.
+        begins: float64 (steps,), when the first site begins each step.
+        ends: float64 (steps,), when the last site ends it.
+    """
+
+    cluster: Cluster
+    seconds: float
+    computing: np.ndarray
+    communicating: np.ndarray
+    sent: np.ndarray
+    received: np.ndarray
+    out: np.ndarray
+    into: np.ndarray
+    memory: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+
+    @property
+    def waiting(self) -> np.ndarray:
+        """Seconds each site waits for others."""
+        return np.maximum(0.0, self.seconds - self.computing - self.communicating)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return -(-len(self.computing) // self.cluster.node_sites)
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """The sum over the sites of each node, float64 (nodes,)."""
+        return np.bincount(self.cluster.nodes(len(values)), values, self.nodes)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """The mean over the sites of each node, float64 (nodes,)."""
+        return self.total(values) / self.total(np.ones(len(values)))
+
+    def utilisation(self) -> np.ndarray:
+        """The part of the time that the sites of each node compute, float64 (nodes,)."""
+        return self._part(self.mean(self.computing))
+
+    def link_utilisation(self) -> np.ndarray:
+        """The part that is used of what each node's links could carry, float64 (nodes,).
+
+        In the direction that carries more.
+        """
+        carried = np.maximum(self.total(self.out), self.total(self.into))
+        return self._part(carried / (self.cluster.links * self.cluster.network))
+
+    def _part(self, seconds: np.ndarray) -> np.ndarray:
+        return seconds / self.seconds if self.seconds else np.zeros(len(seconds))
+
+
+def simulate(
+    program: Program, machine: Machine, cluster: Cluster, algorithms: Algorithms = DIRECT
+) -> Simulation:
+    """Plays a program.
+
+    Args:
+        program: What every site does.
+        machine: What a site computes at; how sites are joined is the cluster's.
+        cluster: Where the sites are, and what joins them.
+        algorithms: How collectives are done; what is not named sends direct messages.
+
+    Raises:
+        NotSupportedError: There are more than `MOST_SITES` sites.
+    """
+    if program.sites > MOST_SITES:
+        raise NotSupportedError(
+            f"{program.sites:,} sites are too many to simulate",
+            hint=f"A simulation has at most {MOST_SITES:,}; EXPLAIN (SITES n) without one more.",
+        )
+    playing = _Playing(program, machine, cluster, algorithms)
+    begins, ends = np.zeros(len(program.steps)), np.zeros(len(program.steps))
+    for n, step in enumerate(program.steps):
+        if not isinstance(step, Load):
+            begins[n], ends[n] = playing.step(n, step)
+    return Simulation(
+        cluster,
+        float(playing.clocks.max()),
+        playing.computing,
+        playing.communicating,
+        *playing.traffic,
+        playing.costs.memory(),
+        begins,
+        ends,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exchanged:
+    """What an exchange takes each site once it has begun, and bytes; all (sites,)."""
+
+    seconds: np.ndarray
+    traffic: np.ndarray
+
+
+class _Playing:
+    """One run; layers of a network repeat exchanges, so equal ones are played once."""
+
+    def __init__(
+        self, program: Program, machine: Machine, cluster: Cluster, algorithms: Algorithms
+    ) -> None:
+        self.program = program
+        self.machine = machine
+        self.cluster = cluster
+        self.algorithms = algorithms
+        self.costs = StepCosts(program, machine)
+        sites = program.sites
+        self.clocks, self.computing, self.communicating = (np.zeros(sites) for _ in range(3))
+        self.traffic = np.zeros((4, sites))
+        """Bytes sent and received; those of them that cross nodes."""
+        self._node = cluster.nodes(sites)
+        self._status = self._status_seconds()
+        self._exchanged: dict[Hashable, _Exchanged] = {}
+        self._messages: dict[Hashable, Messages] = {}
+        self._merging: dict[Hashable, Merging] = {}
+
+    def step(self, n: int, step: Exchange | Local | Complete) -> tuple[float, float]:
+        """Plays a step; when it begins and ends."""
+        before = float(self.clocks.min())
+        if isinstance(step, Local):
+            self._compute(self.costs.local(step))
+        elif isinstance(step, Exchange):
+            if step.nbytes == 0:  # all is at hand, and no site asks another
+                return before, before
+            self._exchange(step)
+        else:
+            self._complete(step)
+        return before, float(self.clocks.max())
+
+    def _compute(self, seconds: np.ndarray) -> None:
+        self.clocks += seconds
+        self.computing += seconds
+
+    def _exchange(self, step: Exchange) -> None:
+        base = self.program.steps[step.sources[0]].tiles
+        absent = (step.at_hand[:, 0] < 0).tobytes()
+        key = (self.costs.key(base), base.copies, self.costs.key(step.tiles), absent)
+        if key not in self._messages:
+            self._messages[key] = exchanging(base, step, self.program.sites)
+        width = tuple_bytes(self.program.relation(step.sources[0]))
+        self._send(key, self._messages[key], width, step)
+
+    def _complete(self, step: Complete) -> None:
+        local = self.program.maker(step)
+        parts = step.parts.tobytes(), step.parts.shape
+        key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
+        if key not in self._merging:
+            self._merging[key] = merging(local, step, self.program.sites)
+        found, width = self._merging[key], state_bytes(local.node)
+        self._compute(found.before * width / self.machine.memory_bandwidth)
+        self._send(key, found.messages, width, step)
+        self._compute(found.after * width / self.machine.memory_bandwidth)
+
+    # ---- exchanges
+
+    def _send(
+        self, key: Hashable, messages: Messages, width: int, step: Exchange | Complete
+    ) -> None:
+        """Lets all sites come together, and then send messages of so many bytes an element."""
+        if len(messages.size) == 0:
+            return
+        names = tuple(c.name for c in step.collectives)
+        key = key, width, names
+        if key not in self._exchanged:
+            sent = rounds(messages.of(width), step.collectives, self.algorithms)
+            self._exchanged[key] = self._rounds(sent)
+        took = self._exchanged[key]
+        self.clocks = self.clocks.max() + self._status + took.seconds
+        self.communicating += self._status + took.seconds
+        self.traffic += took.traffic
+
+    def _rounds(self, sent: Sequence[Messages]) -> _Exchanged:
+        """One round after another; a round begins when those who take part in it are there."""
+        clocks, traffic = np.zeros(self.program.sites), np.zeros((4, self.program.sites))
+        for messages in sent:
+            seconds, partakes = self._round(messages)
+            clocks[partakes] = clocks[partakes].max(initial=0.0) + seconds[partakes]
+            across = self._across(messages)
+            for n, some in enumerate((messages, self._some(messages, across))):
+                traffic[2 * n] += some.sent()
+                traffic[2 * n + 1] += some.received()
+        return _Exchanged(clocks, traffic)
+
+    def _round(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds until each site's messages are through, and who has any.
+
+        A site starts its messages, and takes those for it, one after another, each with
+        its latency; a message is through when both of its ends have dealt with theirs
+        and all of its bytes have moved.
+        """
+        c, sites = self.cluster, self.program.sites
+        across = self._across(messages)
+        latency = np.where(across, c.latency, c.node_latency)
+        ends = (messages.source, messages.target)
+        # Out and into at once, as links are.
+        busy = np.maximum(*(np.bincount(end, latency, sites) for end in ends))
+        through = np.maximum(busy[messages.source], busy[messages.target])
+        for some, ports, links, rate in (
+            (across, self._node, float(c.links), c.network),
+            (~across, np.arange(sites), 1.0, c.node_network),
+        ):
+            out, into = (ports[end[some]] for end in ends)
+            through[some] += durations(out, into, messages.size[some], links) / rate
+        seconds = np.zeros(sites)
+        for end in ends:
+            np.maximum.at(seconds, end, through)
+        return seconds, seconds > 0
+
+    def _across(self, messages: Messages) -> np.ndarray:
+        """Which messages leave their node, bool (messages,)."""
+        return np.asarray(self._node[messages.source] != self._node[messages.target])
+
+    def _some(self, messages: Messages, which: np.ndarray) -> Messages:
+        source, target = messages.source[which], messages.target[which]
+        return Messages(messages.sites, source, target, messages.size[which])
+
+    def _status_seconds(self) -> float:
+        """Reducing a status over all sites: doubling, inside nodes and between them."""
+        c, sites = self.cluster, self.program.sites
+        nodes = int(self._node[-1]) + 1
+        inside = (min(c.node_sites, sites) - 1).bit_length()
+        return inside * c.node_latency + (nodes - 1).bit_length() * c.latency
