@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-MOST_CLASSES = 2**20
-"""Messages of different classes times the endings that are told apart, at most."""
+MOST_CLASSES = 2**21
+"""Classes of messages times the endings that are told apart, at most."""
+
+FEWEST_ENDINGS = 32
+"""Endings that are told apart however many classes there are."""
 
 MOST_ROUNDS = 64
 """Rounds of filling, after which every message gets the smaller share of its ports."""
@@ -107,10 +110,10 @@ def _ends(
     """
     left, ends = size.copy(), np.zeros(len(size))
     under_way, now = np.arange(len(size)), 0.0
-    at_once = -(-len(size) // max(16, MOST_CLASSES // len(size)))
+    at_once = -(-len(size) // max(FEWEST_ENDINGS, MOST_CLASSES // len(size)))
     while len(under_way):
-        some = (a[under_way] for a in (out, per_out, into, per_in))
-        rate = _fair(*some, capacity)
+        n = under_way
+        rate = _fair(out[n], per_out[n], into[n], per_in[n], capacity)
         needs = left[under_way] / rate
         first = min(at_once, len(needs)) - 1
         step = np.partition(needs, first)[first]

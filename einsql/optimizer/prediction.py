@@ -69,7 +69,10 @@ def predict(program: Program, machine: Machine) -> Prediction:
 
 
 class StepCosts:
-    """What steps cost each site; layers of a network repeat steps, so equal ones are counted once."""
+    """What steps cost each site.
+
+    Layers of a network repeat steps, so the traffic of equal ones is counted once.
+    """
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program

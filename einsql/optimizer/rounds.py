@@ -53,7 +53,11 @@ def tree(messages: Messages) -> list[Messages]:
             for column, values in zip(found[n], (members[: len(some)], some, sizes), strict=True):
                 column.append(values)
             reached *= 2
-    return [together(*map(np.concatenate, columns), messages.sites) for columns in found]
+    made = []
+    for columns in found:
+        source, target, size = map(np.concatenate, columns)
+        made.append(together(source, target, size, messages.sites))
+    return made
 
 
 def ring(messages: Messages) -> list[Messages]:
@@ -73,9 +77,10 @@ def ring(messages: Messages) -> list[Messages]:
     first, count = np.repeat(first, count), np.repeat(count, count)
     place = np.arange(sites) - first
     talks = count > 1
-    if len(messages.source) != (count - 1).sum() or (
-        group[messages.source] != group[messages.target]
-    ).any():
+    if (
+        len(messages.source) != (count - 1).sum()
+        or (group[messages.source] != group[messages.target]).any()
+    ):
         return [messages]
     made = []
     for n in range(int(count.max()) - 1):

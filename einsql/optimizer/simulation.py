@@ -30,13 +30,14 @@ MOST_SITES = 4096
 class Simulation:
     """What happens when a program is played; arrays of sites are float64 (sites,).
 
-    What a site does not compute or communicate until the end, it waits.
+    Until the end a site computes, communicates or waits, so these three add up.
 
     Attributes:
         cluster: What it was played on.
         seconds: When the last site is done.
         computing: Seconds each site runs cells and merges.
         communicating: Seconds it takes part in exchanges, from when all sites are there.
+        waiting: Seconds it waits for others, before exchanges and at the end.
         sent: Bytes it sends to other sites.
         received: Bytes it gets from them.
         out: Bytes it sends over its node's links.
@@ -50,6 +51,7 @@ class Simulation:
     seconds: float
     computing: np.ndarray
     communicating: np.ndarray
+    waiting: np.ndarray
     sent: np.ndarray
     received: np.ndarray
     out: np.ndarray
@@ -59,22 +61,17 @@ class Simulation:
     ends: np.ndarray
 
     @property
-    def waiting(self) -> np.ndarray:
-        """Seconds each site waits for others."""
-        return np.maximum(0.0, self.seconds - self.computing - self.communicating)
-
-    @property
     def nodes(self) -> int:
         """How many nodes there are."""
         return -(-len(self.computing) // self.cluster.node_sites)
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """The sum over the sites of each node, float64 (nodes,)."""
-        return np.bincount(self.cluster.nodes(len(values)), values, self.nodes)
+        return np.asarray(np.bincount(self.cluster.nodes(len(values)), values, self.nodes))
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """The mean over the sites of each node, float64 (nodes,)."""
-        return self.total(values) / self.total(np.ones(len(values)))
+        return np.asarray(self.total(values) / self.total(np.ones(len(values))))
 
     def utilisation(self) -> np.ndarray:
         """The part of the time that the sites of each node compute, float64 (nodes,)."""
@@ -89,7 +86,7 @@ class Simulation:
         return self._part(carried / (self.cluster.links * self.cluster.network))
 
     def _part(self, seconds: np.ndarray) -> np.ndarray:
-        return seconds / self.seconds if self.seconds else np.zeros(len(seconds))
+        return np.asarray(seconds / self.seconds) if self.seconds else np.zeros(len(seconds))
 
 
 def simulate(
@@ -116,12 +113,18 @@ def simulate(
     for n, step in enumerate(program.steps):
         if not isinstance(step, Load):
             begins[n], ends[n] = playing.step(n, step)
+    sent, received, out, into = playing.traffic
+    seconds = float(playing.clocks.max())
     return Simulation(
         cluster,
-        float(playing.clocks.max()),
+        seconds,
         playing.computing,
         playing.communicating,
-        *playing.traffic,
+        playing.waiting + seconds - playing.clocks,
+        sent,
+        received,
+        out,
+        into,
         playing.costs.memory(),
         begins,
         ends,
@@ -148,7 +151,8 @@ class _Playing:
         self.algorithms = algorithms
         self.costs = StepCosts(program, machine)
         sites = program.sites
-        self.clocks, self.computing, self.communicating = (np.zeros(sites) for _ in range(3))
+        self.clocks = np.zeros(sites)
+        self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
         self.traffic = np.zeros((4, sites))
         """Bytes sent and received; those of them that cross nodes."""
         self._node = cluster.nodes(sites)
@@ -208,7 +212,9 @@ class _Playing:
             sent = rounds(messages.of(width), step.collectives, self.algorithms)
             self._exchanged[key] = self._rounds(sent)
         took = self._exchanged[key]
-        self.clocks = self.clocks.max() + self._status + took.seconds
+        begin = self.clocks.max()
+        self.waiting += begin - self.clocks
+        self.clocks = begin + self._status + took.seconds
         self.communicating += self._status + took.seconds
         self.traffic += took.traffic
 
