@@ -14,7 +14,7 @@ from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.optimizer.work import flops_at_point
+from einsql.optimizer.work import effort_at_point
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -130,7 +130,7 @@ class StepCosts:
             return np.zeros(self.program.sites)
         if renames(node):  # it hands on what it reads
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
-        work = points * flops_at_point(node)
+        work = points * effort_at_point(node)
         rate = m.rate(contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
         each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
