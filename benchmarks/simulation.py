@@ -16,9 +16,8 @@ from pathlib import Path
 
 from benchmarks.llama import prepared, timed
 from benchmarks.report import machine as described
-from einsql.cluster import Cluster
 from einsql.einsum import Node
-from einsql.machine import Machine
+from einsql.machine import Cluster, Machine
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
 from einsql.optimizer.placement import place
 from einsql.optimizer.prediction import predict

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from einsql.cluster import Cluster
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
+from einsql.machine import Cluster
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
 from einsql.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from einsql.cluster import Cluster, cluster_like
+from einsql.machine import Cluster, cluster_like
 from einsql.settings import Settings, changed_settings
 from einsql.sql.syntax import Explain
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.cluster import Cluster, cluster_like
 from einsql.engine.sites import SiteProgram
-from einsql.machine import Machine
+from einsql.machine import Cluster, Machine, cluster_like
 from einsql.optimizer import fair_shares
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Messages, merging
@@ -23,7 +22,7 @@ from einsql.optimizer.simulation import Simulation, simulate
 from einsql.planning import Plan, sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Complete, Exchange, Local, Program, state_bytes
+from einsql.supersteps import Complete, Exchange, Local, Program, state_bytes, with_state
 from tests.networks import FFNN, connected, ffnn, transformer
 from tests.test_sites import QUERIES, connection, explained
 
@@ -278,7 +277,7 @@ def star(members: list[int], size: float, sites: int = 8) -> Messages:
     """One site's message to all others."""
     return Messages(
         sites, np.full(len(members) - 1, members[0]), np.array(members[1:]),
-        np.full(len(members) - 1, size),
+        np.full(len(members) - 1, size), np.ones(len(members) - 1, np.int64),
     )  # fmt: skip
 
 
@@ -290,7 +289,9 @@ def test_a_tree_takes_logarithmically_many_rounds() -> None:
     for m in made:
         assert set(m.source.tolist()) <= holders
         holders |= set(m.target.tolist())
-    back = mirrored(tree)(Messages(8, *(np.array(x) for x in ([1, 2, 4], [0, 0, 0], [5.0] * 3))))
+    back = mirrored(tree)(
+        Messages(8, *(np.array(x) for x in ([1, 2, 4], [0, 0, 0], [5.0] * 3, [1] * 3)))
+    )
     assert [len(m.size) for m in back] == [1, 2][::-1]
 
 
@@ -298,7 +299,7 @@ def test_a_ring_passes_every_piece_on() -> None:
     pieces = {1: 10.0, 4: 20.0, 6: 30.0}
     pairs = [(a, b) for a in pieces for b in pieces if a != b]
     source, target = (np.array(x) for x in zip(*pairs, strict=True))
-    direct = Messages(8, source, target, np.array([pieces[a] for a, _ in pairs]))
+    direct = Messages(8, source, target, np.array([pieces[a] for a, _ in pairs]), np.ones(6))
     made = ring(direct)
     assert len(made) == 2
     assert all(m.received().tolist() != direct.received().tolist() for m in made)
@@ -310,7 +311,7 @@ def test_a_ring_passes_every_piece_on() -> None:
             (4, 6),
             (6, 1),
         }
-    halo = Messages(8, np.array([0, 1, 1]), np.array([1, 0, 2]), np.ones(3))
+    halo = Messages(8, np.array([0, 1, 1]), np.array([1, 0, 2]), np.ones(3), np.ones(3))
     assert ring(halo) == [halo]
 
 
@@ -421,3 +422,18 @@ def test_llama_on_a_thousand_sites_is_played_layer_by_layer(
     assert len(calls) < len(moving)  # repeated layers are played once
     assert max(calls) <= 16  # classes of messages, of which there are tens of thousands
     assert played.sent.sum() == program.bytes_sent
+
+
+def test_every_field_of_every_piece_is_a_message() -> None:
+    con = einsql.connect()
+    con.register("a", np.ones((8, 8), np.float32), dims=("i", "j"))
+    con.execute("SET sites = 4")
+    program = planned(
+        con, "SELECT /*+ PARTITION(i=4) */ SUM(val) AS s, MAX(val) AS m FROM a"
+    ).placed
+    assert program is not None
+    (merge,) = (s for s in program.steps if isinstance(s, Complete))
+    fields = len(with_state(program.maker(merge).node).outputs)
+    assert fields >= 2
+    played = simulate(program, Machine(), Cluster(network=FREE, latency=1.0))
+    assert played.communicating.tolist() == [2 + 3 * fields] * 4  # two doublings before it

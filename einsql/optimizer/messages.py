@@ -1,7 +1,8 @@
 """Which site sends how much to which other site in a step of a placed program.
 
-The messages are those of the runtime: in an exchange all that one site has for another
-goes in one message, straight to it.
+The messages are those of the runtime, which go straight to their targets: one for each
+piece of a tile and each of its fields. Those from one site to another are kept together,
+for they share a connection.
 """
 
 from __future__ import annotations
@@ -16,23 +17,25 @@ from einsql.supersteps import Complete, Exchange, Local, Tiles
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """Messages between different sites, at most one from each site to each other one.
+    """What goes between different sites, at most one entry from each site to each other one.
 
     Attributes:
         sites: How many sites there are.
-        source: int64 (messages,), who sends each.
-        target: int64 (messages,), who receives it.
-        size: float64 (messages,), whole numbers above zero: elements, or bytes.
+        source: int64 (entries,), who sends it.
+        target: int64 (entries,), who receives it.
+        size: float64 (entries,), whole numbers above zero: elements, or bytes.
+        pieces: int64 (entries,), in how many pieces of tiles, or messages.
     """
 
     sites: int
     source: np.ndarray
     target: np.ndarray
     size: np.ndarray
+    pieces: np.ndarray
 
-    def of(self, width: int) -> Messages:
-        """In bytes, if an element has so many."""
-        return replace(self, size=self.size * width)
+    def of(self, width: int, fields: int) -> Messages:
+        """In bytes and messages, if an element has so many, in so many fields."""
+        return replace(self, size=self.size * width, pieces=self.pieces * fields)
 
     def sent(self) -> np.ndarray:
         """What each site sends, float64 (sites,)."""
@@ -44,11 +47,12 @@ class Messages:
 
 
 def together(source: np.ndarray, target: np.ndarray, size: np.ndarray, sites: int) -> Messages:
-    """Messages of pieces: pieces with the same ends are one, those that stay are none."""
+    """Pieces as messages: those with the same ends together, those that stay left out."""
     moves = (source != target) & (size > 0)
-    pairs, pair = np.unique(source[moves] * sites + target[moves], return_inverse=True)
+    ends = source[moves] * sites + target[moves]
+    pairs, pair, pieces = np.unique(ends, return_inverse=True, return_counts=True)
     total = np.bincount(pair.reshape(-1), size[moves], len(pairs))
-    return Messages(sites, pairs // sites, pairs % sites, total)
+    return Messages(sites, pairs // sites, pairs % sites, total, pieces)
 
 
 def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:

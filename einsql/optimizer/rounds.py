@@ -2,12 +2,14 @@
 
 A table says for the name of a collective which algorithm does it. The messages of a step
 are given as if each went straight to its target; an algorithm passes the same content on
-in rounds, or leaves the messages alone where they are not of the form it knows.
+in rounds, one message from a site to another in each, or leaves the messages alone where
+they are not of the form it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -101,7 +103,7 @@ def mirrored(algorithm: Algorithm) -> Algorithm:
 
 
 def _turned(messages: Messages) -> Messages:
-    return Messages(messages.sites, messages.target, messages.source, messages.size)
+    return replace(messages, source=messages.target, target=messages.source)
 
 
 def _one_size(group: np.ndarray, size: np.ndarray) -> bool:

@@ -13,14 +13,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.cluster import Cluster
 from einsql.errors import NotSupportedError
-from einsql.machine import Machine
+from einsql.machine import Cluster, Machine
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Merging, Messages, exchanging, merging
 from einsql.optimizer.prediction import StepCosts
 from einsql.optimizer.rounds import DIRECT, Algorithms, rounds
-from einsql.supersteps import Complete, Exchange, Load, Local, Program, state_bytes, tuple_bytes
+from einsql.supersteps import (
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    state_bytes,
+    tuple_bytes,
+    with_state,
+)
 
 MOST_SITES = 4096
 """A step may send a message from every site to every other one, and each is looked at."""
@@ -67,7 +75,8 @@ class Simulation:
 
     def total(self, values: np.ndarray) -> np.ndarray:
         """The sum over the sites of each node, float64 (nodes,)."""
-        return np.asarray(np.bincount(self.cluster.nodes(len(values)), values, self.nodes))
+        node = np.arange(len(values)) // self.cluster.node_sites
+        return np.asarray(np.bincount(node, values, self.nodes))
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """The mean over the sites of each node, float64 (nodes,)."""
@@ -155,7 +164,7 @@ class _Playing:
         self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
         self.traffic = np.zeros((4, sites))
         """Bytes sent and received; those of them that cross nodes."""
-        self._node = cluster.nodes(sites)
+        self._node = np.arange(sites) // cluster.node_sites
         self._status = self._status_seconds()
         self._exchanged: dict[Hashable, _Exchanged] = {}
         self._messages: dict[Hashable, Messages] = {}
@@ -184,8 +193,9 @@ class _Playing:
         key = (self.costs.key(base), base.copies, self.costs.key(step.tiles), absent)
         if key not in self._messages:
             self._messages[key] = exchanging(base, step, self.program.sites)
-        width = tuple_bytes(self.program.relation(step.sources[0]))
-        self._send(key, self._messages[key], width, step)
+        relation = self.program.relation(step.sources[0])
+        fields = len(relation.schema.fields)
+        self._send(key, self._messages[key].of(tuple_bytes(relation), fields), step)
 
     def _complete(self, step: Complete) -> None:
         local = self.program.maker(step)
@@ -195,21 +205,20 @@ class _Playing:
             self._merging[key] = merging(local, step, self.program.sites)
         found, width = self._merging[key], state_bytes(local.node)
         self._compute(found.before * width / self.machine.memory_bandwidth)
-        self._send(key, found.messages, width, step)
+        fields = len(with_state(local.node).outputs)
+        self._send(key, found.messages.of(width, fields), step)
         self._compute(found.after * width / self.machine.memory_bandwidth)
 
     # ---- exchanges
 
-    def _send(
-        self, key: Hashable, messages: Messages, width: int, step: Exchange | Complete
-    ) -> None:
-        """Lets all sites come together, and then send messages of so many bytes an element."""
+    def _send(self, key: Hashable, messages: Messages, step: Exchange | Complete) -> None:
+        """Lets all sites come together, and then send."""
         if len(messages.size) == 0:
             return
         names = tuple(c.name for c in step.collectives)
-        key = key, width, names
+        key = key, names
         if key not in self._exchanged:
-            sent = rounds(messages.of(width), step.collectives, self.algorithms)
+            sent = rounds(messages, step.collectives, self.algorithms)
             self._exchanged[key] = self._rounds(sent)
         took = self._exchanged[key]
         begin = self.clocks.max()
@@ -239,7 +248,7 @@ class _Playing:
         """
         c, sites = self.cluster, self.program.sites
         across = self._across(messages)
-        latency = np.where(across, c.latency, c.node_latency)
+        latency = np.where(across, c.latency, c.node_latency) * messages.pieces
         ends = (messages.source, messages.target)
         # Out and into at once, as links are.
         busy = np.maximum(*(np.bincount(end, latency, sites) for end in ends))
@@ -260,8 +269,8 @@ class _Playing:
         return np.asarray(self._node[messages.source] != self._node[messages.target])
 
     def _some(self, messages: Messages, which: np.ndarray) -> Messages:
-        source, target = messages.source[which], messages.target[which]
-        return Messages(messages.sites, source, target, messages.size[which])
+        columns = (messages.source, messages.target, messages.size, messages.pieces)
+        return Messages(messages.sites, *(c[which] for c in columns))
 
     def _status_seconds(self) -> float:
         """Reducing a status over all sites: doubling, inside nodes and between them."""
