@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.llama import prepared, timed
 from benchmarks.report import machine as described
 from einsql.einsum import Node
-from einsql.machine import Cluster, Machine
+from einsql.machine import Machine, Topology
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
 from einsql.optimizer.placement import place
 from einsql.optimizer.prediction import predict
@@ -30,7 +30,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 SITES = 1024
 MACHINE = Machine(memory_bandwidth=1.5e12, call_overhead=5e-6).with_flops(19.5e12)
-NODE = Cluster(
+NODE = Topology(
     network=12.5e9, latency=2e-6, node_network=3e11, node_latency=5e-7, node_memory=640e9
 )
 CLUSTERS = tuple(replace(NODE, node_sites=s, links=n) for s, n in ((1, 1), (8, 1), (8, 4), (8, 8)))
@@ -54,7 +54,7 @@ class Played:
     taken: float
 
 
-def played(root: Node, strategy: str, cluster: Cluster, known: dict[str, Program]) -> Played:
+def played(root: Node, strategy: str, cluster: Topology, known: dict[str, Program]) -> Played:
     """One plan on one cluster; plans that do not depend on it are made once."""
     name, _, seconds = strategy.partition(" in ")
     share = replace(MACHINE, network=cluster.site_network, latency=cluster.latency)
@@ -69,7 +69,7 @@ def played(root: Node, strategy: str, cluster: Cluster, known: dict[str, Program
     return Played(sum(predict(program, share).seconds), simulation, rings, taken)
 
 
-def as_markdown(runs: dict[tuple[Cluster, str], Played]) -> str:
+def as_markdown(runs: dict[tuple[Topology, str], Played]) -> str:
     """Tables under the date and the machine."""
     head = "| nodes | " + " | ".join(STRATEGIES) + " |\n|" + " --- |" + " ---: |" * len(STRATEGIES)
 
@@ -109,7 +109,7 @@ def main() -> int:
     options = parser.parse_args()
     root, _ = prepared(options.layers, 1)
     known: dict[str, Program] = {}
-    runs: dict[tuple[Cluster, str], Played] = {}
+    runs: dict[tuple[Topology, str], Played] = {}
     for cluster in CLUSTERS:
         for strategy in STRATEGIES:
             print(f"\r{strategy}, {cluster.links} links    ", end="", file=sys.stderr, flush=True)

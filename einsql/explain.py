@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
-from einsql.machine import Cluster
+from einsql.machine import Topology
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
 from einsql.settings import Settings
@@ -102,7 +102,7 @@ class GraphExplanation(Explanation):
     plan: Plan
     settings: Settings
     measures: Measures
-    cluster: Cluster | None = None
+    cluster: Topology | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
@@ -221,7 +221,7 @@ class TileExplanation(Explanation):
 
 def explain_tiles(
     plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick,
-    cluster: Cluster | None,
+    cluster: Topology | None,
 ) -> TileExplanation:  # fmt: skip
     """The explanation of a query over tiles; ANALYZE adds what running it took.
 

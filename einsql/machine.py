@@ -51,8 +51,8 @@ _SITE = Machine()
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """Nodes of sites, and what joins them; all nodes are alike.
+class Topology:
+    """A cluster: nodes of sites, and what joins them; all nodes are alike.
 
     Sites are numbered node by node, as MPI launchers place ranks unless told otherwise. Any
     node reaches any other over its links, and the switches between carry all they send.
@@ -81,9 +81,9 @@ class Cluster:
         return self.network * min(1.0, self.links / self.node_sites)
 
 
-def cluster_like(machine: Machine) -> Cluster:
+def topology_like(machine: Machine) -> Topology:
     """A cluster of nodes of one site, joined as a machine's sites are."""
-    return Cluster(
+    return Topology(
         network=machine.network,
         latency=machine.latency,
         node_network=machine.network,

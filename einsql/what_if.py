@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from einsql.machine import Cluster, cluster_like
+from einsql.machine import Topology, topology_like
 from einsql.settings import Settings, changed_settings
 from einsql.sql.syntax import Explain
 
 
-def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Cluster | None]:
+def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:
     """The settings that a plan is made under, and the cluster if it is to be simulated.
 
     What is not described is as the settings have it: inside a node as between nodes. Cuts
@@ -23,7 +23,7 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Cluster | Non
     if asked.network is not None:
         machine = replace(machine, network=asked.network)
     if asked.simulate or asked.cluster:
-        cluster = replace(cluster_like(settings.machine), **dict(asked.cluster))
+        cluster = replace(topology_like(settings.machine), **dict(asked.cluster))
         if asked.network is not None:
             cluster = replace(cluster, network=asked.network)
         machine = replace(machine, network=cluster.site_network, latency=cluster.latency)

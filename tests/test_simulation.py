@@ -12,7 +12,7 @@ import pytest
 
 import einsql
 from einsql.engine.sites import SiteProgram
-from einsql.machine import Cluster, Machine, cluster_like
+from einsql.machine import Machine, Topology, topology_like
 from einsql.optimizer import fair_shares
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Messages, merging
@@ -61,10 +61,10 @@ def _placed(plan: Plan, con: einsql.Connection) -> Program:
     return plan.placed or sited(plan.optimized.root, con.settings)[1]
 
 
-def random_cluster(pick: Random) -> Cluster:
+def random_cluster(pick: Random) -> Topology:
     rates = [10 ** pick.uniform(5, 10) for _ in range(2)]
     latencies = [pick.choice((0.0, 1e-6, 1e-4)) for _ in range(2)]
-    return Cluster(
+    return Topology(
         pick.randint(1, 5), pick.randint(1, 3), rates[0], latencies[0], rates[1], latencies[1]
     )
 
@@ -85,7 +85,7 @@ def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
         assert plan.placed is not None
         assert isinstance(plan.program, SiteProgram)
         measure = plan.program.measured(plan.complete(con._inputs, lambda _: None), lambda _: None)
-        for cluster in (Cluster(), Cluster(node_sites=3)):
+        for cluster in (Topology(), Topology(node_sites=3)):
             played = simulate(plan.placed, Machine(), cluster)
             assert played.sent.tolist() == measure[1].sent
             assert played.received.tolist() == measure[1].received
@@ -97,8 +97,8 @@ def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
 
 def test_trees_and_rings_bring_the_same_to_every_site() -> None:
     for name, program in programs().items():
-        direct = simulate(program, Machine(), Cluster())
-        other = simulate(program, Machine(), Cluster(), TREES_AND_RINGS)
+        direct = simulate(program, Machine(), Topology())
+        other = simulate(program, Machine(), Topology(), TREES_AND_RINGS)
         assert other.sent.sum() == direct.sent.sum(), name
         if all(len(_names(s)) != 1 or "reduce" not in _names(s)[0] for s in program.steps):
             assert (other.received == direct.received).all(), name
@@ -117,7 +117,7 @@ def test_a_single_site_takes_the_sum_of_its_local_steps() -> None:
         if program.sites == 1:
             costs = StepCosts(program, Machine())
             took = [float(costs.local(s)[0]) for s in program.steps if isinstance(s, Local)]
-            assert simulate(program, Machine(), Cluster()).seconds == sum(took), name
+            assert simulate(program, Machine(), Topology()).seconds == sum(took), name
 
 
 def test_no_run_is_shorter_than_its_busiest_site_or_link() -> None:
@@ -157,7 +157,7 @@ def test_more_bandwidth_or_less_latency_never_takes_longer() -> None:
 
 
 def test_a_network_that_costs_nothing_leaves_what_is_computed() -> None:
-    free = Cluster(2, 1, FREE, 0.0, FREE, 0.0)
+    free = Topology(2, 1, FREE, 0.0, FREE, 0.0)
     for name, program in programs().items():
         played = simulate(program, Machine(), free)
         assert played.communicating.max() < 1e-20, name
@@ -178,7 +178,7 @@ def test_sites_that_do_the_same_never_wait() -> None:
     program = planned(con, sql).placed
     assert program is not None
     assert program.bytes_sent > 0
-    for cluster in (Cluster(), Cluster(node_sites=4), Cluster(node_sites=2)):
+    for cluster in (Topology(), Topology(node_sites=4), Topology(node_sites=2)):
         played = simulate(program, Machine(), cluster)
         assert not played.waiting.any()
         assert len(set(played.communicating.tolist())) == 1
@@ -201,7 +201,7 @@ def test_a_merge_is_worked_out_by_hand() -> None:
         (1, 1, 4 * 7.0 + 64 / 16),
     ):
         inside = {2: 0.5, 4: 0.0, 1: 0.0}[node_sites]  # the doubling inside a node
-        cluster = Cluster(node_sites, links, 16.0, 7.0, 32.0, 0.5)
+        cluster = Topology(node_sites, links, 16.0, 7.0, 32.0, 0.5)
         played = simulate(program, machine, cluster)
         wanted = product + moving + inside + merge + map_
         assert played.seconds == pytest.approx(wanted), (node_sites, links)
@@ -350,11 +350,11 @@ def test_explain_plays_the_plan_on_the_cluster_it_describes() -> None:
 def test_what_is_not_described_is_as_the_settings_have_it() -> None:
     con = connection(4)
     con.execute("SET network = '3GB/s'; SET latency = '7us'")
-    like = cluster_like(con.settings.machine)
-    described = Cluster(**explained(con, PRODUCT, "SIMULATE, ")["simulation"]["cluster"])
+    like = topology_like(con.settings.machine)
+    described = Topology(**explained(con, PRODUCT, "SIMULATE, ")["simulation"]["cluster"])
     assert described == like
     options = "NETWORK '1GB/s', LINKS 3, "
-    described = Cluster(**explained(con, PRODUCT, options)["simulation"]["cluster"])
+    described = Topology(**explained(con, PRODUCT, options)["simulation"]["cluster"])
     assert described == replace(like, network=1e9, links=3)
     assert described.site_network == 1e9  # a message takes one link
     assert replace(described, node_sites=12).site_network == 0.25e9
@@ -417,7 +417,7 @@ def test_llama_on_a_thousand_sites_is_played_layer_by_layer(
         return ends(size, *more)
 
     monkeypatch.setattr(fair_shares, "_ends", counted)
-    played: Simulation = simulate(program, Machine(), Cluster(node_sites=8, links=4))
+    played: Simulation = simulate(program, Machine(), Topology(node_sites=8, links=4))
     moving = [s for s in program.steps if isinstance(s, Exchange | Complete) and s.nbytes]
     assert len(calls) < len(moving)  # repeated layers are played once
     assert max(calls) <= 16  # classes of messages, of which there are tens of thousands
@@ -435,5 +435,5 @@ def test_every_field_of_every_piece_is_a_message() -> None:
     (merge,) = (s for s in program.steps if isinstance(s, Complete))
     fields = len(with_state(program.maker(merge).node).outputs)
     assert fields >= 2
-    played = simulate(program, Machine(), Cluster(network=FREE, latency=1.0))
+    played = simulate(program, Machine(), Topology(network=FREE, latency=1.0))
     assert played.communicating.tolist() == [2 + 3 * fields] * 4  # two doublings before it

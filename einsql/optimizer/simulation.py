@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.errors import NotSupportedError
-from einsql.machine import Cluster, Machine
+from einsql.machine import Machine, Topology
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Merging, Messages, exchanging, merging
 from einsql.optimizer.prediction import StepCosts
@@ -55,7 +55,7 @@ class Simulation:
         ends: float64 (steps,), when the last site ends it.
     """
 
-    cluster: Cluster
+    cluster: Topology
     seconds: float
     computing: np.ndarray
     communicating: np.ndarray
@@ -99,7 +99,7 @@ class Simulation:
 
 
 def simulate(
-    program: Program, machine: Machine, cluster: Cluster, algorithms: Algorithms = DIRECT
+    program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms = DIRECT
 ) -> Simulation:
     """Plays a program.
 
@@ -152,7 +152,7 @@ class _Playing:
     """One run; layers of a network repeat exchanges, so equal ones are played once."""
 
     def __init__(
-        self, program: Program, machine: Machine, cluster: Cluster, algorithms: Algorithms
+        self, program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms
     ) -> None:
         self.program = program
         self.machine = machine

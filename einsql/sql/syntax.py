@@ -26,7 +26,7 @@ class Explain:
         network: Bytes per second to plan for instead of the setting's.
         flops: Scalar operations per second of a FLOAT contraction to plan for.
         simulate: Whether the plan is played on a cluster.
-        cluster: What is said of it, by the attributes of `Cluster`; any of them simulates.
+        cluster: What is said of it, by the attributes of `Topology`; any of them simulates.
         text: The statement as written.
     """
 
