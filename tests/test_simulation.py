@@ -95,6 +95,22 @@ def test_sites_send_in_a_simulation_what_they_send_in_a_run(sites: int) -> None:
         assert (played.memory == predicted.memory).all()
 
 
+def test_equal_tiles_of_wider_elements_are_other_messages() -> None:
+    con = einsql.connect()
+    con.register("a", np.ones((8, 8), np.float32), dims=("i", "j"))
+    con.execute("SET sites = 4")
+    sums = (
+        f"{name} AS (SELECT /*+ PARTITION(i=4) */ j, SUM({value}) AS v FROM a GROUP BY j)"
+        for name, value in (("p", "val"), ("q", "CAST(val AS DOUBLE)"))
+    )
+    sql = f"WITH {', '.join(sums)} SELECT p.j, p.v + q.v AS v FROM p JOIN q USING (j)"
+    program = planned(con, sql).placed
+    assert program is not None
+    assert len({s.nbytes for s in program.steps if isinstance(s, Complete)}) == 2
+    played = simulate(program, Machine(), Topology())
+    assert played.sent.tolist() == predict(program, Machine()).sent.tolist()
+
+
 def test_trees_and_rings_bring_the_same_to_every_site() -> None:
     for name, program in programs().items():
         direct = simulate(program, Machine(), Topology())

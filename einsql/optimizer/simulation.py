@@ -195,7 +195,7 @@ class _Playing:
             self._messages[key] = exchanging(base, step, self.program.sites)
         relation = self.program.relation(step.sources[0])
         fields = len(relation.schema.fields)
-        self._send(key, self._messages[key].of(tuple_bytes(relation), fields), step)
+        self._send(key, self._messages[key], tuple_bytes(relation), fields, step)
 
     def _complete(self, step: Complete) -> None:
         local = self.program.maker(step)
@@ -206,19 +206,21 @@ class _Playing:
         found, width = self._merging[key], state_bytes(local.node)
         self._compute(found.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(local.node).outputs)
-        self._send(key, found.messages.of(width, fields), step)
+        self._send(key, found.messages, width, fields, step)
         self._compute(found.after * width / self.machine.memory_bandwidth)
 
     # ---- exchanges
 
-    def _send(self, key: Hashable, messages: Messages, step: Exchange | Complete) -> None:
-        """Lets all sites come together, and then send."""
+    def _send(
+        self, key: Hashable, messages: Messages, width: int, fields: int, step: Exchange | Complete
+    ) -> None:
+        """Lets all sites come together, and then send elements of so many bytes and fields."""
         if len(messages.size) == 0:
             return
         names = tuple(c.name for c in step.collectives)
-        key = key, names
+        key = key, width, fields, names
         if key not in self._exchanged:
-            sent = rounds(messages, step.collectives, self.algorithms)
+            sent = rounds(messages.of(width, fields), step.collectives, self.algorithms)
             self._exchanged[key] = self._rounds(sent)
         took = self._exchanged[key]
         begin = self.clocks.max()
