@@ -17,6 +17,12 @@ Report = dict[str, Any]
 MOST_NODES = 8
 """Of more nodes the text shows the least, the median and the most, and the busiest node."""
 
+MOST_COURSES = 32
+"""Nodes whose course is shown, at most."""
+
+BINS = 200
+"""Parts of the run in which it is told what nodes do."""
+
 _SECONDS = ("computing", "communicating", "waiting")
 
 
@@ -66,7 +72,16 @@ def _as_json(simulation: Simulation) -> Report:
         "cluster": asdict(simulation.cluster),
         "per_node": _rows(per_node),
         "per_site": _rows(per_site),
+        "course": _course(simulation),
     }
+
+
+def _course(simulation: Simulation) -> Report:
+    """What nodes do in each part of the run; of very many nodes some, evenly spaced."""
+    nodes = np.unique(np.linspace(0, simulation.nodes - 1, MOST_COURSES).astype(np.int64))
+    parts = {"computing": simulation.computes, "communicating": simulation.communicates}
+    made = {name: simulation.course(spans, BINS)[nodes] for name, spans in parts.items()}
+    return {"nodes": nodes.tolist(), **{k: np.round(v, 3).tolist() for k, v in made.items()}}
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[Report]:

@@ -156,6 +156,12 @@ def test_no_run_is_shorter_than_its_busiest_site_or_link() -> None:
         assert min(played.waiting.min(), played.communicating.min()) >= 0, name
         assert (played.begins <= played.ends).all(), name
         assert played.ends.max() == played.seconds, name
+        for spans, whole in (
+            (played.computes, played.computing),
+            (played.communicates, played.communicating),
+        ):
+            course = played.course(spans, 50).sum(axis=1) * played.seconds / 50
+            np.testing.assert_allclose(course, played.mean(whole), atol=played.seconds * 1e-9)
 
 
 def test_more_bandwidth_or_less_latency_never_takes_longer() -> None:
@@ -386,6 +392,21 @@ def test_the_text_has_a_row_for_each_node_or_for_what_is_typical() -> None:
     assert [line.split()[0] for line in many[-4:]] == ["least", "median", "most", "busiest:"]
     alone = con.explain(PRODUCT, simulate=True).lines()
     assert alone[-1].split()[:2] == ["0", alone[-3].split()[1]]
+
+
+def test_the_page_draws_the_course_of_the_run() -> None:
+    plan = connection().explain(PRODUCT, sites=12, node_sites=2)
+    course = plan.to_dict()["simulation"]["course"]
+    assert course["nodes"] == list(range(6))
+    for name in ("computing", "communicating"):
+        assert np.array(course[name]).shape == (6, 200)
+    page = plan.html()
+    for n in course["nodes"]:
+        assert f"<title>node {n}</title>" in page
+    many = connection().explain(PRODUCT, sites=100, simulate=True).to_dict()["simulation"]
+    nodes = many["course"]["nodes"]
+    assert (len(many["per_node"]), len(nodes), nodes[0], nodes[-1]) == (100, 32, 0, 99)
+    assert "course" not in connection().explain(PRODUCT, sites=12).html().split("</style>")[1]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ class Simulation:
         memory: Bytes of tiles it holds at once, at most.
         begins: float64 (steps,), when the first site begins each step.
         ends: float64 (steps,), when the last site ends it.
+        computes: float64 (times, 2, sites), from when until when each site computes.
+        communicates: float64 (times, 2, sites), the same of exchanges.
     """
 
     cluster: Topology
@@ -67,6 +69,8 @@ class Simulation:
     memory: np.ndarray
     begins: np.ndarray
     ends: np.ndarray
+    computes: np.ndarray
+    communicates: np.ndarray
 
     @property
     def nodes(self) -> int:
@@ -93,6 +97,33 @@ class Simulation:
         """
         carried = np.maximum(self.total(self.out), self.total(self.into))
         return self._part(carried / (self.cluster.links * self.cluster.network))
+
+    def course(self, spans: np.ndarray, bins: int) -> np.ndarray:
+        """The part of every node's time that spans take in each of so many parts of the run.
+
+        Args:
+            spans: As `computes`.
+            bins: How many parts, all of the same length.
+
+        Returns:
+            float64 (nodes, bins), from 0 to 1.
+        """
+        length = self.seconds / bins
+        if length == 0:
+            return np.zeros((self.nodes, bins))
+        # The seconds of a span before a time are (time - begin), less (time - end) after it.
+        before = np.zeros((self.nodes, bins + 1))
+        times = np.arange(1, bins + 1) * length
+        node = np.broadcast_to(np.arange(spans.shape[2]) // self.cluster.node_sites, spans.shape)
+        for sign, side in ((1, 0), (-1, 1)):
+            at = np.minimum((spans[:, side] / length).astype(np.int64), bins - 1)
+            place = (node[:, side] * bins + at).reshape(-1)
+            shape, size = (self.nodes, bins), self.nodes * bins
+            count = np.bincount(place, minlength=size).reshape(shape).cumsum(axis=1)
+            total = np.bincount(place, spans[:, side].reshape(-1), size).reshape(shape)
+            before[:, 1:] += sign * (count * times - total.cumsum(axis=1))
+        sites = self.total(np.ones(spans.shape[2]))[:, None]
+        return np.asarray(np.clip(np.diff(before, axis=1) / (length * sites), 0.0, 1.0))
 
     def _part(self, seconds: np.ndarray) -> np.ndarray:
         return np.asarray(seconds / self.seconds) if self.seconds else np.zeros(len(seconds))
@@ -137,6 +168,8 @@ def simulate(
         playing.costs.memory(),
         begins,
         ends,
+        np.array(playing.computes).reshape(-1, 2, program.sites),
+        np.array(playing.communicates).reshape(-1, 2, program.sites),
     )
 
 
@@ -164,6 +197,8 @@ class _Playing:
         self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
         self.traffic = np.zeros((4, sites))
         """Bytes sent and received; those of them that cross nodes."""
+        self.computes: list[np.ndarray] = []
+        self.communicates: list[np.ndarray] = []
         self._node = np.arange(sites) // cluster.node_sites
         self._status = self._status_seconds()
         self._exchanged: dict[Hashable, _Exchanged] = {}
@@ -184,8 +219,9 @@ class _Playing:
         return before, float(self.clocks.max())
 
     def _compute(self, seconds: np.ndarray) -> None:
-        self.clocks += seconds
+        begin, self.clocks = self.clocks, self.clocks + seconds
         self.computing += seconds
+        self.computes.append(np.stack([begin, self.clocks]))
 
     def _exchange(self, step: Exchange) -> None:
         base = self.program.steps[step.sources[0]].tiles
@@ -228,6 +264,7 @@ class _Playing:
         self.clocks = begin + self._status + took.seconds
         self.communicating += self._status + took.seconds
         self.traffic += took.traffic
+        self.communicates.append(np.stack([np.full(self.program.sites, begin), self.clocks]))
 
     def _rounds(self, sent: Sequence[Messages]) -> _Exchanged:
         """One round after another; a round begins when those who take part in it are there."""
