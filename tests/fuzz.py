@@ -3,7 +3,10 @@
     python -m tests.fuzz --queries 20000 --seed 1 [--minutes M] [--processes 2]
     python -m tests.fuzz --queries 2000 --everywhere
 
-The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy.
+    python -m tests.fuzz --queries 2000 --mpi 2,3,4
+
+The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy,
+the third on as many MPI ranks, so many queries on all of them together.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -16,6 +19,7 @@ import sys
 import time
 import warnings
 
+from einsql.cluster.driver import Cluster
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
 
@@ -34,10 +38,14 @@ def main() -> int:
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
+    parser.add_argument("--mpi", default="", help="numbers of ranks, as 2 or 2,3,4")
     args = parser.parse_args()
     warnings.simplefilter("error")
     start = time.monotonic()
-    failed = _everywhere(args) if args.everywhere else _compared(args)
+    if args.mpi:
+        failed = _on_ranks(args)
+    else:
+        failed = _everywhere(args) if args.everywhere else _compared(args)
     print(f"{time.monotonic() - start:.0f} s")
     return 1 if failed else 0
 
@@ -51,6 +59,25 @@ def _everywhere(args: argparse.Namespace) -> bool:
     with spawn.Pool(args.processes, warnings.simplefilter, ("error",)) as pool:
         for found in pool.starmap(everywhere, jobs, chunksize=1):
             total.add(found)
+    print(total.text())
+    return bool(total.findings)
+
+
+def _on_ranks(args: argparse.Namespace) -> bool:
+    """True if any query differed on ranks."""
+    counts = [int(n) for n in args.mpi.split(",")]
+    total = Report()
+    for n, ranks in enumerate(counts):
+        share = (n + 1) * args.queries // len(counts) - n * args.queries // len(counts)
+        settings = {"jit": args.jit, "strategy": args.strategy}
+        cluster = Cluster(ranks)
+        try:
+            found = campaign(share, args.seed * 1000 + ranks, args.minutes, True, settings,
+                             args.repros, cluster)  # fmt: skip
+        finally:
+            cluster.close()
+        print(f"{ranks} ranks: {found.queries} queries, {len(found.findings)} kinds of differences")
+        total.add(found)
     print(total.text())
     return bool(total.findings)
 
