@@ -227,9 +227,7 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     steps = [
         StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
     ]
-    sums = [
-        [sum(values) for values in zip(*lists, strict=True)]
-        for lists in ([m.seconds for m in measures], [m.sent for m in measures],
-                      [m.received for m in measures])
-    ]  # fmt: skip
-    return SiteMeasure(steps, [float(x) for x in sums[0]], *[[int(x) for x in s] for s in sums[1:]])
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    sums = ([sum(each) for each in zip(*lists, strict=True)] for lists in counts)
+    return SiteMeasure(steps, seconds, *sums)

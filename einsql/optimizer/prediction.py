@@ -14,7 +14,7 @@ from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.optimizer.work import flops_at_point
+from einsql.work import flops_at_point
 from einsql.supersteps import (
     Complete,
     Exchange,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.optimizer.work import flops
+from einsql.work import flops
 from einsql.supersteps import tuple_bytes, with_state
 
 MANY = 2**62

@@ -29,7 +29,7 @@ from einsql.implementation import (
     sends,
     walk,
 )
-from einsql.optimizer.work import flops
+from einsql.work import flops
 from einsql.physical import PhysicalSchema, emitted, holds, over_groups
 from einsql.sharding import Sites
 from einsql.tiles import instantiate
