@@ -66,7 +66,7 @@ class Placed:
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array of the result by its key."""
-        return self.run().blocks
+        return dict(self.run().blocks)
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and puts the arrays together, key i along axis i; a new array.

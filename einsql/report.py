@@ -12,8 +12,8 @@ from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
-from einsql.work import flops, flops_at_point
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
+from einsql.work import flops, flops_at_point
 
 Kind = Literal["contraction", "reduction", "map"]
 """A contraction reduces over several operands, a reduction over one, a map nothing."""

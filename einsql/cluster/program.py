@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -108,42 +109,38 @@ class RankFields(PlacedFields):
         return whole
 
 
-class RankProgram:
-    """A placed program with the ranks that run it."""
+class AtRanks(ABC):
+    """What is shipped to the ranks once, and run there as often as wanted."""
 
-    def __init__(
-        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
-    ) -> None:  # fmt: skip
+    def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
         """Makes it ready; the ranks hear of it when it runs.
 
         Args:
             cluster: The ranks.
-            program: What they do.
-            schema: Of the result.
+            program: How many sites there are, and what they load.
             jit: When kernels are compiled.
             keep: Told which inputs lie at the ranks from now on.
         """
         self.program = program
-        self.schema = schema
         self._cluster = cluster
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
 
-    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
-        """Runs every step; the result stays at the ranks.
+    @abstractmethod
+    def _ship(self, plan: int) -> Command:
+        """What tells the ranks of it, under the number of a plan."""
+
+    def _ran(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Lease, SiteMeasure]:
+        """Runs it: the handle of what it gave, and what every step and every site took.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        return self.measured(inputs, tick)[0]
-
-    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
-        """As `run`, with what every step and every site took."""
         cluster = self._cluster
         if self._plan is None:
             plan = cluster.plan()
-            cluster.all(Ship(plan.number, detached(self.program), self.schema, self._jit), tick)
+            cluster.all(self._ship(plan.number), tick)
             self._plan = plan
         loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
         kept: list[Callable[[], None]] = []
@@ -159,9 +156,7 @@ class RankProgram:
         measures = cluster.call(runs, tick)
         for done in kept:
             done()
-        tiles = self.program.steps[self.program.root].tiles
-        fields = RankFields(cluster, result, self.schema, tiles, self.program.sites)
-        return fields, together(measures)
+        return result, together(measures)
 
     def _sources(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]]
@@ -186,6 +181,43 @@ class RankProgram:
             Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
             for r in range(cluster.ranks)
         ]
+
+
+class RankProgram(AtRanks):
+    """A placed program with the ranks that run it."""
+
+    def __init__(
+        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
+    ) -> None:  # fmt: skip
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            program: What they do.
+            schema: Of the result.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        super().__init__(cluster, program, jit, keep)
+        self.schema = schema
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """Runs every step; the result stays at the ranks.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        return self.measured(inputs, tick)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+        """As `run`, with what every step and every site took."""
+        result, measure = self._ran(inputs, tick)
+        tiles = self.program.steps[self.program.root].tiles
+        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
+        return fields, measure
+
+    def _ship(self, plan: int) -> Command:
+        return Ship(plan, detached(self.program), self.schema, self._jit)
 
 
 def detached(program: Program) -> Program:

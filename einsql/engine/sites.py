@@ -79,6 +79,7 @@ class SiteProgram:
 
     def __init__(self, program: Program, schema: Schema, compile_node: Compile) -> None:
         self.program = program
+        self.sites = program.sites
         self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.work import flops
 from einsql.supersteps import tuple_bytes, with_state
+from einsql.work import flops
 
 MANY = 2**62
 """More sites than any hint asks for."""
