@@ -15,7 +15,7 @@ from einsql.engine.block_program import loads_of, numbered, tiles_of
 from einsql.engine.blocks import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.engine.implementation import SiteRun
 from einsql.engine.relation import Fields
-from einsql.implementation import Node
+from einsql.implementation import Node, walk
 from einsql.physical import PhysicalSchema
 from einsql.schema import Schema
 from einsql.supersteps import Program
@@ -121,4 +121,4 @@ class RankBlockProgram(AtRanks):
         return SiteRun(RankBlocks(self._cluster, result, self._root.schema, run), measure)
 
     def _ship(self, plan: int) -> Command:
-        return ShipBlocks(plan, self._root, self._jit)
+        return ShipBlocks(plan, tuple(walk(self._root)), self._jit)

@@ -47,10 +47,15 @@ class Ship:
 
 @dataclass(frozen=True, slots=True)
 class ShipBlocks:
-    """A plan over blocks that will be run, perhaps several times."""
+    """A plan over blocks that will be run, perhaps several times.
+
+    Attributes:
+        nodes: All of it, producers first, so that no node is pickled within its reader:
+            a deep plan would need a deep stack.
+    """
 
     plan: int
-    root: implementation.Node
+    nodes: tuple[implementation.Node, ...]
     jit: str
 
 

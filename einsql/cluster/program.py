@@ -75,9 +75,9 @@ class RankFields(PlacedFields):
 
         Args:
             schema: Keys and fields of that relation.
-            names: Its fields by their names here.
+            names: What its fields are called here, by their names there.
         """
-        found = {new: self.names[old] for old, new in names.items()}
+        found = {new: self.names[old] for new, old in names.items()}
         return RankFields(
             self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
         )

@@ -125,7 +125,7 @@ class Rank:
                 return Done(order.number)
             if isinstance(command, ShipBlocks):
                 self._programs[command.plan] = BlockProgram(
-                    command.root, lambda node: compile_node(node, command.jit)
+                    command.nodes[-1], lambda node: compile_node(node, command.jit)
                 )
                 return Done(order.number)
             if isinstance(command, Fetch):

@@ -42,7 +42,7 @@ class PlacedFields(Mapping[str, np.ndarray]):
 
         Args:
             schema: Keys and fields of that relation.
-            names: Its fields by their names here.
+            names: What its fields are called here, by their names there.
         """
 
 
