@@ -6,7 +6,8 @@
     python -m tests.fuzz --queries 2000 --mpi 2,3,4
 
 The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy,
-the third on as many MPI ranks, so many queries on all of them together.
+the third on 2, 3 and 4 MPI ranks, as many in all; besides a quarter as many between changes
+of the tensors, and a tenth as many over tiles.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -19,9 +20,9 @@ import sys
 import time
 import warnings
 
-from einsql.cluster.driver import Cluster
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
+from tests.oracle.ranks import WatchedCluster, changing, tiled
 
 
 def main() -> int:
@@ -66,20 +67,26 @@ def _everywhere(args: argparse.Namespace) -> bool:
 def _on_ranks(args: argparse.Namespace) -> bool:
     """True if any query differed on ranks."""
     counts = [int(n) for n in args.mpi.split(",")]
-    total = Report()
+    settings = {"jit": args.jit}
+    total, others = Report(), list[str]()
     for n, ranks in enumerate(counts):
         share = (n + 1) * args.queries // len(counts) - n * args.queries // len(counts)
-        settings = {"jit": args.jit, "strategy": args.strategy}
-        cluster = Cluster(ranks)
+        seed = args.seed * 1000 + ranks
+        cluster = WatchedCluster(ranks)
         try:
-            found = campaign(share, args.seed * 1000 + ranks, args.minutes, True, settings,
-                             args.repros, cluster)  # fmt: skip
+            found = campaign(share, seed, args.minutes, True, settings, args.repros, cluster)
+            others += changing(cluster, share // 4, seed, settings)
+            others += tiled(cluster, share // 10, seed)
         finally:
             cluster.close()
-        print(f"{ranks} ranks: {found.queries} queries, {len(found.findings)} kinds of differences")
+        print(
+            f"{ranks} ranks: {found.queries} queries, {share // 4} between changes, "
+            f"{share // 10} over tiles; {cluster.runs} programs, {cluster.moved} moved data"
+        )
         total.add(found)
-    print(total.text())
-    return bool(total.findings)
+    print("\n\n".join([*others, total.text()]))
+    print(f"{len(others)} differences between changes and over tiles")
+    return bool(total.findings or others)
 
 
 def _compared(args: argparse.Namespace) -> bool:

@@ -157,7 +157,7 @@ def campaign(
 
 def _database(data: Choices, cluster: Cluster | None) -> Database:
     made = random_database(data)
-    return made if cluster is None else stored(made, data)
+    return made if cluster is None else stored(made, data, cluster.ranks)
 
 
 def _query(pair: Pair, seed: int) -> tuple[Choices, Query]:

@@ -20,15 +20,19 @@ def for_duckdb(sql: str) -> str:
     return sql
 
 
-def stored(db: Database, c: Choices) -> Database:
+def stored(db: Database, c: Choices, ranks: int) -> Database:
     """The database with its arrays under other names, and tensors stored from them.
 
     Each tensor is created, filled, emptied and filled again in one of several ways; a few
-    lose elements for good. What is derived from them is derived after that.
+    lose elements for good. What is derived from them is derived after that. How work is cut
+    is part of the database too, for the cheapest cut mostly moves nothing.
     """
+    strategy = c.weighted([(4, "eindecomp"), (4, "equal"), (2, "paper")])
+    sites = ranks * c.weighted([(4, 1), (1, 2)])
+    settings = [f"SET sites = {sites}", f"SET strategy = '{strategy}'"]
     arrays = [replace(t, name=f"s_{t.name}") for t in db.tensors]
     loads = [s for t in db.tensors for s in _loads(t, c)]
-    return replace(db, tensors=arrays, statements=[*loads, *db.statements])
+    return replace(db, tensors=arrays, statements=[*settings, *loads, *db.statements])
 
 
 def _loads(t: Tensor, c: Choices) -> list[str]:
@@ -74,3 +78,28 @@ def _partition(t: Tensor, c: Choices) -> str:
         return "PARTITION BY () "
     parts = min(1 + c.below(4), t.array.shape[key])
     return f"PARTITION BY ({t.dims[key]} {parts}) " if parts > 0 else ""
+
+
+def changes(db: Database, c: Choices) -> list[str]:
+    """Statements that change a stored tensor of a database that `stored` made.
+
+    What they store obeys the bounds of the values that were there.
+    """
+    arrays = [t for t in db.tensors if t.dims and t.array.size]
+    if not arrays:
+        return []
+    t = c.pick(arrays)
+    name, columns = t.name.removeprefix("s_"), ", ".join([*t.dims, "val"])
+    some = c.pick([f"{t.dims[0]} % 2 = {c.below(2)}", f"{t.dims[-1]} > 0"])
+    way = c.below(4)
+    if way == 1:
+        return [
+            f"DELETE FROM {name} WHERE {some}",
+            f"INSERT INTO {name} SELECT {columns} FROM {t.name} WHERE {some}",
+        ]
+    if way == 2:
+        same = " AND ".join(f"{name}.{k} = s.{k}" for k in t.dims)
+        return [f"UPDATE {name} SET val = s.val FROM {t.name} AS s WHERE {same} AND s.{some}"]
+    if way == 3 and t.array.dtype.kind == "f":
+        return [f"UPDATE {name} SET val = -val WHERE {some}"]
+    return [f"DELETE FROM {name} WHERE {some}"]

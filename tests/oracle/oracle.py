@@ -84,7 +84,9 @@ class Oracle:
             self.con.executemany(f"INSERT INTO {tensor.name} VALUES ({marks})", rows)
 
     def statement(self, sql: str) -> None:
-        """Runs a statement written for einsql."""
+        """Runs a statement written for einsql; what einsql is set to is nothing here."""
+        if sql.startswith("SET "):
+            return
         self.con.execute(for_duckdb(sql))
 
     def rows(self, sql: str) -> list[Row]:
@@ -149,8 +151,6 @@ class Pair:
 
         self.con = einsql.Connection(self.cluster)
         settings = dict(settings)
-        if self.cluster is not None:
-            settings.setdefault("sites", str(self.cluster.ranks))
         if settings.pop("level", "") == "blocks":
             self.lowered = run_as_blocks(self.con, random.Random(self.db.float_math))
         for name, value in settings.items():
@@ -167,6 +167,11 @@ class Pair:
         if self.con is not None:
             self.con.cluster = None  # another pair will use it
             self.con.close()
+
+    def change(self, sql: str) -> None:
+        """Runs a statement that changes a tensor on both sides."""
+        self.oracle.statement(sql)
+        self.con.execute(sql)
 
     def check(self, query: Query) -> Outcome:
         """Runs a query on both sides and compares."""
