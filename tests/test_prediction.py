@@ -71,6 +71,17 @@ def test_sites_send_what_is_predicted_and_seconds_add_up(sql: str) -> None:
         assert "seconds" in n["measured"]
 
 
+def test_analyze_says_what_each_site_did() -> None:
+    con = connection(3)
+    sites = explained(con, QUERIES[0], "ANALYZE, ")["per_site"]
+    *_, header, first, second, third = str(con.explain(QUERIES[0], analyze=True)).split("\n")
+    assert header.split() == ["site", "flops", "sent", "received", "in", "kernels"]
+    for n, (line, site) in enumerate(zip((first, second, third), sites, strict=True)):
+        told = [str(n), f"{site['flops']:,}", f"{site['bytes_sent']:,}", "B"]
+        assert line.split()[:4] == told
+    assert sum(s["flops"] for s in sites) == 2 * 13 * 11 * 9
+
+
 def test_a_slower_network_costs_more_where_bytes_move() -> None:
     con, _ = chain(skewed=False)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 import einsql
 from einsql import tra
+from einsql.cluster.driver import Tick
+from einsql.cluster.messages import Command, Kept, Run, Source
 from einsql.engine.implementation import SiteRun
 from einsql.engine.relation import PlacedFields
 from einsql.engine.store import Tensor
@@ -101,13 +104,21 @@ def test_random_selects_send_what_is_predicted(connected: Connected, count: int)
         assert sum(measure.sent) == program.sited.cost.bytes_sent
 
 
-def test_blocks_stay_where_they_are_made_and_are_read_there(connected: Connected) -> None:
+def test_blocks_stay_where_they_are_made_and_are_read_there(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
     con = connected(2)
     con.register("x", X, ("i", "j"))
     con.register("y", Y, ("j", "k"))
     con.execute(f"CREATE TENSOR p AS {product(2, 2, 2)}")
     fields = stored(con, "p").relation.fields
     assert isinstance(fields, PlacedFields)
+    with monkeypatch.context() as patch:
+        sources = watched_sources(con, patch)
+        rows = con.execute("SELECT i, k, tile * 2 AS t FROM TILES(p, 2, 2)").fetchall()
+    assert sources
+    assert all(isinstance(s, Kept) for s in sources)
+    np.testing.assert_array_equal(rows[0][-1], 2 * (X @ Y)[:4, :2])
     again = "SELECT i, tensor_sum(tile) AS t FROM TILES(p, 2, 1) GROUP BY i"
     (top, bottom) = (row[-1] for row in con.execute(again).fetchall())
     np.testing.assert_array_equal(np.vstack([top, bottom]), X @ Y)
@@ -125,6 +136,21 @@ def test_a_deep_plan_is_shipped(connected: Connected) -> None:
         deep = deep.rekey(lambda i, j: (j, i))
     placed = deep.place(2, connection=connected(2), disabled=ALL_RULES)
     assert_same(dict(placed.run().blocks), meaning(deep))
+
+
+def watched_sources(con: einsql.Connection, patch: pytest.MonkeyPatch) -> list[Source]:
+    """Grows with where ranks are told to take what they read."""
+    found: list[Source] = []
+    assert con.cluster is not None
+    call = con.cluster.call
+
+    def watched(commands: dict[int, Command], tick: Tick | None = None) -> list[Any]:
+        for command in commands.values():
+            found.extend(command.loads.values() if isinstance(command, Run) else ())
+        return call(commands, tick)
+
+    patch.setattr(con.cluster, "call", watched)
+    return found
 
 
 def stored(con: einsql.Connection, name: str) -> Tensor:
