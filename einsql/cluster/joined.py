@@ -7,19 +7,20 @@ its own does what ranks do, all MPI calls included. The others do nothing else.
 from __future__ import annotations
 
 import atexit
-import contextlib
+import os
 import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from einsql.cluster.driver import Cluster
-from einsql.cluster.meeting import Meeting
+from einsql.cluster.meeting import Meeting, reach
 from einsql.cluster.messages import Hello
-from einsql.cluster.rank import serve
+from einsql.cluster.rank import Rank, serve
 from einsql.cluster.threads import share_cores
 from einsql.errors import InterfaceError, OperationalError
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 LEAVE = 5.0
 """Seconds the thread of rank 0 has to finish."""
 
-Letter = tuple[str, bytes] | None
-"""Where rank 0 listens and the key to it; None if it wants nobody."""
+_met: list[MPI.Intracomm] = []
+"""All ranks once this process has met them, for messages of their own."""
 
-_met = False
-"""Whether this process has met the others, which it does once."""
+_joined: list[tuple[Joined, ReferenceType[Cluster]]] = []
+"""At rank 0 what came of it."""
 
 
 def joined(host: str | None = None) -> Cluster:
@@ -69,31 +70,48 @@ def joined(host: str | None = None) -> Cluster:
         follow(MPI.COMM_WORLD)
         raise SystemExit(0)
     comm, near = _meet(MPI.COMM_WORLD)
-    cluster = Cluster(Joined(comm, host, near))
-    atexit.register(_farewell, comm, ref(cluster))
+    atexit.register(_farewell)
+    job = Joined(comm, host, near)
+    cluster = Cluster(job)
+    _joined.append((job, ref(cluster)))
     return cluster
 
 
 def follow(world: MPI.Intracomm) -> None:
     """What ranks but 0 do: they serve rank 0, and sleep until its program has ended."""
     comm, _ = _meet(world)
-    letter: Letter = comm.bcast(None)
+    letter: tuple[str, bytes] | None = comm.bcast(None)
     if letter is not None:
-        address, key = letter
         share_cores(comm)
         try:
-            serve(address, key, comm)
+            line = reach(*letter)
         except OSError as error:
-            sys.exit(f"Rank {comm.rank} cannot reach rank 0 at {address}: {error}")
+            sys.exit(f"Rank {comm.rank} cannot reach rank 0 at {letter[0]}: {error}")
+        os.dup(line.fileno())  # open for as long as this process is there; `end` waits for that
+        Rank(line, comm).serve()
     _wait(comm.Ibarrier())
 
 
-def decline(world: MPI.Intracomm) -> None:
-    """Rank 0 lets the others go if it has not asked for them."""
-    if not _met:
-        comm, _ = _meet(world)
-        comm.bcast(None)
-        _wait(comm.Ibarrier())
+def end() -> None:
+    """Ends MPI where the program is einsql's own, so that rank 0's exit status is the job's.
+
+    A launcher kills all ranks once one has ended with a status other than 0, so this one
+    goes last; to end by an abort instead leaves shared memory behind.
+    """
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank:
+        MPI.Finalize()
+        return
+    if not _met:  # wrong options, or --help: the others have to hear of it
+        joined()
+    _farewell()
+    MPI.Finalize()
+    deadline = time.monotonic() + LEAVE
+    for line in [line for job, _ in _joined for line in job.lines[1:]]:
+        with suppress(EOFError, OSError):
+            while line.poll(max(0.0, deadline - time.monotonic())):
+                line.recv_bytes()
 
 
 class Joined:
@@ -116,10 +134,15 @@ class Joined:
             OperationalError: They do not reach it.
         """
         local = near and host is None
-        with (
-            tempfile.TemporaryDirectory(prefix="einsql-", ignore_cleanup_errors=True) as folder,
-            Meeting(folder, None if local else host or "") as meeting,
-        ):
+        with ExitStack() as stack:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="einsql-", ignore_cleanup_errors=True)
+            )
+            try:
+                meeting = stack.enter_context(Meeting(folder, None if local else host or ""))
+            except OperationalError:
+                comm.bcast(None)
+                raise
             comm.bcast((meeting.address, meeting.key))
             self._thread = threading.Thread(
                 target=_work, args=(comm, meeting.address, meeting.key),
@@ -142,7 +165,6 @@ class Joined:
     def close(self) -> None:
         """Waits until MPI is the main thread's again; ends the job if it never will be."""
         self._thread.join(LEAVE)
-        self.kill()
         if self._thread.is_alive():
             from mpi4py import MPI
 
@@ -151,14 +173,14 @@ class Joined:
     def kill(self) -> None:
         """Lets go of the ranks, which end, and the job with them, unless they have left."""
         for line in self.lines:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 line.close()
 
 
 def _work(comm: MPI.Intracomm, address: str, key: bytes) -> None:
     """What the thread of rank 0 does."""
     share_cores(comm)
-    with contextlib.suppress(OSError):  # the main thread says who has not come
+    with suppress(OSError):  # the main thread says who has not come
         serve(address, key, comm)
 
 
@@ -168,24 +190,25 @@ def _meet(world: MPI.Intracomm) -> tuple[MPI.Intracomm, bool]:
     Returns:
         Them, for messages of their own, and whether all are on one machine.
     """
-    global _met
-    _met = True
     from mpi4py import MPI
 
     _wait(world.Ibarrier())
     comm = world.Dup()
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    _met.append(comm)
     near = neighbours.size == comm.size
     neighbours.Free()
     return comm, near
 
 
-def _farewell(comm: MPI.Intracomm, cluster: ReferenceType[Cluster]) -> None:
+def _farewell() -> None:
     """At the end of rank 0's program: whoever waits for it may end as well."""
-    here = cluster()
-    if here is not None:
-        here.close()
-    _wait(comm.Ibarrier())
+    from mpi4py import MPI
+
+    for cluster in [found for _, remembered in _joined if (found := remembered()) is not None]:
+        cluster.close()
+    if _met and not MPI.Is_finalized():
+        _wait(_met[0].Ibarrier())
 
 
 def _wait(request: MPI.Request) -> None:

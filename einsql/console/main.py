@@ -31,15 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     world = launched()
     if world is None:
         return _console(arguments)
-    from einsql.cluster.joined import decline, follow  # for who runs on ranks
+    from einsql.cluster.joined import end, follow  # for who runs on ranks
 
     if world.rank:
         follow(world)
+        end()
         return 0
     try:
         return _console(arguments, "world")
     finally:
-        decline(world)
+        end()
 
 
 def launched() -> MPI.Intracomm | None:
