@@ -467,7 +467,7 @@ class Connection:
     def _calibrate(self) -> list[tuple[str, float, str]]:
         from einsql.calibration import calibrated, calibration_rows  # few sessions need it
 
-        machine = calibrated(self.settings, self._tick)
+        machine = calibrated(self.settings, self._tick, self.cluster)
         self.settings = replace(self.settings, machine=machine)
         self._plans.clear()
         return calibration_rows(machine)

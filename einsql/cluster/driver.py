@@ -49,12 +49,16 @@ class Cluster:
         ranks: How many there are.
     """
 
-    def __init__(self, job: Processes) -> None:
-        """Takes charge of ranks that have reported.
+    def __init__(self, start: Callable[[], Processes]) -> None:
+        """Starts the ranks.
 
         Args:
-            job: Their processes, which end when nobody needs the cluster any more.
+            start: Gives their processes, which end when nobody needs the cluster any more.
+
+        Raises:
+            OperationalError: There is no MPI, or they do not start.
         """
+        job = start()
         self.ranks = len(job.lines)
         self._users = 0
         self._numbers = count(1)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
@@ -33,8 +34,11 @@ LEAVE = 5.0
 _met: list[MPI.Intracomm] = []
 """All ranks once this process has met them, for messages of their own."""
 
-_joined: list[tuple[Joined, ReferenceType[Cluster]]] = []
+_clusters: list[ReferenceType[Cluster]] = []
 """At rank 0 what came of it."""
+
+_lines: list[Connection] = []
+"""At rank 0 those to the others."""
 
 
 def joined(host: str | None = None) -> Cluster:
@@ -71,9 +75,8 @@ def joined(host: str | None = None) -> Cluster:
         raise SystemExit(0)
     comm, near = _meet(MPI.COMM_WORLD)
     atexit.register(_farewell)
-    job = Joined(comm, host, near)
-    cluster = Cluster(job)
-    _joined.append((job, ref(cluster)))
+    cluster = Cluster(partial(Joined, comm, host, near))
+    _clusters.append(ref(cluster))
     return cluster
 
 
@@ -108,7 +111,7 @@ def end() -> None:
     _farewell()
     MPI.Finalize()
     deadline = time.monotonic() + LEAVE
-    for line in [line for job, _ in _joined for line in job.lines[1:]]:
+    for line in _lines:
         with suppress(EOFError, OSError):
             while line.poll(max(0.0, deadline - time.monotonic())):
                 line.recv_bytes()
@@ -156,6 +159,7 @@ class Joined:
                 hint="config 'mpi_host' is the name under which they reach rank 0's machine.",
             )
         self.lines: list[Connection] = [found[n][1] for n in range(comm.size)]
+        _lines.extend(self.lines[1:])
         self.ranks: list[Hello] = [found[n][0] for n in range(comm.size)]
 
     def last_words(self) -> str:
@@ -205,8 +209,10 @@ def _farewell() -> None:
     """At the end of rank 0's program: whoever waits for it may end as well."""
     from mpi4py import MPI
 
-    for cluster in [found for _, remembered in _joined if (found := remembered()) is not None]:
-        cluster.close()
+    for remembered in _clusters:
+        cluster = remembered()
+        if cluster is not None:
+            cluster.close()
     if _met and not MPI.Is_finalized():
         _wait(_met[0].Ibarrier())
 

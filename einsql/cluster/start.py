@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from einsql.cluster.driver import Cluster
 from einsql.errors import ProgrammingError
@@ -51,7 +52,8 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
 
     launcher = given.get("mpiexec")
     return Cluster(
-        Job(
+        partial(
+            Job,
             int(str(mpi)),
             None if launcher is None else str(launcher),
             None if host is None else str(host),

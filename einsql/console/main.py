@@ -48,10 +48,24 @@ def launched() -> MPI.Intracomm | None:
     if not {"mpi4py.run", "mpi4py.MPI"} & set(sys.modules):
         # Variables of launchers say nothing: they are set in shells of a batch job as well,
         # where joining ranks that are not there would be to wait forever.
+        _notice_of_loners()
         return None
     from mpi4py import MPI
 
     return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def _notice_of_loners() -> None:
+    """Says, once for all of them, that processes of one job do not know of each other."""
+    for launcher in ("PMI", "OMPI_COMM_WORLD"):
+        ranks = os.environ.get(f"{launcher}_SIZE", "1")
+        if ranks != "1" and os.environ.get(f"{launcher}_RANK") == "0":
+            print(
+                f"Notice: each of {ranks} processes works for itself; to join them, start "
+                "them as python -m mpi4py -m einsql",
+                file=sys.stderr,
+            )
+            return
 
 
 def _console(arguments: Sequence[str] | None, mpi: str | None = None) -> int:
