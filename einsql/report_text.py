@@ -54,7 +54,8 @@ def _totals(report: Report) -> list[str]:
     measured = [n["measured"] for n in report["nodes"] if "measured" in n]
     if measured:
         seconds, sent = (sum(m[key] for m in measured) for key in ("seconds", "bytes_sent"))
-        made.append(f"measured   {duration(seconds)} in all sites; {_bytes(sent)} sent")
+        where = f"on {report['ranks']:,} ranks" if report["ranks"] > 1 else "in all sites"
+        made.append(f"measured   {duration(seconds)} {where}; {_bytes(sent)} sent")
     return made
 
 

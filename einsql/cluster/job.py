@@ -47,7 +47,7 @@ class Job:
         Raises:
             OperationalError: There is no MPI, or the ranks do not start.
         """
-        command = _command(launcher, ranks)
+        command = launcher_of(launcher, ranks)
         here = host is None and launcher is None and not _scattered()
         self._folder = tempfile.TemporaryDirectory(prefix="einsql-", ignore_cleanup_errors=True)
         self._log: IO[bytes] = open(Path(self._folder.name) / "log", "w+b")  # noqa: SIM115 - kept
@@ -110,7 +110,7 @@ class Job:
         self._folder.cleanup()
 
 
-def _command(given: str | None, ranks: int) -> list[str]:
+def launcher_of(given: str | None, ranks: int) -> list[str]:
     """The words that start ranks, up to the program.
 
     Raises:

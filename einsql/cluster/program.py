@@ -51,7 +51,7 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions: list[tuple[Tiles, Lease]] = [(tiles, lease)]
+        self._versions: list[tuple[Tiles, int, Lease]] = [(tiles, sites, lease)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -81,13 +81,17 @@ class RankFields(PlacedFields):
             self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
         )
 
-    def version(self, tiles: Tiles) -> Lease | None:
-        """The handle under which ranks keep exactly these tiles."""
-        return next((lease for known, lease in self._versions if same(known, tiles)), None)
+    def version(self, tiles: Tiles, sites: int) -> Lease | None:
+        """The handle under which ranks keep exactly these tiles, of so many sites."""
+        for known, of, lease in self._versions:
+            # Sites are dealt to the ranks: among others the same site is at another rank.
+            if of == sites and same(known, tiles):
+                return lease
+        return None
 
-    def add(self, tiles: Tiles, lease: Lease) -> None:
+    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
         """Remembers that ranks keep it in other tiles as well."""
-        self._versions.append((tiles, lease))
+        self._versions.append((tiles, sites, lease))
 
     def _fetched(self, name: str) -> np.ndarray:
         tiles = self.tiles
@@ -170,12 +174,12 @@ class RankProgram:
         cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
-            lease = fields.version(tiles)
+            lease = fields.version(tiles, self.program.sites)
             if lease is not None:
                 return [Kept(lease.number, fields.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, lease))
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
         elif covers(tiles, step.source.schema):
             found = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
@@ -227,9 +231,7 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     steps = [
         StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
     ]
-    sums = [
-        [sum(values) for values in zip(*lists, strict=True)]
-        for lists in ([m.seconds for m in measures], [m.sent for m in measures],
-                      [m.received for m in measures])
-    ]  # fmt: skip
-    return SiteMeasure(steps, [float(x) for x in sums[0]], *[[int(x) for x in s] for s in sums[1:]])
+    seconds = [sum(values) for values in zip(*(m.seconds for m in measures), strict=True)]
+    sent = [sum(values) for values in zip(*(m.sent for m in measures), strict=True)]
+    received = [sum(values) for values in zip(*(m.received for m in measures), strict=True)]
+    return SiteMeasure(steps, seconds, sent, received, len(measures))

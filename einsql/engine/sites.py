@@ -52,12 +52,17 @@ class StepMeasure:
 
 @dataclass(slots=True)
 class SiteMeasure:
-    """What the sites did in one run."""
+    """What the sites did in one run.
+
+    Attributes:
+        ranks: Processes that shared the work; a step lasted as long as at the slowest.
+    """
 
     steps: list[StepMeasure] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    ranks: int = 1
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
