@@ -56,7 +56,11 @@ class Job:
             with Meeting(self._folder.name, None if here else host or "") as meeting:
                 program = [sys.executable, "-m", "mpi4py", "-m", "einsql.cluster", meeting.address]
                 environment[KEY] = meeting.key.hex()
-                self._process = _started([*command, *program], self._log, environment)
+                self._process = subprocess.Popen(
+                    [*command, *program],
+                    stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                    env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+                )  # fmt: skip
                 found = self._reported(meeting, ranks)
         except BaseException:
             self.kill()
@@ -121,46 +125,36 @@ def launcher_of(given: str | None, ranks: int) -> list[str]:
         raise OperationalError(
             "Running on MPI ranks needs mpi4py and an MPI", hint="pip install 'einsql[mpi]'."
         )
-    if given is not None:
-        try:
-            words = shlex.split(given.replace("{n}", str(ranks)))
-        except ValueError as error:
-            raise ProgrammingError(f"mpiexec is a command, not {given}: {error}") from None
-        if not words:
-            raise ProgrammingError("mpiexec is a command, not an empty text")
-        return words if "{n}" in given else [*words, "-n", str(ranks)]
-    own = Path(sys.executable).with_name("mpiexec")
-    found = str(own) if own.exists() else shutil.which("mpiexec")
+    if given is None:
+        return [_found("mpiexec"), "-n", str(ranks)]
+    try:
+        words = shlex.split(given.replace("{n}", str(ranks)))
+    except ValueError as error:
+        raise ProgrammingError(f"mpiexec is a command, not {given}: {error}") from None
+    if not words:
+        raise ProgrammingError("mpiexec is a command, not an empty text")
+    return [_found(words[0]), *words[1:], *([] if "{n}" in given else ["-n", str(ranks)])]
+
+
+def _found(command: str) -> str:
+    """Where a command is: beside this Python, whose environment may not be active, or elsewhere.
+
+    Raises:
+        OperationalError: It is nowhere.
+    """
+    own = Path(sys.executable).parent / command
+    found = str(own) if own.is_file() else shutil.which(command)
     if found is None:
         raise OperationalError(
-            "There is no mpiexec on the path", hint="pip install 'einsql[mpi]' brings one."
+            f"There is no {command} that could start MPI ranks",
+            hint="pip install 'einsql[mpi]' brings an mpiexec; config 'mpiexec' names another.",
         )
-    return [found, "-n", str(ranks)]
+    return found
 
 
 def _scattered() -> bool:
     """True in a job of several machines, over which a launcher deals its ranks by itself."""
     return os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" or "PBS_NODEFILE" in os.environ
-
-
-def _started(
-    command: list[str], log: IO[bytes], environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    """The launcher, in a session of its own: Ctrl-C is for this process alone.
-
-    Raises:
-        OperationalError: There is no such command.
-    """
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise OperationalError(
-            f"{command[0]} cannot be started: {error.strerror}",
-            hint="config 'mpiexec' names the command that starts MPI programs.",
-        ) from error
 
 
 def _environment(ranks: int | None) -> dict[str, str]:
@@ -175,4 +169,5 @@ def _environment(ranks: int | None) -> dict[str, str]:
     here = str(Path(__file__).parents[2])
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql
     return environment
