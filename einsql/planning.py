@@ -12,7 +12,7 @@ from einsql.arrays import array_relation
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen
+from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -142,8 +142,9 @@ class BinderCatalog:
         stored = self.store.get(name)
         if isinstance(stored, Tensor):
             return self._relation(
-                stored.name, "tensor", stored.relation, stored.columns, stored.partition
-            )
+                stored.name, "tensor", stored.relation, stored.columns,
+                stored.partition, stored.order,
+            )  # fmt: skip
         if stored is not None:
             return None
         array = self.in_scope(name)
@@ -164,11 +165,12 @@ class BinderCatalog:
 
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
-        parts: tuple[int, ...] | None = None,
+        parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
-            self.inputs[low] = Input(low, held.schema, parts)
+            where = lies(held.fields, self.settings.sites)
+            self.inputs[low] = Input(low, held.schema, parts, order, where)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns))
         node = self.inputs[low]

@@ -15,8 +15,9 @@ from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Sourc
 from einsql.einsum import Input, Operand
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.placements import Tiles
 from einsql.schema import Schema
-from einsql.supersteps import Load, Local, Program, Step, Tiles
+from einsql.supersteps import Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Tensors in more tiles than this are brought to the ranks again by every statement."""
@@ -63,6 +64,9 @@ class RankFields(PlacedFields):
             self._known[name] = ref(array)
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names  # Mapping would fetch it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
@@ -85,7 +89,7 @@ class RankFields(PlacedFields):
         """The handle under which ranks keep exactly these tiles, of so many sites."""
         for known, of, lease in self._versions:
             # Sites are dealt to the ranks: among others the same site is at another rank.
-            if of == sites and same(known, tiles):
+            if of == sites and known.equals(tiles):
                 return lease
         return None
 
@@ -205,15 +209,6 @@ def detached(program: Program) -> Program:
         return replace(step, node=replace(step.node, operands=operands))
 
     return replace(program, steps=tuple(map(alone, program.steps)))
-
-
-def same(a: Tiles, b: Tiles) -> bool:
-    """True if tiles lie at the same sites and cover the same keys."""
-    return a is b or (
-        a.copies == b.copies
-        and np.array_equal(a.sites, b.sites)
-        and np.array_equal(a.boxes, b.boxes)
-    )
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.errors import InterfaceError
+from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.supersteps import Tiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,20 @@ class PlacedFields(Mapping[str, np.ndarray]):
             schema: Keys and fields of that relation.
             names: Its fields by their names here.
         """
+
+
+def lies(fields: Fields, sites: int) -> Tiles | None:
+    """Where fields lie, if it is over so many sites."""
+    if isinstance(fields, PlacedFields) and fields.sites == sites:
+        return fields.tiles
+    return None
+
+
+def lie_alike(a: Fields, b: Fields) -> bool:
+    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
+        return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
+    return a.sites == b.sites and a.tiles.equals(b.tiles)
 
 
 MAX_AXES = 63
