@@ -53,7 +53,7 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions: list[tuple[Tiles, Lease]] = [(tiles, lease)]
+        self._versions: list[tuple[Tiles, int, Lease]] = [(tiles, sites, lease)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -96,13 +96,17 @@ class RankFields(PlacedFields):
 
         return moved(self, tiles, tick)
 
-    def version(self, tiles: Tiles) -> Lease | None:
-        """The handle under which ranks keep exactly these tiles."""
-        return next((lease for known, lease in self._versions if known.equals(tiles)), None)
+    def version(self, tiles: Tiles, sites: int) -> Lease | None:
+        """The handle under which ranks keep exactly these tiles, of so many sites."""
+        for known, of, lease in self._versions:
+            # Sites are dealt to the ranks: among others the same site is at another rank.
+            if of == sites and known.equals(tiles):
+                return lease
+        return None
 
-    def add(self, tiles: Tiles, lease: Lease) -> None:
+    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
         """Remembers that ranks keep it in other tiles as well."""
-        self._versions.append((tiles, lease))
+        self._versions.append((tiles, sites, lease))
 
     def _fetched(self, name: str) -> np.ndarray:
         tiles = self.tiles
@@ -179,16 +183,16 @@ class AtRanks(ABC):
         cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
-            lease = fields.version(tiles)
+            lease = fields.version(tiles, self.program.sites)
             if lease is not None:
                 return [Kept(lease.number, fields.names)] * cluster.ranks
             if fields.origin is None and fields.sites == self.program.sites:
                 there = fields.moved(tiles, tick)
-                fields.add(tiles, there.lease)
+                fields.add(tiles, fields.sites, there.lease)
                 return [Kept(there.lease.number, there.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, lease))
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
         elif covers(tiles, step.source.schema):
             found = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
@@ -270,5 +274,5 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    sums = ([sum(each) for each in zip(*lists, strict=True)] for lists in counts)
-    return SiteMeasure(steps, seconds, *sums)
+    flops, sent, received = ([sum(e) for e in zip(*lists, strict=True)] for lists in counts)
+    return SiteMeasure(steps, seconds, flops, sent, received, len(measures))

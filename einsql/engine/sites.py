@@ -61,6 +61,7 @@ class SiteMeasure:
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
         received: Bytes that reached each site from another one.
+        ranks: Processes that shared the work; a step lasted as long as at the slowest.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -68,6 +69,7 @@ class SiteMeasure:
     flops: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    ranks: int = 1
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
