@@ -36,6 +36,7 @@ from einsql.settings import changed_settings
 
 if TYPE_CHECKING:
     from einsql import tra
+    from einsql.cluster.driver import Cluster
 else:
 
     def __getattr__(name: str) -> object:
@@ -81,10 +82,24 @@ def connect(
         )
     if read_only:
         raise NotSupportedError("A database in memory cannot be read-only")
-    con = Connection()
-    for name, value in (config or {}).items():
+    settings = dict(config or {})
+    con = Connection(_cluster(settings))
+    for name, value in settings.items():
         con.settings = changed_settings(con.settings, str(name), str(value))
     return con
+
+
+def _cluster(settings: dict[str, object]) -> Cluster | None:
+    """The MPI ranks that settings ask for, which are taken out of them."""
+    ranks, launcher = settings.pop("mpi", None), settings.pop("mpiexec", None)
+    if ranks is None:
+        return None
+    if not str(ranks).isdecimal() or int(str(ranks)) < 1:
+        raise ProgrammingError(f"mpi is a number of ranks, not {ranks!r}")
+    from einsql.cluster.driver import Cluster  # MPI is for who asks for it
+
+    settings.setdefault("sites", ranks)
+    return Cluster(int(str(ranks)), None if launcher is None else str(launcher))
 
 
 _default: list[Connection] = []

@@ -110,7 +110,7 @@ class _Measures:
         parts = ({"i": VIRTUAL, "j": 1}, {"i": 1, "j": VIRTUAL})
         cuts = tuple(Cut(f"r{n}", p, 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
         placed = place(columns, Decomposition("calibration", VIRTUAL, cuts, 0.0))
-        program = SiteProgram(placed, columns, self._compile)
+        program = SiteProgram(placed, columns.schema, self._compile)
         inputs = {"a": {"val": np.ones((extent, extent), np.float32)}}
         at = next(n for n, s in enumerate(placed.steps) if isinstance(s, Exchange))
         took: list[list[float]] = []

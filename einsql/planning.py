@@ -12,7 +12,7 @@ from einsql.arrays import array_relation
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, copied, frozen
+from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -25,6 +25,8 @@ from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation
 
 if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
+    from einsql.cluster.program import RankProgram
     from einsql.engine.sites import SiteProgram
     from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.relational import Node as TileNode
@@ -64,7 +66,7 @@ class Plan:
 
     relation: Relation
     optimized: Optimized
-    program: Program | SiteProgram
+    program: Program | SiteProgram | RankProgram
     dependencies: tuple[Dependency, ...]
     notices: tuple[str, ...]
     version: int
@@ -98,7 +100,9 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        shared = {id(owner(a)) for given in inputs.values() for a in given.values()}
+        if isinstance(fields, PlacedFields):
+            return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
+        shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
         safe = {}
         for name, a in fields.items():
@@ -115,6 +119,7 @@ class BinderCatalog:
     settings: Settings
     in_scope: Callable[[str], object | None]
     tick: Tick
+    cluster: Cluster | None = None
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
@@ -329,17 +334,15 @@ def objective_of(settings: Settings) -> Objective:
 def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
-    several = settings.sites > 1
+    several = settings.sites > 1 or catalog.cluster is not None
     optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
-    program: Program | SiteProgram
+    program: Program | SiteProgram | RankProgram
     if several:
-        from einsql.engine.sites import SiteProgram  # as in `sited`
-
         cut, placed = sited(optimized.root, settings)
         if cut.notice and cut.notice not in notices:
             notices.append(cut.notice)
-        program = SiteProgram(placed, optimized.root, compiler(settings))
+        program = _sites(placed, optimized.root.schema, catalog)
     else:
         program = compiled(optimized.root, settings)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
@@ -358,6 +361,26 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
         catalog.parts(inputs_of(optimized.root)),
     )
+
+
+def _sites(
+    placed: Placed, schema: Schema, catalog: BinderCatalog
+) -> SiteProgram | RankProgram:  # fmt: skip
+    """What runs a placed program: the ranks of the session, or virtual sites."""
+    settings = catalog.settings
+    if catalog.cluster is None:
+        from einsql.engine.sites import SiteProgram  # as in `sited`
+
+        return SiteProgram(placed, schema, compiler(settings))
+    from einsql.cluster.program import RankProgram  # for ranks only
+
+    return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
+
+
+def owners(inputs: Iterable[Fields]) -> set[int]:
+    """Ids of the owners of memory in this process that inputs show."""
+    here = (fields for fields in inputs if not isinstance(fields, PlacedFields))
+    return {id(owner(a)) for fields in here for a in fields.values()}
 
 
 def make_tile_plan(

@@ -22,7 +22,7 @@ from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
-from einsql.engine.store import Store, Tensor, owner
+from einsql.engine.store import Store, Tensor
 from einsql.errors import (
     Error,
     InterfaceError,
@@ -40,6 +40,7 @@ from einsql.planning import (
     current_inputs,
     make_plan,
     make_tile_plan,
+    owners,
 )
 from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
@@ -50,6 +51,7 @@ from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 
 if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
     from einsql.explain import Measures
     from einsql.staged import TilePlan
 
@@ -78,8 +80,9 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster | None = None) -> None:
         self.store = Store()
+        self.cluster = cluster
         self.settings = Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
@@ -199,6 +202,8 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.store = Store()
+        if self.cluster is not None:
+            self.cluster.close()
 
     def __enter__(self) -> Connection:
         return self
@@ -332,7 +337,12 @@ class Connection:
         """A binder over this connection's catalog and the statement's parameters."""
         self._inputs = {}
         found = BinderCatalog(
-            self.store, self.settings, self.in_scope, self._tick, fields=self._inputs
+            self.store,
+            self.settings,
+            self.in_scope,
+            self._tick,
+            self.cluster,
+            fields=self._inputs,
         )
         return QueryBinder(found, self._parameters, self.notices)
 
@@ -377,7 +387,7 @@ class Connection:
 
     def borrowed(self) -> set[int]:
         """Ids of the memory owners of the running statement's inputs."""
-        return {id(owner(a)) for given in self._inputs.values() for a in given.values()}
+        return owners(self._inputs.values())
 
     def writable(self, name: str) -> Tensor:
         """The tensor of a name, for changing.

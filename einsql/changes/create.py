@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.changes.target import constant, refuse_null
-from einsql.engine.relation import Relation
+from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
 from einsql.errors import IntegrityError, ProgrammingError, suggest
-from einsql.schema import PRESENT, DType, Field, Key, Schema, valid
+from einsql.schema import PRESENT, DType, Field, Key, Schema, is_flag, valid
 from einsql.settings import MOST_SITES
 from einsql.sql.syntax import CreateTensor
 from einsql.sql.typed import convert
@@ -128,6 +128,11 @@ def _stored(con: Connection, name: str, result: Result) -> Tensor:
                 hint="A stored tensor's keys start at 0 or above; shift them.",
             )
         keys.append(Key(by_key[k.name], k.lo, k.hi))
+    if isinstance(result.fields, PlacedFields) and not any(map(is_flag, result.fields)):
+        schema = Schema(tuple(keys), tuple(Field(c.name, c.dtype) for c in values))
+        columns = {c.name: c.field for c in values if c.field is not None}
+        placed = result.fields.renamed(schema, columns)
+        return Tensor(name, Relation(schema, placed), tuple(names))
     present = result.fields.get(PRESENT)
     if present is not None and present.all():
         present = None

@@ -18,7 +18,7 @@ import numpy as np
 from einsql.blocks import KeyTuple, matches
 from einsql.einsum import EinSum
 from einsql.engine.blocks import Blocks, RunKernel, merged, place_of, tiled
-from einsql.engine.transport import LocalTransport, Parcel, Transport
+from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.implementation import (
     Bcast,
     LocalAggregate,
@@ -34,7 +34,7 @@ from einsql.implementation import (
     walk,
 )
 from einsql.integrity import assembled, without
-from einsql.physical import Tiled, holds, renamed
+from einsql.physical import PhysicalSchema, Tiled, holds, renamed
 from einsql.sharding import Held
 from einsql.tiles import VALUE
 from einsql.transfers import array_transfers, piece_transfers
@@ -44,8 +44,6 @@ Part = tuple[KeyTuple, int]
 AtSite = dict[Part, np.ndarray]
 """What one site holds of a relation."""
 Pairs = Iterable[tuple[Part, np.ndarray]]
-
-_NO_BOX = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +154,21 @@ def _exchange(
     node: Bcast | Shuffle, held: dict[int, AtSite], transport: Transport
 ) -> dict[int, AtSite]:
     source, target = node.source.schema, node.schema
-    parts = [(key, n) for key, every in source.held.items() for n in range(len(every))]
-    number = {part: n for n, part in enumerate(parts)}
-    parcels = [
-        Parcel(origin, site, number[key, n], _NO_BOX, {VALUE: held[origin][key, n]})
-        for key, n, origin, site in array_transfers(source, target)
-        if origin in held
-    ]
+    moved = list(array_transfers(source, target))
+    shapes = [source.blocks.shape(key) for key, _, _, _ in moved]
+    routes = _routes([t[2:] for t in moved], shapes, source)
     made: dict[int, AtSite] = {
         site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
         for site, own in held.items()
     }
-    for p in transport.exchange(parcels):
-        made[p.target][parts[p.tile]] = p.fields[VALUE]
+
+    def whole(n: int) -> Arrays:
+        key, part, origin, _ = moved[n]
+        return {VALUE: held[origin][key, part]}
+
+    for n, arrays in transport.exchange(routes, whole):
+        key, part, _, site = moved[n]
+        made[site][key, part] = arrays[VALUE]
     return made
 
 
@@ -176,15 +176,9 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
     """Sends every piece of a block to where its new block is put together."""
     source, target = node.source.schema, node.schema
     old = assembled(source.blocks, "Repartition")
-    keys = list(target.held)
-    number = {key: n for n, key in enumerate(keys)}
-    parcels: list[Parcel] = []
-    for piece, origin, site in piece_transfers(source, target, old, node.cuts):
-        if origin in held:
-            starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
-            part = held[origin][piece.source, 0][_within(piece.box, starts)]
-            box = np.array(piece.box, np.int64).reshape(-1, 2)
-            parcels.append(Parcel(origin, site, number[piece.target], box, {VALUE: part}))
+    moved = list(piece_transfers(source, target, old, node.cuts))
+    shapes = [tuple(hi - lo for lo, hi in piece.box) for piece, _, _ in moved]
+    routes = _routes([t[1:] for t in moved], shapes, source)
     made: dict[int, AtSite] = {
         site: {
             (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
@@ -192,11 +186,27 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
         }
         for site in held
     }
-    for p in transport.exchange(parcels):
-        key = keys[p.tile]
-        starts = [c[k] for c, k in zip(node.cuts, key, strict=True)]
-        made[p.target][key, 0][_within(p.box.tolist(), starts)] = p.fields[VALUE]
+
+    def part(n: int) -> Arrays:
+        piece, origin, _ = moved[n]
+        starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
+        return {VALUE: held[origin][piece.source, 0][_within(piece.box, starts)]}
+
+    for n, arrays in transport.exchange(routes, part):
+        piece, _, site = moved[n]
+        starts = [c[k] for c, k in zip(node.cuts, piece.target, strict=True)]
+        made[site][piece.target, 0][_within(piece.box, starts)] = arrays[VALUE]
     return made
+
+
+def _routes(
+    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema
+) -> Routes:
+    """What moves, in the order in which the transfers are listed."""
+    sites = np.array(ends, np.int64).reshape(-1, 2)
+    rank = len(shapes[0]) if shapes else 0
+    extents = np.array(shapes, np.int64).reshape(len(shapes), rank)
+    return Routes(sites[:, 0], sites[:, 1], extents, {VALUE: schema.blocks.dtype.numpy})
 
 
 def _within(

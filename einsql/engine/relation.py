@@ -7,6 +7,7 @@ without a copy when an array is contiguous.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -16,11 +17,34 @@ import numpy as np
 
 from einsql.errors import InterfaceError
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.supersteps import Tiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Fields = Mapping[str, np.ndarray]
+
+
+class PlacedFields(Mapping[str, np.ndarray]):
+    """Fields whose tiles lie at sites outside this process; asking for one brings it here.
+
+    Attributes:
+        tiles: Where they lie.
+        sites: How many sites there are.
+    """
+
+    tiles: Tiles
+    sites: int
+
+    @abstractmethod
+    def renamed(self, schema: Schema, names: Mapping[str, str]) -> PlacedFields:
+        """The same tiles as fields of another relation.
+
+        Args:
+            schema: Keys and fields of that relation.
+            names: Its fields by their names here.
+        """
+
 
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
@@ -34,6 +58,8 @@ class Relation:
     fields: Fields
 
     def __post_init__(self) -> None:
+        if isinstance(self.fields, PlacedFields):
+            return  # looking at them would bring them here
         for f in self.schema.fields:
             array = self.fields[f.name]
             if array.shape != self.schema.shape or array.dtype != f.dtype.numpy:
@@ -50,6 +76,8 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, shared storage counted once per field."""
+        if isinstance(self.fields, PlacedFields):
+            return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
         return sum(a.nbytes for a in self.fields.values())
 
 

@@ -7,13 +7,13 @@ and ranks differ in their transport only.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
 
 import numpy as np
 
-from einsql.boxes import common, extents, volumes
+from einsql.boxes import extents
 from einsql.einsum import (
     Axis,
     EinSum,
@@ -25,7 +25,8 @@ from einsql.einsum import (
 from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.merging import merged
 from einsql.engine.relation import Fields
-from einsql.engine.transport import LocalTransport, Parcel, Transport
+from einsql.engine.routes import Moves, completing, gathering
+from einsql.engine.transport import Arrays, LocalTransport, Transport
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -59,14 +60,19 @@ class SiteMeasure:
     received: list[int] = field(default_factory=list)
 
 
+Loading = Callable[[int, Load, Sequence[int]], Held]
+"""Gives the tiles of a stored tensor: of which step, and the numbers of those wanted."""
+
+
 class SiteProgram:
     """A placed program that is ready to run over the transport's sites."""
 
-    def __init__(self, program: Program, root: EinSum | Input, compile_node: Compile) -> None:
+    def __init__(self, program: Program, schema: Schema, compile_node: Compile) -> None:
         self.program = program
-        self.schema = root.schema
+        self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, Runner] = {}
+        self._moves: dict[int, Moves] = {}
         self._stated = {
             n: with_state(s.node)
             for n, s in enumerate(program.steps)
@@ -84,19 +90,41 @@ class SiteProgram:
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
         """As `run`, with what every step and every site took."""
-        transport = LocalTransport(self.program.sites)
+
+        def load(_: int, step: Load, tiles: Sequence[int]) -> Held:
+            return sliced(step, inputs[step.source.name], tiles)
+
+        held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
+        return self._assembled(held), measure
+
+    def execute(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+        """Runs every step at the transport's own sites.
+
+        Args:
+            transport: Moves what crosses sites.
+            load: Gives the tiles of stored tensors.
+            tick: Told the fraction done; raises to cancel.
+
+        Returns:
+            The tiles of the result that lie at these sites, and what the run took here.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
         measure = SiteMeasure(seconds=[0.0] * self.program.sites)
         held: dict[int, Held] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
             if isinstance(step, Load):
-                held[n] = self._load(step, inputs[step.source.name], transport)
+                held[n] = load(n, step, _owned(step.tiles, transport))
             elif isinstance(step, Exchange):
-                held[n] = self._exchange(step, held, transport)
+                held[n] = self._exchange(n, step, held, transport)
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure.seconds)
             else:
-                held[n] = self._complete(step, held[step.source], transport)
+                held[n] = self._complete(n, step, held[step.source], transport)
             for source in self._released[n]:
                 del held[source]
             measure.steps.append(
@@ -104,19 +132,13 @@ class SiteProgram:
             )
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
-        return self._assembled(held[self.program.root]), measure
+        return held[self.program.root], measure
 
     # ---- the steps
 
-    def _load(self, step: Load, fields: Fields, transport: Transport) -> Held:
-        origin = [k.lo for k in step.source.schema.keys]
-        names = [f.name for f in step.source.schema.fields]
-        return {
-            n: {name: fields[name][_slices(step.tiles.boxes[n], origin)] for name in names}
-            for n in _owned(step.tiles, transport)
-        }
-
-    def _exchange(self, step: Exchange, held: dict[int, Held], transport: Transport) -> Held:
+    def _exchange(
+        self, number: int, step: Exchange, held: dict[int, Held], transport: Transport
+    ) -> Held:  # fmt: skip
         """Cuts what is at hand, and sends each owned tile's share of every other tile."""
         steps, need = self.program.steps, step.tiles
         whole: Held = {n: {} for n in _owned(need, transport)}
@@ -124,13 +146,24 @@ class SiteProgram:
             source, tile = (int(k) for k in step.at_hand[n])
             if source >= 0:
                 at = step.sources[source]
-                cut = _slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
+                cut = slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
                 fields.update({k: a[cut] for k, a in held[at][tile].items()})
-        gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
         base = step.sources[0]
-        parcels = _shares(steps[base].tiles, need, gathered, held[base], self.program.sites)
-        for p in transport.exchange(parcels):
-            _paste(whole[p.tile], p, need.boxes[p.tile])
+        have = steps[base].tiles
+        if number not in self._moves:
+            gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
+            schema = self.program.relation(base).schema
+            self._moves[number] = gathering(have, need, gathered, self.program.sites, schema)
+        moves = self._moves[number]
+
+        def share(n: int) -> Arrays:
+            tile = int(moves.have[n])
+            inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
+            return {k: a[inside] for k, a in held[base][tile].items()}
+
+        for n, arrays in transport.exchange(moves.routes, share):
+            tile = int(moves.need[n])
+            _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
         for n, fields in whole.items():
             if not fields:  # a tile without elements meets no other
                 fields.update(self._nothing(base, need.boxes[n]))
@@ -168,24 +201,27 @@ class SiteProgram:
             self._runners[key] = self._compile(local)[1]
         return self._runners[key]
 
-    def _complete(self, step: Complete, held: Held, transport: Transport) -> Held:
+    def _complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
         """Merges contributions at each site, sends one of each, and merges these."""
         local = self.program.maker(step)
         node = self._stated[step.source]
-        parcels = []
-        for n, members in enumerate(step.parts):
-            box = step.tiles.boxes[n]
-            mine: dict[int, list[dict[str, np.ndarray]]] = {}
-            for m in members:
-                if int(m) in held:
-                    origin = local.tiles.boxes[m, :, 0]
-                    part = {k: a[_slices(box, origin)] for k, a in held[int(m)].items()}
-                    mine.setdefault(int(local.sites[m]), []).append(part)
-            for site, parts in mine.items():
-                parcels.append(Parcel(site, int(step.tiles.sites[n]), n, box, merged(node, parts)))
-        arrived: dict[int, list[dict[str, np.ndarray]]] = {}
-        for p in transport.exchange(parcels):
-            arrived.setdefault(p.tile, []).append(p.fields)
+        if number not in self._moves:
+            self._moves[number] = completing(local, step, node.schema)
+        moves = self._moves[number]
+
+        def contribution(n: int) -> Arrays:
+            tile = int(moves.need[n])
+            box = step.tiles.boxes[tile]
+            members = step.parts[tile]
+            parts = []
+            for m in members[local.tiles.sites[members] == moves.routes.sources[n]].tolist():
+                inside = slices(box, local.tiles.boxes[m, :, 0])
+                parts.append({k: a[inside] for k, a in held[m].items()})
+            return merged(node, parts)
+
+        arrived: dict[int, list[Arrays]] = {}
+        for n, arrays in transport.exchange(moves.routes, contribution):
+            arrived.setdefault(int(moves.need[n]), []).append(arrays)
         whole = {n: merged(node, parts) for n, parts in arrived.items()}
         return {n: {o.name: f[o.name] for o in local.node.outputs} for n, f in whole.items()}
 
@@ -197,53 +233,56 @@ class SiteProgram:
         fields: dict[str, np.ndarray] = {}
         for n, part in held.items():
             if n < tiles.once:
-                _paste(fields, Parcel(0, 0, n, tiles.boxes[n], part), whole)
+                _paste(fields, tiles.boxes[n], part, whole)
         return fields
 
 
-def _shares(
-    have: Tiles, need: Tiles, gathered: np.ndarray, held: Held, sites: int
-) -> list[Parcel]:  # fmt: skip
-    """The parcels that leave owned tiles for tiles that have to be put together."""
-    parcels = []
-    for n, fields in held.items():
-        copy, tile = divmod(n, have.once)
-        holders = have.sites[tile :: have.once]
-        shared = common(have.boxes[n], need.boxes[gathered])
-        meeting = volumes(shared) > 0
-        for m, box in zip(gathered[meeting], shared[meeting], strict=True):
-            target = int(need.sites[m])
-            own = np.flatnonzero(holders == target)
-            # Each group of sites serves its own; who has a copy asks nobody.
-            if copy == (own[0] if len(own) else target * have.copies // sites):
-                part = {k: a[_slices(box, have.boxes[n, :, 0])] for k, a in fields.items()}
-                parcels.append(Parcel(int(have.sites[n]), target, int(m), box, part))
-    return parcels
+def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
+    """Tiles of a stored tensor out of its whole arrays, as views.
+
+    Args:
+        step: Says which keys each tile covers.
+        fields: The arrays, over all keys of the tensor.
+        tiles: The numbers of those wanted.
+    """
+    origin = [k.lo for k in step.source.schema.keys]
+    names = [f.name for f in step.source.schema.fields]
+    return {
+        n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
+        for n in tiles
+    }
 
 
 def _owned(tiles: Tiles, transport: Transport) -> list[int]:
     return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
 
 
-def _slices(
-    box: np.ndarray, origin: Sequence[int] | np.ndarray
-) -> tuple[slice | EllipsisType, ...]:
+def slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice | EllipsisType, ...]:
     """What of an array lies in a box; with the ellipsis, a single value stays an array."""
-    slices = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
-    return (*slices, ...)
+    along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
+    return (*along, ...)
 
 
-def _paste(fields: dict[str, np.ndarray], p: Parcel, box: np.ndarray) -> None:
-    """Puts a parcel into its tile; a parcel that is the whole tile is taken as it is."""
-    if not fields and (p.box == box).all():
-        fields.update(p.fields)
+def _paste(
+    fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray
+) -> None:  # fmt: skip
+    """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
+
+    Args:
+        fields: The tile so far.
+        at: int64 (keys, 2), the keys of the piece.
+        arrays: The piece.
+        box: int64 (keys, 2), the keys of the tile.
+    """
+    if not fields and (at == box).all():
+        fields.update(arrays)
         return
-    if fields and (p.box[:, 0] >= p.box[:, 1]).any():
+    if fields and (at[:, 0] >= at[:, 1]).any():
         return  # beside a tile that was taken as it is and may be read-only
-    for name, part in p.fields.items():
+    for name, part in arrays.items():
         if name not in fields:
             fields[name] = np.empty(extents(box), part.dtype)
-        fields[name][_slices(p.box, box[:, 0])] = part
+        fields[name][slices(at, box[:, 0])] = part
 
 
 # ---- one cell of a node

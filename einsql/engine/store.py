@@ -5,12 +5,12 @@ A snapshot is a copy of the name table, for nothing stored is ever changed in pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from einsql.engine.relation import Relation
+from einsql.engine.relation import Fields, PlacedFields, Relation
 from einsql.errors import OperationalError, ProgrammingError
 
 
@@ -73,6 +73,19 @@ class Store:
         self.objects[item.name.lower()] = item
         if not same:
             self.version += 1
+
+    def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
+        """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
+
+        Args:
+            name: The tensor, in small letters.
+            before: Its fields when they were brought there.
+            now: The same fields there.
+        """
+        found = self.objects.get(name)
+        if isinstance(found, Tensor) and not found.borrowed and found.relation.fields is before:
+            relation = replace(found.relation, fields=now)
+            self.objects[name] = replace(found, relation=relation)
 
     def remove(self, name: str) -> None:
         """Forgets a name."""

@@ -1,44 +1,72 @@
-"""How tiles get from site to site: one protocol, spoken by virtual sites and by ranks."""
+"""How arrays get from site to site: one protocol, spoken by virtual sites and by ranks.
+
+What moves in a step follows from the plan alone, so every process knows it: nobody asks
+for anything, and nobody says how much will come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-Fields = dict[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
+"""The fields of one tile, or of a piece of one."""
+Cut = Callable[[int], Arrays]
+"""What a route carries, by its number; asked for at the site that it leaves only."""
 
 
-@dataclass(slots=True)
-class Parcel:
-    """Part of a tile on its way.
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """Everything that moves in one step, in an order that is the same in all processes.
 
     Attributes:
-        source: The site it leaves.
-        target: The site it is for.
-        tile: The number of the tile it becomes part of.
-        box: int64 (keys, 2), the keys it covers.
-        fields: Its arrays.
+        sources: int64 (routes,), the site that each one leaves.
+        targets: int64 (routes,), the site that it is for, which may be the same.
+        shapes: int64 (routes, axes), extents of the arrays.
+        dtypes: Their dtype by field.
     """
 
-    source: int
-    target: int
-    tile: int
-    box: np.ndarray
-    fields: Fields
+    sources: np.ndarray
+    targets: np.ndarray
+    shapes: np.ndarray
+    dtypes: Mapping[str, np.dtype]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @property
+    def nbytes(self) -> np.ndarray:
+        """int64 (routes,), bytes that each one carries."""
+        width = sum(d.itemsize for d in self.dtypes.values())
+        return np.asarray(self.shapes.prod(axis=1, dtype=np.int64) * width)
 
 
 class Transport(Protocol):
-    """Moves parcels between sites; a process speaks for the sites it owns."""
+    """Moves arrays between sites; a process speaks for the sites it owns.
+
+    Attributes:
+        sent: Bytes that left each owned site for another one.
+        received: Bytes that reached each owned site from another one.
+    """
+
+    sent: list[int]
+    received: list[int]
 
     @property
     def owned(self) -> Sequence[int]:
         """The sites whose work is done in this process."""
 
-    def exchange(self, parcels: list[Parcel]) -> list[Parcel]:
-        """Sends parcels that leave owned sites; gives those that arrive at owned ones."""
+    def exchange(self, routes: Routes, cut: Cut) -> Iterator[tuple[int, Arrays]]:
+        """Sends what leaves owned sites, and gives what arrives at them.
+
+        All processes call this in the same order.
+
+        Returns:
+            Numbers of routes that end at owned sites, in any order, and what they carry.
+        """
 
 
 class LocalTransport:
@@ -54,11 +82,13 @@ class LocalTransport:
         self.sent = [0] * sites
         self.received = [0] * sites
 
-    def exchange(self, parcels: list[Parcel]) -> list[Parcel]:
-        """Hands the parcels over."""
-        for p in parcels:
-            if p.source != p.target:
-                nbytes = sum(a.nbytes for a in p.fields.values())
-                self.sent[p.source] += nbytes
-                self.received[p.target] += nbytes
-        return parcels
+    def exchange(self, routes: Routes, cut: Cut) -> Iterator[tuple[int, Arrays]]:
+        """Hands the arrays over."""
+        ends = zip(routes.sources.tolist(), routes.targets.tolist(), strict=True)
+        for n, (source, target) in enumerate(ends):
+            arrays = cut(n)
+            if source != target:
+                nbytes = sum(a.nbytes for a in arrays.values())
+                self.sent[source] += nbytes
+                self.received[target] += nbytes
+            yield n, arrays

@@ -121,7 +121,7 @@ def _run(
     settings = replace(pair.con.settings, sites=sites, strategy=strategy)
     root = plan.optimized.root
     cut, placed = sited(root, settings)
-    program = SiteProgram(placed, root, compiler(settings))
+    program = SiteProgram(placed, root.schema, compiler(settings))
     fields, measure = program.measured(pair.con._inputs, lambda done: None)
     sent = sum(measure.sent)
     why = difference(list(plan.wrap(fields, pair.con._inputs).rows()), theirs, inexact)

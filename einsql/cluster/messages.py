@@ -1,0 +1,170 @@
+"""What the driver tells ranks to do, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einsql.engine.sites import Held, SiteMeasure
+from einsql.schema import Schema
+from einsql.supersteps import Program
+
+Handle = int
+"""Names the tiles of one relation at all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first thing a rank says.
+
+    Attributes:
+        rank: Its number.
+        ranks: How many there are.
+        pid: Its process, on `host`.
+        segments: Files of shared memory it has mapped.
+    """
+
+    rank: int
+    ranks: int
+    pid: int
+    host: str
+    segments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ship:
+    """A program that will be run, perhaps several times."""
+
+    plan: int
+    program: Program
+    schema: Schema
+    jit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A stored tensor whose tiles lie at the ranks as the program wants them.
+
+    Attributes:
+        names: The tensor's fields by the names under which they were made.
+    """
+
+    handle: Handle
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A stored tensor whose tiles come with the message.
+
+    Attributes:
+        tiles: Those of this rank.
+        keep: The handle under which it keeps them, if at all.
+    """
+
+    tiles: Held
+    keep: Handle | None
+
+
+Source = Kept | Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Runs a program over the given tensors; the result stays where it is made.
+
+    Attributes:
+        loads: Where the tiles of each Load come from, by the number of the step.
+        result: The handle of what it gives.
+    """
+
+    plan: int
+    loads: Mapping[int, Source]
+    result: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Asks for tiles.
+
+    Attributes:
+        wanted: Numbers of tiles with the box of each, relative to the tile, or None.
+    """
+
+    handle: Handle
+    name: str
+    tiles: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Ends the rank."""
+
+
+Command = Ship | Run | Fetch | Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A command with its number.
+
+    Attributes:
+        release: Handles and plans that nobody needs any more.
+    """
+
+    number: int
+    command: Command
+    release: tuple[Handle, ...] = ()
+    forget: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stops the command of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a rank is."""
+
+    number: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command gave at a rank."""
+
+    number: int
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command failed.
+
+    Attributes:
+        error: Why, or None if another rank failed or it was cancelled.
+        cancelled: True if it was told to stop.
+    """
+
+    number: int
+    error: BaseException | None
+    cancelled: bool = False
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run took at a rank."""
+
+    measure: SiteMeasure = field(default_factory=SiteMeasure)
+
+
+Tiles = dict[int, np.ndarray]
+"""One field of tiles, by number."""

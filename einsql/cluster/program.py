@@ -1,0 +1,235 @@
+"""A placed program that runs on ranks; what it gives stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from einsql.boxes import common, volumes
+from einsql.cluster.driver import Cluster, Lease, Tick
+from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Source
+from einsql.einsum import Input, Operand
+from einsql.engine.relation import Fields, PlacedFields
+from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.schema import Schema
+from einsql.supersteps import Load, Local, Program, Step, Tiles
+
+MOST_TILES = 4096
+"""Tensors in more tiles than this are brought to the ranks again by every statement."""
+
+Keep = Callable[[str, Fields, "RankFields"], None]
+"""Told that an input lies at the ranks now: its name, what it was, and what it is."""
+
+
+class RankFields(PlacedFields):
+    """Fields of a relation whose tiles lie at ranks; one is fetched when it is asked for."""
+
+    def __init__(
+        self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
+        names: Mapping[str, str] | None = None, origin: Fields | None = None,
+    ) -> None:  # fmt: skip
+        """Describes what ranks hold.
+
+        Args:
+            cluster: The ranks.
+            lease: Keeps them from forgetting the tiles.
+            schema: Keys and fields.
+            tiles: Where they lie.
+            sites: How many sites there are.
+            names: The fields' names at the ranks, if they have been renamed.
+            origin: Where the driver has the same arrays, if it has.
+        """
+        self.cluster = cluster
+        self.lease = lease
+        self.schema = schema
+        self.tiles = tiles
+        self.sites = sites
+        self.names = names or {f.name: f.name for f in schema.fields}
+        self.origin = origin
+        self._known: dict[str, ReferenceType[np.ndarray]] = {}
+        self._versions: list[tuple[Tiles, Lease]] = [(tiles, lease)]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if self.origin is not None:
+            return self.origin[name]
+        known = self._known.get(name)
+        array = None if known is None else known()
+        if array is None:
+            array = self._fetched(name)
+            self._known[name] = ref(array)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def renamed(self, schema: Schema, names: Mapping[str, str]) -> RankFields:
+        """The same tiles as fields of another relation.
+
+        Args:
+            schema: Keys and fields of that relation.
+            names: Its fields by their names here.
+        """
+        found = {new: self.names[old] for old, new in names.items()}
+        return RankFields(
+            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
+        )
+
+    def version(self, tiles: Tiles) -> Lease | None:
+        """The handle under which ranks keep exactly these tiles."""
+        return next((lease for known, lease in self._versions if same(known, tiles)), None)
+
+    def add(self, tiles: Tiles, lease: Lease) -> None:
+        """Remembers that ranks keep it in other tiles as well."""
+        self._versions.append((tiles, lease))
+
+    def _fetched(self, name: str) -> np.ndarray:
+        tiles = self.tiles
+        rank = tiles.sites[: tiles.once] * self.cluster.ranks // self.sites
+        commands: dict[int, Command] = {
+            int(r): Fetch(self.lease.number, self.names[name], np.flatnonzero(rank == r).tolist())
+            for r in np.unique(rank)
+        }
+        found: dict[int, np.ndarray] = {}
+        for part in self.cluster.call(commands):
+            found |= part
+        if len(found) == 1:
+            return found[0]
+        origin = [k.lo for k in self.schema.keys]
+        whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
+        for n, array in found.items():
+            whole[slices(tiles.boxes[n], origin)] = array
+        return whole
+
+
+class RankProgram:
+    """A placed program with the ranks that run it."""
+
+    def __init__(
+        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
+    ) -> None:  # fmt: skip
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            program: What they do.
+            schema: Of the result.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        self.program = program
+        self.schema = schema
+        self._cluster = cluster
+        self._jit = jit
+        self._keep = keep
+        self._plan: Lease | None = None
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """Runs every step; the result stays at the ranks.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        return self.measured(inputs, tick)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+        """As `run`, with what every step and every site took."""
+        cluster = self._cluster
+        if self._plan is None:
+            plan = cluster.plan()
+            cluster.all(Ship(plan.number, detached(self.program), self.schema, self._jit), tick)
+            self._plan = plan
+        loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
+        kept: list[Callable[[], None]] = []
+        for n, step in enumerate(self.program.steps):
+            if isinstance(step, Load):
+                fields = inputs[step.source.name]
+                for rank, source in enumerate(self._sources(step, fields, kept)):
+                    loads[rank][n] = source
+        result = cluster.tiles()
+        runs: dict[int, Command] = {
+            r: Run(self._plan.number, own, result.number) for r, own in loads.items()
+        }
+        measures = cluster.call(runs, tick)
+        for done in kept:
+            done()
+        tiles = self.program.steps[self.program.root].tiles
+        fields = RankFields(cluster, result, self.schema, tiles, self.program.sites)
+        return fields, together(measures)
+
+    def _sources(
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]]
+    ) -> Sequence[Source]:  # fmt: skip
+        """Where each rank gets its tiles of an input from."""
+        cluster, tiles = self._cluster, step.tiles
+        placed = isinstance(fields, RankFields) and fields.cluster is cluster
+        if isinstance(fields, RankFields) and placed:
+            lease = fields.version(tiles)
+            if lease is not None:
+                return [Kept(lease.number, fields.names)] * cluster.ranks
+        lease = cluster.tiles()
+        if isinstance(fields, RankFields) and placed:
+            kept.append(partial(fields.add, tiles, lease))
+        elif covers(tiles, step.source.schema):
+            found = RankFields(
+                cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
+            )
+            kept.append(partial(self._keep, step.source.name, fields, found))
+        rank = tiles.sites * cluster.ranks // self.program.sites
+        return [
+            Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
+            for r in range(cluster.ranks)
+        ]
+
+
+def detached(program: Program) -> Program:
+    """A program whose nodes know of each other no more than their schemas."""
+
+    def alone(step: Step) -> Step:
+        if not isinstance(step, Local):
+            return step
+        operands = tuple(
+            Operand(Input(f"#{n}", o.source.schema), o.labels)
+            for n, o in enumerate(step.node.operands)
+        )
+        return replace(step, node=replace(step.node, operands=operands))
+
+    return replace(program, steps=tuple(map(alone, program.steps)))
+
+
+def same(a: Tiles, b: Tiles) -> bool:
+    """True if tiles lie at the same sites and cover the same keys."""
+    return a is b or (
+        a.copies == b.copies
+        and np.array_equal(a.sites, b.sites)
+        and np.array_equal(a.boxes, b.boxes)
+    )
+
+
+def covers(tiles: Tiles, schema: Schema) -> bool:
+    """True if one copy of the tiles is all of a relation, each key once."""
+    boxes = tiles.boxes[: tiles.once]
+    if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
+        return False
+    shared = volumes(common(boxes[:, None], boxes[None])).sum(axis=1)
+    return bool((shared == volumes(boxes)).all())
+
+
+def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
+    """What the ranks took: a step lasts as long as at the slowest."""
+    every = zip(*(m.steps for m in measures), strict=True)
+    steps = [
+        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
+    ]
+    sums = [
+        [sum(values) for values in zip(*lists, strict=True)]
+        for lists in ([m.seconds for m in measures], [m.sent for m in measures],
+                      [m.received for m in measures])
+    ]  # fmt: skip
+    return SiteMeasure(steps, [float(x) for x in sums[0]], *[[int(x) for x in s] for s in sums[1:]])

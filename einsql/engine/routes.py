@@ -1,0 +1,85 @@
+"""Which pieces of tiles move in a step of a placed program, and between which sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.boxes import common, extents, volumes
+from einsql.engine.transport import Routes
+from einsql.schema import Schema
+from einsql.supersteps import Complete, Local, Tiles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """What moves in a step.
+
+    Attributes:
+        routes: Between which sites, and how much.
+        have: int64 (routes,), the tile that each piece is cut from.
+        need: int64 (routes,), the tile that it becomes part of.
+        boxes: int64 (routes, keys, 2), the keys it covers.
+    """
+
+    routes: Routes
+    have: np.ndarray
+    need: np.ndarray
+    boxes: np.ndarray
+
+
+def gathering(
+    have: Tiles, need: Tiles, gathered: np.ndarray, sites: int, schema: Schema
+) -> Moves:  # fmt: skip
+    """The shares that tiles have of others which are put together from them.
+
+    Each group of sites serves its own; who has a copy asks nobody.
+
+    Args:
+        have: Complete tiles, disjoint but for copies.
+        need: The tiles that are needed.
+        gathered: Numbers of those among them that are put together.
+        sites: How many sites there are.
+        schema: Keys and fields of the relation.
+    """
+    wanted, targets = need.boxes[gathered], need.sites[gathered]
+    found: list[tuple[int, np.ndarray, np.ndarray]] = []
+    for n, box in enumerate(have.boxes):
+        copy, tile = divmod(n, have.once)
+        shared = common(box, wanted)
+        meeting = volumes(shared) > 0
+        if have.copies > 1:
+            holders = have.sites[tile :: have.once]
+            has = holders[:, None] == targets
+            asked = np.where(has.any(axis=0), has.argmax(axis=0), targets * have.copies // sites)
+            meeting &= asked == copy
+        at = np.flatnonzero(meeting)
+        found.append((n, gathered[at], shared[at]))
+    counts = [len(at) for _, at, _ in found]
+    source = np.repeat(np.arange(len(found)), counts)
+    target = np.concatenate([at for _, at, _ in found]) if found else gathered
+    boxes = np.concatenate([b for _, _, b in found]) if found else wanted
+    routes = _routes(have.sites[source], need.sites[target], boxes, schema)
+    return Moves(routes, source, target, boxes)
+
+
+def completing(local: Local, step: Complete, schema: Schema) -> Moves:
+    """What each site contributes to the tiles that are merged; it merges its own parts first.
+
+    Args:
+        local: What made the partial tiles.
+        step: Which of them belong together.
+        schema: Keys and fields of partial tiles, with the state that merging needs.
+    """
+    sources = [np.unique(local.tiles.sites[members]) for members in step.parts]
+    need = np.repeat(np.arange(len(sources)), [len(s) for s in sources])
+    source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
+    boxes = step.tiles.boxes[need]
+    routes = _routes(source, step.tiles.sites[need], boxes, schema)
+    return Moves(routes, need, need, boxes)
+
+
+def _routes(sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema) -> Routes:
+    dtypes = {f.name: f.dtype.numpy for f in schema.fields}
+    return Routes(sources, targets, extents(boxes), dtypes)

@@ -1,0 +1,53 @@
+"""Queries on real MPI ranks: the same answers, and tensors that stay where they are made."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import einsql
+from einsql.engine.relation import PlacedFields
+from einsql.engine.store import Tensor
+
+pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
+
+MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
+
+
+@pytest.fixture(params=[2, 3])
+def con(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
+    with einsql.connect(config={"mpi": request.param}) as con:
+        yield con
+
+
+def test_a_product_stays_on_the_ranks_and_is_read_there(con: einsql.Connection) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (30, 20)).astype(float), rng.integers(-9, 9, (20, 10)).astype(float)
+    con.register("a", a, dims=("i", "j"))
+    con.register("b", b, dims=("j", "k"))
+    con.execute(f"CREATE TENSOR c AS {MATMUL}")
+    stored = con.store.get("c")
+    assert isinstance(stored, Tensor)
+    assert isinstance(stored.relation.fields, PlacedFields)
+    rows = con.execute("SELECT i, SUM(val) AS val FROM c GROUP BY i").fetch_numpy()
+    assert (rows == (a @ b).sum(axis=1)).all()
+    assert (con.execute("SELECT i, k, val FROM c").fetch_numpy() == a @ b).all()
+
+
+def test_an_error_on_one_rank_is_one_for_all_and_the_session_goes_on(
+    con: einsql.Connection,
+) -> None:
+    values = np.array([1, 2, 3, 2**62, 2**62, 2**62], np.int64)
+    con.register("v", values, dims=("i",))
+    for _ in range(3):
+        with pytest.raises(einsql.DataError, match=r"[Oo]verflow"):
+            con.execute("SELECT i // 3 AS g, SUM(val) AS val FROM v GROUP BY i // 3")
+        assert con.execute("SELECT MAX(val) AS val FROM v").fetchone() == (2**62,)
+
+
+def test_a_registered_array_may_change_between_statements(con: einsql.Connection) -> None:
+    values = np.arange(6.0)
+    con.register("v", values, dims=("i",))
+    assert con.execute("SELECT SUM(val) AS val FROM v").fetchone() == (15.0,)
+    values[0] = 10.0
+    assert con.execute("SELECT SUM(val) AS val FROM v").fetchone() == (25.0,)
