@@ -13,7 +13,7 @@ elsewhere:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -60,9 +60,12 @@ def _input(asked: Task, name: str, mesh: DeviceMesh, placements: Any) -> DTensor
     return DTensor.from_local(torch.from_numpy(asked.load(name, *where)), mesh, placements)
 
 
-def _product(a: DTensor, b: DTensor, needed: tuple[Any, Any], onto: DTensor | None = None) -> DTensor:
+def _product(
+    a: DTensor, b: DTensor, needed: tuple[Any, Any], onto: DTensor | None = None
+) -> DTensor:
     a, b = (x.redistribute(placements=p) for x, p in zip((a, b), needed, strict=True))
-    return a @ b if onto is None else torch.addmm(onto, a, b)
+    result = a @ b if onto is None else torch.addmm(onto, a, b)
+    return cast(DTensor, result)
 
 
 def main() -> None:
@@ -86,7 +89,7 @@ def main() -> None:
             else:
                 de = _product(own["d"], own["e"], NEEDED["rows"] if way == "sums" else needed)
             if way == "sums":
-                result = result + _product(own["c"], de, needed)
+                result = cast(DTensor, result + _product(own["c"], de, needed))
             else:
                 result = _product(own["c"], de, needed, result)
         if way == "sums":

@@ -63,7 +63,10 @@ def task() -> Task:
 
 
 def turns(
-    repeats: int, barrier: Callable[[], object], run: Callable[[], object], between: Callable[[], object]
+    repeats: int,
+    barrier: Callable[[], object],
+    run: Callable[[], object],
+    between: Callable[[], object],
 ) -> list[float]:
     """Seconds of each repetition, from a barrier to a barrier, after one that does not count.
 

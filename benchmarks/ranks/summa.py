@@ -64,7 +64,7 @@ class Grid:
                 yield low + piece.start, low + piece.stop
 
     def _share(
-        self, comm: MPI.Intracomm, block: Array, axis: int, length: int, low: int, high: int
+        self, comm: MPI.Comm, block: Array, axis: int, length: int, low: int, high: int
     ) -> tuple[Array, MPI.Request]:
         """A panel, which its owner along `comm` broadcasts, and what to wait for."""
         owner = next(n for n in range(comm.size) if low < length * (n + 1) // comm.size)
@@ -83,7 +83,9 @@ class Grid:
         comm.Bcast(panel, owner)
         return panel, MPI.REQUEST_NULL
 
-    def multiply_inner(self, left: Array, right: Array, onto: Array, shape: tuple[int, int]) -> None:
+    def multiply_inner(
+        self, left: Array, right: Array, onto: Array, shape: tuple[int, int]
+    ) -> None:
         """Replaces a matrix by a product of a matrix cut by columns and one cut by rows."""
         whole = left @ right
         blocks = [
@@ -107,7 +109,9 @@ def main() -> None:
     rows, columns = (int(n) for n in grid_option.split("x"))
     grid = Grid(rows, columns, int(panels), how == "pipelined")
     shapes = asked.workload.shapes
-    own = {n: asked.load(n, *grid.block(s)) for n, s in shapes.items() if not inner or n not in "de"}
+    own = {
+        n: asked.load(n, *grid.block(s)) for n, s in shapes.items() if not inner or n not in "de"
+    }
     if inner:
         share = part(shapes["d"][1], asked.ranks, grid.all.rank)
         own["d"], own["e"] = asked.load("d", columns=share), asked.load("e", rows=share)
@@ -131,7 +135,7 @@ def main() -> None:
         grid.multiply(own["c"], de, result, shapes["c"][1])
 
     seconds = turns(asked.repeats, grid.all.Barrier, run, lambda: None)
-    found = grid.all.reduce(asked.checksum(result, place[0].start, place[1].start))
+    found = grid.all.allreduce(asked.checksum(result, place[0].start, place[1].start))
     if grid.all.rank == 0:
         answer(seconds, found)
 

@@ -88,7 +88,9 @@ def write(workload: Workload, folder: Path) -> float:
     left, right = (rng.choice([-1.0, 1.0], n) for n in workload.result)
     np.save(folder / "left.npy", left)
     np.save(folder / "right.npy", right)
-    checksum = float(left @ workload.apply(lambda name, x: _times(folder / f"{name}.npy", x), right))
+    checksum = float(
+        left @ workload.apply(lambda name, x: _times(folder / f"{name}.npy", x), right)
+    )
     marker.write_text(repr(checksum))
     return checksum
 
