@@ -1,9 +1,10 @@
 /* The workloads through ScaLAPACK's PBLAS, over block-cyclic matrices of single precision.
  *
- *     scalapack WORKLOAD FOLDER RANKS REPEATS GRID,BLOCK,PANEL
+ *     scalapack WORKLOAD FOLDER RANKS REPEATS MPI,GRID,BLOCK,PANEL
  *
- * GRID is ROWSxCOLUMNS of processes, BLOCK the edge of the blocks that matrices are dealt out
- * in, PANEL what the PBLAS multiply at a time: their own choice, 32 columns, starves BLAS.
+ * MPI is for who starts it, GRID is ROWSxCOLUMNS of processes, BLOCK the edge of the blocks that
+ * matrices are dealt out in, PANEL how many columns the PBLAS multiply at a time: their own
+ * choice, 32, starves BLAS.
  *
  * A .npy file has rows first and Fortran wants columns first, so each file is read as its
  * matrix's transpose, and the transposed problem is solved: (A B)' = B' A'. No byte is reordered
@@ -128,12 +129,12 @@ static double checksum(const Matrix *x) {
 int main(int argc, char **argv) {
     int me, ranks;
     MPI_Init(&argc, &argv);
-    if (argc != 6) fail("usage: WORKLOAD FOLDER RANKS REPEATS GRID,BLOCK,PANEL");
+    if (argc != 6) fail("usage: WORKLOAD FOLDER RANKS REPEATS MPI,GRID,BLOCK,PANEL");
     int chain = strcmp(argv[1], "matmul") != 0;
     folder = argv[2];
     int repeats = atoi(argv[4]);
-    if (sscanf(argv[5], "%dx%d,%d,%d", &grid_rows, &grid_columns, &block, &panel) != 4)
-        fail("the option is ROWSxCOLUMNS,BLOCK,PANEL");
+    if (sscanf(argv[5], "%*[a-z],%dx%d,%d,%d", &grid_rows, &grid_columns, &block, &panel) != 4)
+        fail("the option is MPI,ROWSxCOLUMNS,BLOCK,PANEL");
     Cblacs_pinfo(&me, &ranks);
     if (ranks != grid_rows * grid_columns) fail("the grid does not have as many processes");
     Cblacs_get(0, 0, &context);

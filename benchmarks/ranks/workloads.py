@@ -58,15 +58,16 @@ def _chain(times: Times, x: Array) -> Array:
     return times("a", times("b", x)) + times("c", times("d", times("e", x)))
 
 
-def _chain_of(s: int, thin: int, wide: int) -> Workload:
+def chain_of(s: int, thin: int, wide: int) -> Workload:
+    """A and C have s × thin elements, B thin × s, D thin × wide, E wide × s."""
     shapes = {"a": (s, thin), "b": (thin, s), "c": (s, thin), "d": (thin, wide), "e": (wide, s)}
     flops = 2 * (s * thin * s + thin * wide * s + s * thin * s)
     return Workload("(A·B) + (C·(D·E))", shapes, flops, _chain)
 
 
 WORKLOADS = {
-    "square": _chain_of(S, S, S),
-    "skewed": _chain_of(S, THIN, WIDE),
+    "square": chain_of(S, S, S),
+    "skewed": chain_of(S, THIN, WIDE),
     "matmul": Workload("A·B", {"a": (N, N), "b": (N, N)}, 2 * N**3, _product),
 }
 
