@@ -58,11 +58,17 @@ def run(job: Job, root: Path, repeats: int) -> dict[str, Any]:
     workload, folder = WORKLOADS[job.workload], folder_of(job.workload, root)
     expected = write(workload, folder)
     arguments = [job.workload, str(folder), str(job.ranks), str(repeats), job.option]
-    output = _output([*job.peer.command(job.ranks, job.option), *arguments], job.peer.environment())
+    try:
+        command = [*job.peer.command(job.ranks, job.option), *arguments]
+        output = _output(command, job.peer.environment())
+    except (OSError, subprocess.SubprocessError) as error:  # it is not there, or does not compile
+        raise Failed(str(error)) from None
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise Failed(f"no answer: {output[-2000:]}")
     answer: dict[str, Any] = json.loads(lines[-1])
+    if not answer.get("blas", "OpenBLAS").startswith("OpenBLAS"):
+        raise Failed("it does not multiply with OpenBLAS, which would be no fair comparison")
     if job.peer.name != BOUND and not right(workload, answer["checksum"], expected):
         raise Failed(f"checksum {answer['checksum']}, where NumPy finds {expected}")
     return answer

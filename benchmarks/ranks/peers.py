@@ -60,7 +60,9 @@ def _needs(*modules: str) -> Callable[[], str]:
 def _under_mpi(module: str) -> Callable[[int, str], list[str]]:
     """A Python program on the environment's own MPI, which ends if a process fails."""
     python = [sys.executable, "-m", "mpi4py", "-m", f"benchmarks.ranks.{module}"]
-    return lambda ranks, option: [str(BIN / "mpiexec"), "-n", str(ranks), *python]
+    own = BIN / "mpiexec"
+    launcher = str(own) if own.exists() else "mpiexec"
+    return lambda ranks, option: [launcher, "-n", str(ranks), *python]
 
 
 def _alone(module: str) -> Callable[[int, str], list[str]]:
@@ -135,7 +137,7 @@ def _openblas() -> Path | None:
 
 def _no_scalapack() -> str:
     if not installed():
-        return "ScaLAPACK: apt-get install gcc openmpi-bin libscalapack-openmpi-dev"
+        return "ScaLAPACK: apt-get install gcc libopenmpi-dev libscalapack-openmpi-dev"
     if _openblas() is None:
         return "an OpenBLAS for ScaLAPACK: apt-get install libopenblas0-serial"
     return "gcc: apt-get install gcc" if shutil.which("gcc", path=str(DEBIAN)) is None else ""
@@ -148,8 +150,8 @@ def _built(mpi: str) -> Path:
     program.parent.mkdir(exist_ok=True)
     source = Path(__file__).with_name("scalapack.c")
     # The PBLAS take their panels' width from a function of the driver's: -rdynamic shows it.
-    flags = ["-O3", "-rdynamic", f"-L{_openblas()}"]
-    command = [str(DEBIAN / f"mpicc.{mpi}"), *flags, str(source), "-o", str(program)]
+    compiler = [str(DEBIAN / f"mpicc.{mpi}"), "-O3", "-rdynamic"]
+    command = [*compiler, str(source), "-o", str(program)]
     subprocess.run([*command, f"-lscalapack-{mpi}"], check=True, env=_debian(), timeout=120)
     return program
 
