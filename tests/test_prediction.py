@@ -15,10 +15,11 @@ from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
+from einsql.placements import Tiles
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local, Tiles
+from einsql.supersteps import Local
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 

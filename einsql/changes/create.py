@@ -45,18 +45,25 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _stored(con, statement.name, result)
     else:
         made = _declared(con, statement)
-    con.store.put(replace(made, partition=_parts(statement.partition, made.relation.schema)))
+    if statement.partition is not None:
+        parts, order = _parts(statement.partition, made.relation.schema)
+        made = replace(made, partition=parts, order=order)
+    con.store.put(made)
     present = made.relation.present
     if present is None:
         return made.relation.schema.size
     return 0 if statement.query is None else int(np.count_nonzero(present))
 
 
-def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tuple[int, ...] | None:
-    """How many parts each key is cut into; a key that is not named stays whole."""
-    if partition is None:
-        return None
+def _parts(
+    partition: tuple[tuple[str, int], ...], schema: Schema
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many parts each key is cut into, and the keys' positions in the order named.
+
+    A key that is not named stays whole.
+    """
     keys = {k.name.lower(): k for k in schema.keys}
+    named = [key.lower() for key, _ in partition]
     parts = dict.fromkeys(keys, 1)
     for key, number in partition:
         if key.lower() not in parts:
@@ -75,7 +82,8 @@ def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tup
             f"PARTITION BY makes {prod(parts.values()):,} parts",
             hint=f"There are never more than {MOST_SITES:,} sites.",
         )
-    return tuple(parts.values())
+    order = dict.fromkeys([*named, *keys])
+    return tuple(parts.values()), tuple(map(list(keys).index, order))
 
 
 def _declared(con: Connection, statement: CreateTensor) -> Tensor:

@@ -15,8 +15,9 @@ from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Sourc
 from einsql.einsum import Input, Operand
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.placements import Tiles
 from einsql.schema import Schema
-from einsql.supersteps import Load, Local, Program, Step, Tiles
+from einsql.supersteps import Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Tensors in more tiles than this are brought to the ranks again by every statement."""
@@ -63,6 +64,9 @@ class RankFields(PlacedFields):
             self._known[name] = ref(array)
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names  # Mapping would fetch it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
@@ -83,7 +87,7 @@ class RankFields(PlacedFields):
 
     def version(self, tiles: Tiles) -> Lease | None:
         """The handle under which ranks keep exactly these tiles."""
-        return next((lease for known, lease in self._versions if same(known, tiles)), None)
+        return next((lease for known, lease in self._versions if known.equals(tiles)), None)
 
     def add(self, tiles: Tiles, lease: Lease) -> None:
         """Remembers that ranks keep it in other tiles as well."""
@@ -201,15 +205,6 @@ def detached(program: Program) -> Program:
         return replace(step, node=replace(step.node, operands=operands))
 
     return replace(program, steps=tuple(map(alone, program.steps)))
-
-
-def same(a: Tiles, b: Tiles) -> bool:
-    """True if tiles lie at the same sites and cover the same keys."""
-    return a is b or (
-        a.copies == b.copies
-        and np.array_equal(a.sites, b.sites)
-        and np.array_equal(a.boxes, b.boxes)
-    )
 
 
 def covers(tiles: Tiles, schema: Schema) -> bool:

@@ -181,7 +181,9 @@ class Shell:
         quoted = name.replace('"', '""')
         return [
             (str(column), str(dtype), str(bounds))
-            for column, dtype, bounds in self.connection.execute(f'DESCRIBE "{quoted}"').fetchall()
+            for column, dtype, bounds, _ in self.connection.execute(
+                f'DESCRIBE "{quoted}"'
+            ).fetchall()
         ]
 
     def _statement(self, sql: str) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.errors import InterfaceError
+from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.supersteps import Tiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +46,25 @@ class PlacedFields(Mapping[str, np.ndarray]):
         """
 
 
+def lies(fields: Fields, sites: int) -> Tiles | None:
+    """Where fields lie, if it is over so many sites."""
+    if isinstance(fields, PlacedFields) and fields.sites == sites:
+        return fields.tiles
+    return None
+
+
+def lie_alike(a: Fields, b: Fields) -> bool:
+    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
+        return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
+    return a.sites == b.sites and a.tiles.equals(b.tiles)
+
+
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
+
+BOOLEAN_BYTES = {b"einsql": b"BOOLEAN"}
+"""Metadata of an Arrow column of bytes that are truth values; Arrow's own are bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,12 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        batches.append(pa.RecordBatch.from_arrays(columns, names=names))
+        flags = {f.name for f in relation.schema.fields if f.dtype is DType.BOOLEAN}
+        fields = [
+            pa.field(name, column.type, metadata=BOOLEAN_BYTES if name in flags else None)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
     return batches
 
 

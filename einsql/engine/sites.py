@@ -27,6 +27,7 @@ from einsql.engine.merging import merged
 from einsql.engine.relation import Fields
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.placements import Tiles
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -34,7 +35,6 @@ from einsql.supersteps import (
     Load,
     Local,
     Program,
-    Tiles,
     with_state,
 )
 

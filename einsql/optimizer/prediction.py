@@ -15,6 +15,7 @@ from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
 from einsql.optimizer.work import flops_at_point
+from einsql.placements import Tiles
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -22,7 +23,6 @@ from einsql.supersteps import (
     Local,
     Program,
     Step,
-    Tiles,
     state_bytes,
     tuple_bytes,
     with_state,

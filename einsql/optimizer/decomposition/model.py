@@ -137,7 +137,7 @@ class _Tables:
 
     def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How a reader sees a vertex: what it tells apart, and for each state which of it."""
-        key = (id(states), v.keys)
+        key = (id(states), v.keys, v.holders)
         if key not in self._views:
             self._views[key] = distinct(self._objective.made(v, states))
         return self._views[key]
