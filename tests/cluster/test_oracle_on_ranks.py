@@ -35,12 +35,12 @@ def test_random_queries_agree_with_duckdb(cluster: WatchedCluster) -> None:
 
 
 def test_queries_between_changes_agree_with_duckdb(cluster: WatchedCluster) -> None:
-    found = changing(cluster, 20, cluster.ranks)
+    found = changing(cluster, 12, cluster.ranks)
     assert not found, "\n\n".join(found)
 
 
 def test_queries_over_tiles_give_what_loops_give(cluster: WatchedCluster) -> None:
-    assert not tiled(cluster, 15, cluster.ranks)
+    assert not tiled(cluster, 10, cluster.ranks)
 
 
 def test_parameters_agree_with_duckdb(cluster: WatchedCluster) -> None:
