@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from einsql.cluster.driver import Cluster
+from einsql.cluster.meeting import Processes
 from einsql.errors import ProgrammingError
 
 MOST_RANKS = 65536
@@ -33,29 +34,36 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
         return None
     if isinstance(mpi, Cluster):
         return mpi
-    host = given.get("mpi_host")
+    texts: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(value, str):
             raise ProgrammingError(f"{name} is a text, not {value!r}")
+        texts[name] = value
+    launcher, host = texts.get("mpiexec"), texts.get("mpi_host")
     if isinstance(mpi, str) and mpi.lower() == "world":
-        if "mpiexec" in given:
+        if launcher is not None:
             raise ProgrammingError("mpiexec starts ranks, but those of the world are running")
         from einsql.cluster.joined import joined
 
-        return joined(None if host is None else str(host))
+        return joined(host)
     if isinstance(mpi, bool) or not str(mpi).isdecimal() or not 1 <= int(str(mpi)) <= MOST_RANKS:
         raise ProgrammingError(
             f"mpi is a number of ranks, not {mpi!r}",
             hint='"world" stands for the ranks that mpiexec has started this program on.',
         )
+    return Cluster(starting(int(str(mpi)), launcher, host))
+
+
+def starting(
+    ranks: int, launcher: str | None = None, host: str | None = None
+) -> Callable[[], Processes]:
+    """What starts so many new ranks.
+
+    Args:
+        ranks: How many.
+        launcher: As Job takes it.
+        host: Likewise.
+    """
     from einsql.cluster.job import Job
 
-    launcher = given.get("mpiexec")
-    return Cluster(
-        partial(
-            Job,
-            int(str(mpi)),
-            None if launcher is None else str(launcher),
-            None if host is None else str(host),
-        )
-    )
+    return partial(Job, ranks, launcher, host)
