@@ -11,10 +11,12 @@ import numpy as np
 
 from einsql.boxes import common, volumes
 from einsql.cluster.driver import Cluster, Lease, Tick
-from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Source
+from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Source
+from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.einsum import Input, Operand
-from einsql.engine.relation import Fields, PlacedFields
-from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.engine.files import FileFields
+from einsql.engine.relation import Fields, PlacedFields, Term
+from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
 from einsql.placements import Tiles
 from einsql.schema import Schema
 from einsql.supersteps import Load, Local, Program, Step
@@ -56,11 +58,11 @@ class RankFields(PlacedFields):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
-            return self.origin[name]
+            return self.origin[self.names[name]]
         known = self._known.get(name)
         array = None if known is None else known()
         if array is None:
-            array = self._fetched(name)
+            array = self.part([name], self._whole())[name]
             self._known[name] = ref(array)
         return array
 
@@ -87,29 +89,42 @@ class RankFields(PlacedFields):
 
     def version(self, tiles: Tiles) -> Lease | None:
         """The handle under which ranks keep exactly these tiles."""
-        return next((lease for known, lease in self._versions if known.equals(tiles)), None)
+        for known, lease in self._versions:
+            if known.equals(replace(tiles, layout=known.layout)):  # whatever it is called
+                return lease
+        return None
 
     def add(self, tiles: Tiles, lease: Lease) -> None:
         """Remembers that ranks keep it in other tiles as well."""
         self._versions.append((tiles, lease))
 
-    def _fetched(self, name: str) -> np.ndarray:
-        tiles = self.tiles
-        rank = tiles.sites[: tiles.once] * self.cluster.ranks // self.sites
-        commands: dict[int, Command] = {
-            int(r): Fetch(self.lease.number, self.names[name], np.flatnonzero(rank == r).tolist())
-            for r in np.unique(rank)
-        }
-        found: dict[int, np.ndarray] = {}
-        for part in self.cluster.call(commands):
-            found |= part
-        if len(found) == 1:
-            return found[0]
-        origin = [k.lo for k in self.schema.keys]
-        whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
-        for n, array in found.items():
-            whole[slices(tiles.boxes[n], origin)] = array
-        return whole
+    def holders(self) -> Holders:
+        """Who has the tiles of one copy."""
+        tiles, once = self.tiles, slice(self.tiles.once)
+        ranks = tiles.sites[once] * self.cluster.ranks // self.sites
+        return Holders(self.lease.number, np.arange(tiles.once), ranks, tiles.boxes[once])
+
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted at the ranks."""
+        return count(self.cluster, self.holders(), renamed_terms(terms, self.names))
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Some fields over a box of keys, from the ranks that have it.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        dtypes = {self.names[name]: self.schema.dtype(name).numpy for name in names}
+        found = fetch(self.cluster, self.holders(), dtypes, box) if dtypes else {}
+        return {name: found[self.names[name]] for name in names}
+
+    def _whole(self) -> np.ndarray:
+        """The box of all keys."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
 class RankProgram:
@@ -172,6 +187,9 @@ class RankProgram:
     ) -> Sequence[Source]:  # fmt: skip
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
+        if isinstance(fields, FileFields):
+            file = fields.file.description
+            return reads(cluster, file, fields.name, tiles, self.program.sites)
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
             lease = fields.version(tiles)
@@ -227,4 +245,8 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
         for lists in ([m.seconds for m in measures], [m.sent for m in measures],
                       [m.received for m in measures])
     ]  # fmt: skip
-    return SiteMeasure(steps, [float(x) for x in sums[0]], *[[int(x) for x in s] for s in sums[1:]])
+    seconds, sent, received = sums
+    return SiteMeasure(
+        steps, [float(x) for x in seconds], [int(x) for x in sent], [int(x) for x in received],
+        sum(m.read for m in measures),
+    )  # fmt: skip

@@ -52,12 +52,17 @@ class StepMeasure:
 
 @dataclass(slots=True)
 class SiteMeasure:
-    """What the sites did in one run."""
+    """What the sites did in one run.
+
+    Attributes:
+        read: Bytes read from files.
+    """
 
     steps: list[StepMeasure] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    read: int = 0
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
