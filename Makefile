@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench optimality fuzz everywhere clean
+.PHONY: help demo test bench optimality fuzz everywhere ranks clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 
 everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
+
+ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with DuckDB
+	$(BIN)/python -m tests.fuzz --mpi 2,3,4 --queries 2000
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql import implementation
 from einsql.engine.files import Description, Draft
 from einsql.engine.relation import Term
 from einsql.engine.sites import Held
@@ -44,6 +45,20 @@ class Ship:
     plan: int
     program: Program
     schema: Schema
+    jit: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShipBlocks:
+    """A plan over blocks that will be run, perhaps several times.
+
+    Attributes:
+        nodes: All of it, producers first, so that no node is pickled within its reader:
+            a deep plan would need a deep stack.
+    """
+
+    plan: int
+    nodes: tuple[implementation.Node, ...]
     jit: str
 
 
@@ -156,7 +171,7 @@ class Shutdown:
     """Ends the rank."""
 
 
-Command = Ship | Run | Fill | Write | Count | Fetch | Shutdown
+Command = Ship | ShipBlocks | Run | Fill | Write | Count | Fetch | Shutdown
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,11 @@ from einsql.cluster.messages import (
     Read,
     Run,
     Ship,
+    ShipBlocks,
     Shutdown,
 )
 from einsql.cluster.wire import receive, send
+from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import enough_memory
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
@@ -64,7 +66,7 @@ class Rank:
         self._connection = connection
         self._comm = comm
         self._held: dict[Handle, Held] = {}
-        self._programs: dict[int, SiteProgram] = {}
+        self._programs: dict[int, SiteProgram | BlockProgram] = {}
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._cancelled = -1
         self._gone = False
@@ -122,6 +124,11 @@ class Rank:
                     command.program, command.schema, lambda node: compile_node(node, command.jit)
                 )
                 return Done(order.number)
+            if isinstance(command, ShipBlocks):
+                self._programs[command.plan] = BlockProgram(
+                    command.nodes[-1], lambda node: compile_node(node, command.jit)
+                )
+                return Done(order.number)
             if isinstance(command, Alone):
                 proceed = partial(self._proceed, self._stops(order.number))
                 return Done(order.number, obey(command, self._held, proceed))
@@ -133,7 +140,7 @@ class Rank:
         """Runs a program with all other ranks; all of them fail or none."""
         program = self._programs[command.plan]
         stops = self._stops(number)
-        transport = RankTransport(self._comm, program.program.sites, stops)
+        transport = RankTransport(self._comm, program.sites, stops)
         try:
             with enough_memory:
                 held, measure = self._run(command, program, transport, self._tick(number, stops))
@@ -151,7 +158,7 @@ class Rank:
         return Done(number, measure)
 
     def _run(
-        self, command: Run, program: SiteProgram, transport: RankTransport,
+        self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
         tick: Callable[[float], None],
     ) -> tuple[Held, SiteMeasure]:  # fmt: skip
         loaded = 0

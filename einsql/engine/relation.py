@@ -8,7 +8,7 @@ without a copy when an array is contiguous.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -66,7 +66,16 @@ class PlacedFields(DistantFields):
 
         Args:
             schema: Keys and fields of that relation.
-            names: Its fields by their names here.
+            names: What its fields are called here, by their names there.
+        """
+
+    @abstractmethod
+    def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> PlacedFields:
+        """The same fields in other tiles over as many sites.
+
+        Args:
+            tiles: Where they are wanted.
+            tick: Told the fraction done; raises to cancel.
         """
 
     @abstractmethod
