@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, file_relation
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, lies
+from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -108,7 +107,7 @@ class Plan:
         if isinstance(fields, PlacedFields):
             return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
-        mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
+        mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
@@ -165,7 +164,7 @@ class BinderCatalog:
                 f"'{path}' is not opened: enable_external_access is off",
                 hint="SET enable_external_access = true allows files.",
             )
-        held = array_relation(files.read(path, member))
+        held = file_relation(path, member)
         name = path if member is None else f"{path} (TENSOR '{member}')"
         return self._relation(name, "file", held, _columns(held), source=(path, member))
 
@@ -388,8 +387,7 @@ def _sites(
 
 def owners(inputs: Iterable[Fields]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
-    here = (fields for fields in inputs if not isinstance(fields, PlacedFields))
-    return {id(owner(a)) for fields in here for a in fields.values()}
+    return {id(owner(a)) for fields in inputs for a in here(fields).values()}
 
 
 def make_tile_plan(
@@ -468,7 +466,7 @@ def current_inputs(
             path, member = d.source
             if not os.path.exists(path):
                 return None
-            held = array_relation(files.read(path, member))
+            held = file_relation(path, member)
         else:
             array = in_scope(d.name)
             if array is None:

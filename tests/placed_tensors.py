@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 import numpy as np
 
 import einsql
-from einsql.engine.relation import PlacedFields, from_array
+from einsql.engine.relation import Fields, PlacedFields, Term, count_here, from_array
 from einsql.engine.store import Tensor
 from einsql.placements import (
     Entry,
@@ -50,6 +50,13 @@ class InMemory(PlacedFields):
 
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> InMemory:
         return InMemory(self._array, tiles, self.sites, self._name)
+
+    def count(self, terms: Sequence[Term]) -> int:
+        return count_here(self, terms)
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
+        inside = tuple(slice(int(lo), int(hi)) for lo, hi in box)
+        return {name: self[name][inside] for name in names}
 
 
 def lay(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import wait
 from typing import Any, Self
+
+import numpy as np
 
 from einsql.cluster.meeting import Processes
 from einsql.cluster.messages import (
@@ -108,12 +110,16 @@ class Cluster:
         """
         return self.call(dict.fromkeys(range(self.ranks), command), tick)
 
-    def call(self, commands: dict[int, Command], tick: Tick | None = None) -> list[Any]:
+    def call(
+        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        into: Mapping[int, Sequence[np.ndarray]] | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Tells some ranks what to do and waits for all of their answers.
 
         Args:
             commands: By rank.
             tick: Told how far they are; raises to cancel.
+            into: By rank where the arrays of its answer belong, as for `wire.receive`.
 
         Returns:
             What each of them gave, in the order of `commands`.
@@ -134,16 +140,19 @@ class Cluster:
                 released, forgotten = (), ()
             for rank, command in commands.items():
                 self._send(rank, Order(number, command, released, forgotten))
-            return self._answers(number, list(commands), tick)
+            return self._answers(number, list(commands), tick, into or {})
 
-    def _answers(self, number: int, ranks: Sequence[int], tick: Tick | None) -> list[Any]:
+    def _answers(
+        self, number: int, ranks: Sequence[int], tick: Tick | None,
+        into: Mapping[int, Sequence[np.ndarray]],
+    ) -> list[Any]:  # fmt: skip
         lines = {self._job.lines[rank]: rank for rank in ranks}
         answers: dict[int, Done | Failed] = {}
         stopped: BaseException | None = None
         while len(answers) < len(ranks):
             for line in wait([line for line, r in lines.items() if r not in answers], _GLANCE):
                 rank = lines[line]  # type: ignore[index]  # only connections were given
-                message = self._receive(rank)
+                message = self._receive(rank, into.get(rank, ()))
                 if isinstance(message, Progress):
                     self._progress(message.fraction, tick)
                 elif message.number == number:
@@ -176,9 +185,9 @@ class Cluster:
         except OSError:
             raise self._lost(rank) from None
 
-    def _receive(self, rank: int) -> Any:
+    def _receive(self, rank: int, into: Sequence[np.ndarray]) -> Any:
         try:
-            return receive(self._job.lines[rank])
+            return receive(self._job.lines[rank], into)
         except (EOFError, OSError):
             raise self._lost(rank) from None
 

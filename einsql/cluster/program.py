@@ -12,10 +12,12 @@ import numpy as np
 
 from einsql.boxes import common, volumes
 from einsql.cluster.driver import Cluster, Lease, Tick
-from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Source
+from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Source
+from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.einsum import Input, Operand
-from einsql.engine.relation import Fields, PlacedFields
-from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.engine.files import FileFields
+from einsql.engine.relation import Fields, PlacedFields, Term
+from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
 from einsql.placements import Tiles
 from einsql.schema import Schema
 from einsql.supersteps import Load, Local, Program, Step
@@ -53,15 +55,15 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions: list[tuple[Tiles, int, Lease]] = [(tiles, sites, lease)]
+        self._versions = [(tiles, sites, lease, self.names)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
-            return self.origin[name]
+            return self.origin[self.names[name]]
         known = self._known.get(name)
         array = None if known is None else known()
         if array is None:
-            array = self._fetched(name)
+            array = self.part([name], self._whole())[name]
             self._known[name] = ref(array)
         return array
 
@@ -96,35 +98,45 @@ class RankFields(PlacedFields):
 
         return moved(self, tiles, tick)
 
-    def version(self, tiles: Tiles, sites: int) -> Lease | None:
-        """The handle under which ranks keep exactly these tiles, of so many sites."""
-        for known, of, lease in self._versions:
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """What ranks know of exactly these tiles, of so many sites, if they keep them."""
+        for known, of, lease, names in self._versions:
             # Sites are dealt to the ranks: among others the same site is at another rank.
-            if of == sites and known.equals(tiles):
-                return lease
+            if of == sites and known.equals(replace(tiles, layout=known.layout)):
+                return Kept(lease.number, names)
         return None
 
     def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
-        """Remembers that ranks keep it in other tiles as well."""
-        self._versions.append((tiles, sites, lease))
+        """Remembers that ranks keep it in other tiles as well, under its own names."""
+        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
 
-    def _fetched(self, name: str) -> np.ndarray:
-        tiles = self.tiles
-        rank = tiles.sites[: tiles.once] * self.cluster.ranks // self.sites
-        commands: dict[int, Command] = {
-            int(r): Fetch(self.lease.number, self.names[name], np.flatnonzero(rank == r).tolist())
-            for r in np.unique(rank)
-        }
-        found: dict[int, np.ndarray] = {}
-        for part in self.cluster.call(commands):
-            found |= part
-        if len(found) == 1:
-            return found[0]
-        origin = [k.lo for k in self.schema.keys]
-        whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
-        for n, array in found.items():
-            whole[slices(tiles.boxes[n], origin)] = array
-        return whole
+    def holders(self) -> Holders:
+        """Who has the tiles of one copy."""
+        tiles, once = self.tiles, slice(self.tiles.once)
+        ranks = tiles.sites[once] * self.cluster.ranks // self.sites
+        return Holders(self.lease.number, np.arange(tiles.once), ranks, tiles.boxes[once])
+
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted at the ranks."""
+        return count(self.cluster, self.holders(), renamed_terms(terms, self.names))
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Some fields over a box of keys, from the ranks that have it.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        dtypes = {self.names[name]: self.schema.dtype(name).numpy for name in names}
+        found = fetch(self.cluster, self.holders(), dtypes, box) if dtypes else {}
+        return {name: found[self.names[name]] for name in names}
+
+    def _whole(self) -> np.ndarray:
+        """The box of all keys."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
 class AtRanks(ABC):
@@ -181,15 +193,18 @@ class AtRanks(ABC):
     ) -> Sequence[Source]:  # fmt: skip
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
+        if isinstance(fields, FileFields):
+            file = fields.file.description
+            return reads(cluster, file, fields.name, tiles, self.program.sites)
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
-            lease = fields.version(tiles, self.program.sites)
-            if lease is not None:
-                return [Kept(lease.number, fields.names)] * cluster.ranks
+            there = fields.version(tiles, self.program.sites)
+            if there is not None:
+                return [there] * cluster.ranks
             if fields.origin is None and fields.sites == self.program.sites:
-                there = fields.moved(tiles, tick)
-                fields.add(tiles, fields.sites, there.lease)
-                return [Kept(there.lease.number, there.names)] * cluster.ranks
+                made = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, made.lease)
+                return [Kept(made.lease.number, made.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
@@ -274,5 +289,6 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    flops, sent, received = ([sum(e) for e in zip(*lists, strict=True)] for lists in counts)
-    return SiteMeasure(steps, seconds, flops, sent, received, len(measures))
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures))

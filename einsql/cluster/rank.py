@@ -10,25 +10,26 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
 from einsql.cluster.meeting import KEY, reach
 from einsql.cluster.messages import (
     Cancel,
     Done,
     Failed,
-    Fetch,
     Handle,
     Hello,
     Kept,
     Order,
     Progress,
+    Read,
     Run,
     Ship,
     ShipBlocks,
     Shutdown,
-    Tiles,
 )
 from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import receive, send
@@ -133,15 +134,12 @@ class Rank:
                     command.nodes[-1], lambda node: compile_node(node, command.jit)
                 )
                 return Done(order.number)
-            if isinstance(command, Fetch):
-                return Done(order.number, self._fetch(command))
+            if isinstance(command, Alone):
+                proceed = partial(self._proceed, self._stops(order.number))
+                return Done(order.number, obey(command, self._held, proceed))
             raise InternalError(f"A rank cannot {type(command).__name__}")
         except Exception as error:
             return _failed(order.number, error)
-
-    def _fetch(self, command: Fetch) -> Tiles:
-        held = self._held[command.handle]
-        return {n: held[n][command.name] for n in command.tiles}
 
     def _together(self, number: int, command: Run) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
@@ -161,15 +159,22 @@ class Rank:
             except Abandoned as stop:
                 cancelled = cancelled or stop.status == CANCELLED
             return Failed(number, None, True) if cancelled else _failed(number, error)
-        self._held[command.result] = held
+        self._held[command.result] = compact(held)
         return Done(number, measure)
 
     def _run(
         self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
         tick: Callable[[float], None],
     ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+        loaded = 0
+
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
+            nonlocal loaded
             source = command.loads[number]
+            if isinstance(source, Read):
+                found = read(source, partial(tick, 0.0))
+                loaded += nbytes(found)
+                return found
             if isinstance(source, Kept):
                 held = self._held[source.handle]
                 return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
@@ -177,15 +182,20 @@ class Rank:
                 self._held[source.keep] = source.tiles
             return source.tiles
 
-        return program.execute(transport, load, tick)
+        held, measure = program.execute(transport, load, tick)
+        measure.read = loaded
+        return held, measure
 
     def _stops(self, number: int) -> Callable[[], bool]:
         return lambda: self._gone or self._cancelled == number
 
+    def _proceed(self, stops: Callable[[], bool]) -> None:
+        if stops():
+            raise InterruptedError("The statement was cancelled")
+
     def _tick(self, number: int, stops: Callable[[], bool]) -> Callable[[float], None]:
         def tick(fraction: float) -> None:
-            if stops():
-                raise InterruptedError("The statement was cancelled")
+            self._proceed(stops)
             now = time.monotonic()
             if self._comm.rank == 0 and now - self._reported > _REPORTS:
                 self._reported = now

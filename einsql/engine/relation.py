@@ -8,7 +8,7 @@ without a copy when an array is contiguous.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -25,8 +25,32 @@ if TYPE_CHECKING:
 Fields = Mapping[str, np.ndarray]
 
 
-class PlacedFields(Mapping[str, np.ndarray]):
-    """Fields whose tiles lie at sites outside this process; asking for one brings it here.
+class DistantFields(Mapping[str, np.ndarray]):
+    """Fields that are not in this process's memory; asking for one brings it here."""
+
+    @property
+    def here(self) -> Fields:
+        """What of them has been brought here and is kept."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What is asked of keys that are counted.
+
+    Attributes:
+        name: A flag, or a field without negative values.
+        holds: Whether it is to exceed `above`, or not to.
+        above: A whole number; a flag exceeds 0 where it is true.
+    """
+
+    name: str
+    holds: bool = True
+    above: int = 0
+
+
+class PlacedFields(DistantFields):
+    """Fields whose tiles lie at sites outside this process.
 
     Attributes:
         tiles: Where they lie.
@@ -53,6 +77,43 @@ class PlacedFields(Mapping[str, np.ndarray]):
             tiles: Where they are wanted.
             tick: Told the fraction done; raises to cancel.
         """
+
+    @abstractmethod
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted where they lie."""
+
+    @abstractmethod
+    def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
+        """Some fields over a box of keys; nothing else is brought here.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+        """
+
+
+def here(fields: Fields) -> Fields:
+    """Those fields that are in this process's memory."""
+    return fields.here if isinstance(fields, DistantFields) else fields
+
+
+def count(fields: Fields, *terms: Term) -> int:
+    """How many keys meet all terms, counted where the fields lie."""
+    if isinstance(fields, PlacedFields):
+        return fields.count(terms)
+    return count_here(fields, terms)
+
+
+def count_here(fields: Fields, terms: Sequence[Term]) -> int:
+    """How many keys of arrays in memory meet all terms, at least one."""
+    if len(terms) == 1:
+        (term,) = terms
+        stored = distinct(fields[term.name])
+        found = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
+        found = found if term.holds else stored.size - found
+        return found * (fields[term.name].size // stored.size) if found else 0
+    met = [(fields[t.name] > t.above) == t.holds for t in terms]
+    return int(np.count_nonzero(np.logical_and.reduce(met)))
 
 
 def lies(fields: Fields, sites: int) -> Tiles | None:
@@ -84,7 +145,7 @@ class Relation:
     fields: Fields
 
     def __post_init__(self) -> None:
-        if isinstance(self.fields, PlacedFields):
+        if isinstance(self.fields, DistantFields):
             return  # looking at them would bring them here
         for f in self.schema.fields:
             array = self.fields[f.name]
@@ -102,7 +163,7 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, shared storage counted once per field."""
-        if isinstance(self.fields, PlacedFields):
+        if isinstance(self.fields, DistantFields):
             return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
         return sum(a.nbytes for a in self.fields.values())
 

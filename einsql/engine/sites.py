@@ -61,6 +61,7 @@ class SiteMeasure:
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
         received: Bytes that reached each site from another one.
+        read: Bytes read from files.
         ranks: Processes that shared the work; a step lasted as long as at the slowest.
     """
 
@@ -69,6 +70,7 @@ class SiteMeasure:
     flops: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    read: int = 0
     ranks: int = 1
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from einsql.engine.files import arrow, npy, npz, safetensors
 from einsql.engine.files.drafts import Draft, abandon, commit, part_file, write_box
 from einsql.engine.files.drafts import draft as _draft
+from einsql.engine.files.fields import FileFields
 from einsql.engine.files.mapped import Mapped, refusing
 from einsql.engine.files.tensor import Description, FileTensor
 from einsql.errors import OperationalError
@@ -24,6 +25,7 @@ from einsql.schema import DType
 __all__ = [
     "Description",
     "Draft",
+    "FileFields",
     "FileTensor",
     "abandon",
     "commit",
