@@ -233,10 +233,12 @@ class Connection:
                 if inputs is not None:
                     try:
                         cursor._show(plan.result(inputs, self._tick), plan.description)
+                        return
+                    except errors.RanksLost as lost:
+                        self._regrouped(lost)
                     except Error as error:
-                        place(error, 0, sql)
+                        errors.place(error, 0, sql)
                         raise
-                    return
             self._run_text(sql, given, cursor, key)
 
     @contextmanager
@@ -266,12 +268,26 @@ class Connection:
             cursor._clear()
             text = sql[span.start : span.end]
             try:
-                with located(span.start, sql):
+                with errors.located(span.start, sql):
                     check_given(text, len(given))
-                    run = partial(self._statement, text, cursor, key, len(spans) == 1)
+                    run = partial(self._repeated, text, cursor, key, len(spans) == 1)
                     run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
                 raise ProgrammingError("The statement nests too deeply") from None
+
+    def _repeated(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+        """Runs a statement; once more if ranks end meanwhile and others go on."""
+        try:
+            self._statement(text, cursor, key, alone)
+        except errors.RanksLost as lost:
+            self._regrouped(lost)
+            self._statement(text, cursor, key, alone)
+
+    def _regrouped(self, lost: errors.RanksLost) -> None:
+        self._plans.clear()
+        if self.settings.sites == lost.before:
+            self.settings = replace(self.settings, sites=lost.left)
+        self.notices.append(f"{lost.reason}; the statement is repeated on {lost.left} ranks")
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
         statement, doubt = parse(text)
@@ -485,20 +501,3 @@ class Connection:
             raise
         self.settings = changed
         self._plans.clear()
-
-
-@contextmanager
-def located(offset: int, sql: str) -> Iterator[None]:
-    """Makes positions in a statement count from the start of the whole script."""
-    try:
-        yield
-    except Error as error:
-        place(error, offset, sql)
-        raise
-
-
-def place(error: Error, offset: int, sql: str) -> None:
-    """Makes an error's position, in a statement that starts at `offset`, count in the script."""
-    if not isinstance(error, InterruptedError):
-        error.position = offset + (error.position or 0)
-    error.sql = sql

@@ -10,11 +10,14 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from einsql.boxes import common, volumes
-from einsql.cluster.driver import Cluster, Lease, Tick
+from einsql.cluster.call import Tick
+from einsql.cluster.driver import Cluster
+from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Source
 from einsql.einsum import Input, Operand
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.errors import OperationalError
 from einsql.placements import Tiles
 from einsql.schema import Schema
 from einsql.supersteps import Load, Local, Program, Step
@@ -31,7 +34,7 @@ class RankFields(PlacedFields):
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
-        names: Mapping[str, str] | None = None, origin: Fields | None = None,
+        names: Mapping[str, str] | None = None, origin: Fields | None = None, title: str = "",
     ) -> None:  # fmt: skip
         """Describes what ranks hold.
 
@@ -43,6 +46,7 @@ class RankFields(PlacedFields):
             sites: How many sites there are.
             names: The fields' names at the ranks, if they have been renamed.
             origin: Where the driver has the same arrays, if it has.
+            title: The name of the tensor, for messages.
         """
         self.cluster = cluster
         self.lease = lease
@@ -51,8 +55,9 @@ class RankFields(PlacedFields):
         self.sites = sites
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
+        self.title = title
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions: list[tuple[Tiles, int, Lease]] = [(tiles, sites, lease)]
+        self._versions = [(tiles, sites, lease)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -64,32 +69,34 @@ class RankFields(PlacedFields):
             self._known[name] = ref(array)
         return array
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names  # Mapping would fetch it
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def renamed(self, schema: Schema, names: Mapping[str, str]) -> RankFields:
-        """The same tiles as fields of another relation.
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> RankFields:
+        """The same tiles as fields of a stored tensor.
 
         Args:
-            schema: Keys and fields of that relation.
+            schema: Keys and fields of that tensor.
             names: Its fields by their names here.
+            title: Its name, for messages.
         """
         found = {new: self.names[old] for old, new in names.items()}
         return RankFields(
-            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
+            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
         )
 
     def version(self, tiles: Tiles, sites: int) -> Lease | None:
-        """The handle under which ranks keep exactly these tiles, of so many sites."""
+        """The handle under which the present ranks keep exactly these tiles.
+
+        Args:
+            tiles: Where they are to lie.
+            sites: How many sites there are.
+        """
         for known, of, lease in self._versions:
-            # Sites are dealt to the ranks: among others the same site is at another rank.
-            if of == sites and known.equals(tiles):
+            if of == sites and self.cluster.knows(lease) and known.equals(tiles):
                 return lease
         return None
 
@@ -97,18 +104,40 @@ class RankFields(PlacedFields):
         """Remembers that ranks keep it in other tiles as well."""
         self._versions.append((tiles, sites, lease))
 
+    def _found(self) -> tuple[Tiles, Lease, np.ndarray]:
+        """Tiles of which a copy is there, and the rank of each, copy by copy; -1 without one.
+
+        Raises:
+            OperationalError: Some are nowhere.
+        """
+        for n, (tiles, sites, lease) in enumerate(self._versions):
+            now = np.array(lease.group.now)
+            ranks = now[tiles.sites * len(now) // sites]
+            there = (ranks.reshape(tiles.copies, -1) >= 0).any(axis=0).all()
+            if there and (n == 0 or covers(tiles, self.schema)):
+                return tiles, lease, ranks
+        what = f'The tensor "{self.title}"' if self.title else "The result"
+        raise OperationalError(
+            f"{what} was lost with {self.lease.group.reason}",
+            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … makes it again."
+            if self.title
+            else "Run its statement again.",
+        )
+
     def _fetched(self, name: str) -> np.ndarray:
-        tiles = self.tiles
-        rank = tiles.sites[: tiles.once] * self.cluster.ranks // self.sites
+        tiles, lease, ranks = self._found()
+        copies = (ranks.reshape(tiles.copies, -1) >= 0).argmax(axis=0)
+        numbers = copies * tiles.once + np.arange(tiles.once)
+        rank = ranks[numbers]
         commands: dict[int, Command] = {
-            int(r): Fetch(self.lease.number, self.names[name], np.flatnonzero(rank == r).tolist())
+            int(r): Fetch(lease.number, self.names[name], numbers[rank == r].tolist())
             for r in np.unique(rank)
         }
         found: dict[int, np.ndarray] = {}
         for part in self.cluster.call(commands):
             found |= part
         if len(found) == 1:
-            return found[0]
+            return found.popitem()[1]
         origin = [k.lo for k in self.schema.keys]
         whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
         for n, array in found.items():
@@ -149,7 +178,7 @@ class RankProgram:
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
         """As `run`, with what every step and every site took."""
         cluster = self._cluster
-        if self._plan is None:
+        if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
             cluster.all(Ship(plan.number, detached(self.program), self.schema, self._jit), tick)
             self._plan = plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from einsql.cluster.driver import Cluster
 from einsql.errors import ProgrammingError
@@ -33,16 +32,18 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
         return None
     if isinstance(mpi, Cluster):
         return mpi
-    host = given.get("mpi_host")
+    texts: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(value, str):
             raise ProgrammingError(f"{name} is a text, not {value!r}")
+        texts[name] = value
+    launcher, host = texts.get("mpiexec"), texts.get("mpi_host")
     if isinstance(mpi, str) and mpi.lower() == "world":
-        if "mpiexec" in given:
+        if launcher is not None:
             raise ProgrammingError("mpiexec starts ranks, but those of the world are running")
         from einsql.cluster.joined import joined
 
-        return joined(None if host is None else str(host))
+        return joined(host)
     if isinstance(mpi, bool) or not str(mpi).isdecimal() or not 1 <= int(str(mpi)) <= MOST_RANKS:
         raise ProgrammingError(
             f"mpi is a number of ranks, not {mpi!r}",
@@ -50,12 +51,5 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
         )
     from einsql.cluster.job import Job
 
-    launcher = given.get("mpiexec")
-    return Cluster(
-        partial(
-            Job,
-            int(str(mpi)),
-            None if launcher is None else str(launcher),
-            None if host is None else str(host),
-        )
-    )
+    ranks = int(str(mpi))
+    return Cluster(lambda check: Job(ranks, launcher, host, check))

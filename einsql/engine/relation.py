@@ -37,12 +37,13 @@ class PlacedFields(Mapping[str, np.ndarray]):
     sites: int
 
     @abstractmethod
-    def renamed(self, schema: Schema, names: Mapping[str, str]) -> PlacedFields:
-        """The same tiles as fields of another relation.
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> PlacedFields:
+        """The same tiles as fields of a stored tensor.
 
         Args:
-            schema: Keys and fields of that relation.
+            schema: Keys and fields of that tensor.
             names: Its fields by their names here.
+            title: Its name, for messages.
         """
 
 
