@@ -43,12 +43,17 @@ MOST_POINTS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An input a plan was made for; the plan holds while its schema and columns stay."""
+    """An input a plan was made for; the plan holds while its schema and columns stay.
+
+    Attributes:
+        source: A file's path and which of its arrays, where a name is needed; else None.
+    """
 
     name: str
     kind: str
     schema: Schema
     columns: tuple[str, ...]
+    source: tuple[str, str | None] | None = None
 
 
 @dataclass
@@ -153,26 +158,28 @@ class BinderCatalog:
         held = array_relation(array)
         return self._relation(name, "scope", held, _columns(held))
 
-    def file(self, path: str) -> Relation:
-        """A tensor file."""
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file, or one of the arrays in it."""
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
                 hint="SET enable_external_access = true allows files.",
             )
-        held = array_relation(files.read(path))
-        return self._relation(path, "file", held, _columns(held))
+        held = array_relation(files.read(path, member))
+        name = path if member is None else f"{path} (TENSOR '{member}')"
+        return self._relation(name, "file", held, _columns(held), source=(path, member))
 
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
         parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
+        source: tuple[str, str | None] | None = None,
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             where = lies(held.fields, self.settings.sites)
             self.inputs[low] = Input(low, held.schema, parts, order, where)
             self.fields[low] = held.fields
-            self.dependencies.append(Dependency(name, kind, held.schema, columns))
+            self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
         node = self.inputs[low]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
@@ -451,10 +458,11 @@ def current_inputs(
                 return None
             inputs[d.name.lower()] = held.fields
             continue
-        if d.kind == "file":
-            if not os.path.exists(d.name):
+        if d.source is not None:
+            path, member = d.source
+            if not os.path.exists(path):
                 return None
-            held = array_relation(files.read(d.name))
+            held = array_relation(files.read(path, member))
         else:
             array = in_scope(d.name)
             if array is None:

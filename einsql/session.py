@@ -49,6 +49,7 @@ from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
+from einsql.what_if import assumed, options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
@@ -153,21 +154,25 @@ class Connection:
         self.store.unregister(str(name))
 
     def explain(
-        self, sql: str, *, analyze: bool = False, verbose: bool = False, sites: int | None = None
-    ) -> Explanation:
+        self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,
+        sites: int | None = None, **options: int | str,
+    ) -> Explanation:  # fmt: skip
         """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
 
         Args:
             sql: The SELECT.
             analyze: Whether to run it and measure.
             verbose: Whether to show what each rewrite rule changed.
+            simulate: Whether to play it on a cluster.
             sites: Plan for so many sites instead of the setting.
+            options: EXPLAIN's other options with values, as in network="100Gbps".
 
         Raises:
             Error: With the position in the text.
         """
-        words = "EXPLAIN" + " ANALYZE" * analyze + " VERBOSE" * verbose
-        self.execute(f"{words} {'' if sites is None else f'(SITES {sites}) '}{sql}")
+        given = options if sites is None else {"sites": sites, **options}
+        flags = " ANALYZE" * analyze + " VERBOSE" * verbose + " SIMULATE" * simulate
+        self.execute(f"EXPLAIN{flags} {options_text(given)}{sql}")
         found, self._explanation = self._explanation, None
         assert found is not None
         return found
@@ -456,21 +461,13 @@ class Connection:
                 hint="EXPLAIN the SELECT that the statement computes.",
             )
         before = self.settings
-        machine = before.machine
-        if statement.flops is not None:
-            machine = machine.with_flops(statement.flops)
-        if statement.network is not None:
-            machine = replace(machine, network=statement.network)
-        asked = replace(before, machine=machine)
-        if statement.sites is not None:
-            asked = changed_settings(asked, "sites", str(statement.sites))
-        self.settings = asked
+        self.settings, cluster = assumed(before, statement)
         try:
             plan = self.plan_any(inner.tree)
             if not isinstance(plan, Plan):
-                return explain_tiles(plan, statement, self._inputs, self._tick)
+                return explain_tiles(plan, statement, self._inputs, self._tick, cluster)
             measured = self._measure(plan, statement)
-            return GraphExplanation(statement, plan, self.settings, measured)
+            return GraphExplanation(statement, plan, self.settings, measured, cluster)
         finally:
             self.settings = before
 

@@ -64,6 +64,9 @@ def lie_alike(a: Fields, b: Fields) -> bool:
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
 
+BOOLEAN_BYTES = {b"einsql": b"BOOLEAN"}
+"""Metadata of an Arrow column of bytes that are truth values; Arrow's own are bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -198,7 +201,12 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        batches.append(pa.RecordBatch.from_arrays(columns, names=names))
+        flags = {f.name for f in relation.schema.fields if f.dtype is DType.BOOLEAN}
+        fields = [
+            pa.field(name, column.type, metadata=BOOLEAN_BYTES if name in flags else None)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
     return batches
 
 

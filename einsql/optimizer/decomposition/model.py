@@ -114,7 +114,7 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
 def cost_key(v: Vertex) -> tuple[object, ...]:
     """What a vertex's costs depend on beside its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
-    kind = (v.contraction, v.renames, v.publishes, v.stored, v.flops, v.double)
+    kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
     fields = v.width, v.state_fields
     return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
 

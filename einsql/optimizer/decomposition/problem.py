@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.boxes import extents, volumes
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.optimizer.work import flops
+from einsql.optimizer.work import effort_at_point
 from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
 
@@ -63,7 +63,7 @@ class Vertex:
         nbytes: Bytes of a tuple of the result.
         state_bytes: The same of a partial result.
         state_fields: Fields that a partial result has beside those of the result.
-        flops: Scalar operations at one point of the domain.
+        effort: Of one point of the domain, in scalar operations.
         double: True if it computes in values of 8 bytes.
         fixed: For each label the parts that a hint or a declaration gives it, None where
             the strategy is free; empty where it is free throughout.
@@ -85,7 +85,7 @@ class Vertex:
     nbytes: int = 4
     state_bytes: int = 4
     state_fields: int = 0
-    flops: int = 2
+    effort: int = 2
     double: bool = False
     fixed: tuple[int | None, ...] = ()
     stored: bool = False
@@ -223,7 +223,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         nbytes=tuple_bytes(node),
         state_bytes=tuple_bytes(stated),
         state_fields=len(stated.outputs) - len(node.outputs),
-        flops=flops(node) // max(1, node.points),
+        effort=effort_at_point(node),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
         fixed=_hinted(node, free, sites),
     )

@@ -45,7 +45,7 @@ class Seconds:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
-        work = _volume(tiles(v.extents, vectors)) * v.flops
+        work = _volume(tiles(v.extents, vectors)) * v.effort
         rate = m.rate(contraction=v.contraction, double=v.double)
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
