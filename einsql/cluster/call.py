@@ -131,7 +131,7 @@ class Call:
             for line in wait(list(lines), _GLANCE):
                 self._take(lines[line])  # type: ignore[index]  # only connections were given
             self._look()
-            if self._job.ended():
+            if not self._commands.keys().isdisjoint(self._job.ended()):
                 raise Gone
             if time.monotonic() > self._until:
                 raise Stubborn(waiting[0])
