@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Self
 
 from einsql.cluster.meeting import Processes
 from einsql.cluster.messages import (
@@ -68,7 +68,7 @@ class Cluster:
         self._job = job
         self._end = weakref.finalize(self, _leave, job)
 
-    def join(self) -> Cluster:
+    def join(self) -> Self:
         """Counts one more connection that uses the ranks."""
         self._users += 1
         return self

@@ -188,7 +188,7 @@ class AtRanks(ABC):
                 return [Kept(lease.number, fields.names)] * cluster.ranks
             if fields.origin is None and fields.sites == self.program.sites:
                 there = fields.moved(tiles, tick)
-                fields.add(tiles, self.program.sites, there.lease)
+                fields.add(tiles, fields.sites, there.lease)
                 return [Kept(there.lease.number, there.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
@@ -273,8 +273,6 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
         StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
-    flops, sent, received = (
-        [sum(each) for each in zip(*(getattr(m, name) for m in measures), strict=True)]
-        for name in ("flops", "sent", "received")
-    )
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(e) for e in zip(*lists, strict=True)] for lists in counts)
     return SiteMeasure(steps, seconds, flops, sent, received, len(measures))

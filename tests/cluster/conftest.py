@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,13 +22,13 @@ Connected = Callable[[int], einsql.Connection]
 def ranks() -> Iterator[Callable[[int], Cluster]]:
     """Gives so many ranks; those that were started are kept until the module's tests are done."""
     from einsql.cluster.driver import Cluster
-    from einsql.cluster.start import starting
+    from einsql.cluster.job import Job
 
     known: dict[int, Cluster] = {}
 
     def of(count: int) -> Cluster:
         if count not in known:
-            known[count] = Cluster(starting(count))
+            known[count] = Cluster(partial(Job, count)).join()
         return known[count]
 
     yield of
