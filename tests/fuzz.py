@@ -19,9 +19,8 @@ import multiprocessing
 import sys
 import time
 import warnings
-from functools import partial
 
-from einsql.cluster.job import Job
+from einsql.cluster.start import starting
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
 from tests.oracle.ranks import WatchedCluster, changing, tiled
@@ -74,7 +73,7 @@ def _on_ranks(args: argparse.Namespace) -> bool:
     for n, ranks in enumerate(counts):
         share = (n + 1) * args.queries // len(counts) - n * args.queries // len(counts)
         seed = args.seed * 1000 + ranks
-        cluster = WatchedCluster(partial(Job, ranks)).join()
+        cluster = WatchedCluster(starting(ranks))
         try:
             found = campaign(share, seed, args.minutes, True, settings, args.repros, cluster)
             others += changing(cluster, share // 4, seed, settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,13 +21,13 @@ Connected = Callable[[int], einsql.Connection]
 def ranks() -> Iterator[Callable[[int], Cluster]]:
     """Gives so many ranks; those that were started are kept until the module's tests are done."""
     from einsql.cluster.driver import Cluster
-    from einsql.cluster.job import Job
+    from einsql.cluster.start import starting
 
     known: dict[int, Cluster] = {}
 
     def of(count: int) -> Cluster:
         if count not in known:
-            known[count] = Cluster(partial(Job, count)).join()
+            known[count] = Cluster(starting(count))
         return known[count]
 
     yield of

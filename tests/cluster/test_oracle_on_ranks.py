@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
-from einsql.cluster.job import Job
+from einsql.cluster.start import starting
 from tests.cluster.conftest import without_ranks
 from tests.oracle.campaign import campaign
 from tests.oracle.oracle import Oracle
@@ -21,7 +20,7 @@ QUERIES = 40
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def cluster(request: pytest.FixtureRequest) -> Iterator[WatchedCluster]:
-    made = WatchedCluster(partial(Job, request.param)).join()
+    made = WatchedCluster(starting(request.param))
     yield made
     made.close()
 
