@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench optimality fuzz everywhere clean
+.PHONY: help demo test bench peers optimality fuzz everywhere ranks clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,9 @@ test: $(VENV)/.dev  ## format, lint, types, imports, tests
 bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
 
+peers: $(VENV)/.bench $(VENV)/.mpi  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
+	$(BIN)/python -m benchmarks.ranks
+
 optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 	@$(BIN)/python -m benchmarks.optimality
 
@@ -33,6 +36,9 @@ fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 
 everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
+
+ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with DuckDB
+	$(BIN)/python -m tests.fuzz --mpi 2,3,4 --queries 2000
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

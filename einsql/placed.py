@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +23,15 @@ from einsql.optimizer.implementation import (
 )
 from einsql.plan_printer import format_implementation
 from einsql.settings import MOST_SITES
+from einsql.tiles import VALUE
+
+if TYPE_CHECKING:
+    from einsql.cluster.blocks import RankBlockProgram
+    from einsql.cluster.driver import Cluster
 
 
 class Placed:
-    """A relation placed on virtual sites; `Relation.place` makes it.
+    """A relation placed on sites; `Relation.place` makes it.
 
     Attributes:
         table1: The plan as Table 1 of the paper translates it.
@@ -41,6 +47,7 @@ class Placed:
         arrays: Mapping[str, np.ndarray],
         run: RunKernel,
         found: Implemented,
+        cluster: Cluster | None,
     ) -> None:
         self.table1: ia.Node = found.given
         self.plan: ia.Node = found.root
@@ -50,6 +57,11 @@ class Placed:
         self._relation = relation
         self._arrays = arrays
         self._run = run
+        self._ranks: RankBlockProgram | None = None
+        if cluster is not None:
+            from einsql.cluster.blocks import RankBlockProgram  # for ranks only
+
+            self._ranks = RankBlockProgram(cluster, found.root, "auto", lambda *_: None)
 
     @property
     def bytes_sent(self) -> int:
@@ -57,16 +69,19 @@ class Placed:
         return self.cost.bytes_sent
 
     def run(self) -> SiteRun:
-        """Runs the plan: the result, and what every site sent and received.
+        """Runs the plan: the result, and what every site sent, received and computed.
 
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
+        if self._ranks is not None:
+            fields = {name: {VALUE: a} for name, a in self._arrays.items()}
+            return self._ranks.run(fields, self._run, lambda _: None)
         return run_on_sites(self.plan, self._arrays, self._run)
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array of the result by its key."""
-        return self.run().blocks
+        return dict(self.run().blocks)
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and puts the arrays together, key i along axis i; a new array.
@@ -89,6 +104,7 @@ def placed(
     stored: Stored,
     disabled: frozenset[str],
     weights: Weights,
+    cluster: Cluster | None = None,
 ) -> Placed:
     """Translates a plan by Table 1 and searches for a cheaper one.
 
@@ -99,4 +115,4 @@ def placed(
     if not 1 <= sites <= MOST_SITES:
         raise ProgrammingError(f"sites is a number from 1 to {MOST_SITES:,}, not {sites}")
     found = implement(relation, sites, stored=stored, weights=weights, disabled=disabled)
-    return Placed(relation, {**ra.generated(relation), **arrays}, run, found)
+    return Placed(relation, {**ra.generated(relation), **arrays}, run, found, cluster)

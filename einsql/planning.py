@@ -227,7 +227,7 @@ class BinderCatalog:
 
         made = self.made[name]
         if isinstance(made, TileRelation):
-            program = tile_program(made.node, self.settings, self.tick)
+            program = tile_program(made.node, self)
             return (*self.parts(scanned(made.node)), tile_part(name, program))
         plan = make_plan(made, self, [])
         text = format_graph(plan.optimized.root)
@@ -408,7 +408,7 @@ def make_tile_plan(
         for c in relation.columns
     )
     return TilePlan(
-        tile_program(relation.node, catalog.settings, catalog.tick),
+        tile_program(relation.node, catalog),
         tuple((c.name, c.key) for c in relation.columns),
         tuple(
             (c.name, kind, None, None, None, None, None)
@@ -423,7 +423,7 @@ def make_tile_plan(
     )
 
 
-def tile_program(node: TileNode, settings: Settings, tick: Tick) -> TileProgram:
+def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     """What runs a plan over blocks: one site, or as many as are set by their own algebra.
 
     Raises:
@@ -431,14 +431,20 @@ def tile_program(node: TileNode, settings: Settings, tick: Tick) -> TileProgram:
     """
     from einsql.staged import TileProgram  # as in BinderCatalog
 
-    if settings.sites == 1:
+    settings, cluster = catalog.settings, catalog.cluster
+    if settings.sites == 1 and cluster is None:
         return TileProgram(node, settings.jit)
     from einsql.optimizer.implementation import RULES, implement  # for several sites only
 
     check_rules(settings.disabled_rules)
     disabled = settings.disabled_rules & {r.name for r in RULES}
-    placed = implement(node, settings.sites, disabled=disabled, tick=tick)
-    return TileProgram(node, settings.jit, placed)
+    placed = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
+    if cluster is None:
+        return TileProgram(node, settings.jit, placed)
+    from einsql.cluster.blocks import RankBlockProgram  # for ranks only
+
+    ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
+    return TileProgram(node, settings.jit, placed, ranks)
 
 
 def current_inputs(

@@ -12,8 +12,8 @@ from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
-from einsql.optimizer.work import flops, flops_at_point
 from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
+from einsql.work import flops, flops_at_point
 
 Kind = Literal["contraction", "reduction", "map"]
 """A contraction reduces over several operands, a reduction over one, a map nothing."""
@@ -159,7 +159,7 @@ def as_json(
         elements, and tra_cost is the TRA paper's count of them; bytes are those sent
         between different sites; `memory` is what a cell takes, or what a site holds at
         once, in bytes. Everything is planned but what stands under `measured`, and what
-        per_site tells of traffic and seconds with a measure.
+        per_site tells of flops, traffic and seconds with a measure.
     """
     found = nodes_of(cut, placed)
     predicted = predict(placed, machine)
@@ -190,10 +190,11 @@ def as_json(
     }
     if measure is not None:
         report["ranks"] = measure.ranks
-        for site, s, r, t in zip(
-            report["per_site"], measure.sent, measure.received, measure.seconds, strict=True
-        ):
-            site |= {"bytes_sent": s, "bytes_received": r, "seconds": t}
+        ran = zip(
+            measure.flops, measure.sent, measure.received, measure.seconds, strict=True
+        )  # fmt: skip
+        for site, (f, s, r, t) in zip(report["per_site"], ran, strict=True):
+            site |= {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
     return report
 
 

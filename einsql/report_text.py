@@ -12,6 +12,9 @@ Report = dict[str, Any]
 _WIDEST_CUT = 32
 """Longer cuts stand as they are, and push the numbers behind them aside."""
 
+_MOST_SITES = 32
+"""Of more sites the text does not say what each of them did."""
+
 _MERGES = ("reduce", "reduce-scatter", "all-reduce")
 
 
@@ -22,9 +25,10 @@ def as_text(report: Report) -> list[str]:
         report: EXPLAIN's JSON, as a value, with its graph.
 
     Returns:
-        Totals with their units; then for each operation a row of its cut and costs, under it a
+        Totals with their units; for each operation a row of its cut and costs, under it a
         line for every tensor it reads and one for what it makes: placements along the
-        axes of the cut, in its order, and the collectives that brought or merge it.
+        axes of the cut, in its order, and the collectives that brought or merge it; then
+        what each site did, if it was measured.
     """
     nodes = report["nodes"]
     header, rows = _table(nodes)
@@ -34,7 +38,7 @@ def as_text(report: Report) -> list[str]:
     for row, below in zip(rows, tensors, strict=True):
         lines.append(row)
         lines += [f"   {name:{width}}  {what}".rstrip() for name, what in below]
-    return lines
+    return lines + _sites(report)
 
 
 def _totals(report: Report) -> list[str]:
@@ -110,6 +114,23 @@ def _tensors(node: Report) -> list[tuple[str, str]]:
 
 def _moved(placed: Sequence[str], moved: str) -> str:
     return "; ".join(filter(None, (", ".join(placed) or "whole", moved)))
+
+
+def _sites(report: Report) -> list[str]:
+    """What each site did, if it was measured."""
+    sites = [s for s in report["per_site"] if "seconds" in s]
+    head = ["site", "flops", "sent", "received", "in kernels"]
+    rows = [
+        [str(n), _count(s["flops"]), data_size(s["bytes_sent"]), data_size(s["bytes_received"]),
+         duration(s["seconds"])]
+        for n, s in enumerate(sites[:_MOST_SITES])
+    ]  # fmt: skip
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(f"{text:>{w}}" for text, w in zip(r, widths, strict=True))
+             for r in (head, *rows)]  # fmt: skip
+    return lines + [f"and {len(sites) - _MOST_SITES:,} more"] * (len(sites) > _MOST_SITES)
 
 
 def _count(n: float) -> str:

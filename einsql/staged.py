@@ -6,6 +6,7 @@ is an input of what comes after it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,20 +16,25 @@ import numpy as np
 
 from einsql import kernels
 from einsql import relational as ra
+from einsql.blocks import KeyTuple, sizes
 from einsql.einsum import EinSum, Input
-from einsql.engine.blocks import Blocks, assemble, run_blocks
+from einsql.engine.block_work import counting
+from einsql.engine.blocks import PlacedBlocks, run_blocks
 from einsql.engine.implementation import SiteRun, run_on_sites
-from einsql.engine.relation import Fields, copied, count_true
+from einsql.engine.relation import Fields, PlacedFields, copied, count_true
 from einsql.engine.result import Result
+from einsql.engine.sites import SiteMeasure
 from einsql.engine.store import owner
-from einsql.engine.tile_result import TileResult
+from einsql.engine.tile_result import TileResult, tensor_fields
 from einsql.errors import DataError, IntegrityError
+from einsql.integrity import assembled
 from einsql.kernels import Runner
 from einsql.plan_printer import format_implementation, format_plan
-from einsql.schema import PRESENT, is_flag
+from einsql.schema import PRESENT, Field, Key, Schema, is_flag
 from einsql.tiles import VALUE, instantiate
 
 if TYPE_CHECKING:
+    from einsql.cluster.blocks import RankBlockProgram
     from einsql.optimizer.implementation import Implemented
 
 Tick = Callable[[float], None]
@@ -41,7 +47,7 @@ class Part:
 
     name: str
     text: str
-    run: Callable[[Inputs, Tick], np.ndarray]
+    run: Callable[[Inputs, Tick], Fields]
 
 
 def computed(parts: Sequence[Part], inputs: Inputs, tick: Tick) -> Inputs:
@@ -52,12 +58,12 @@ def computed(parts: Sequence[Part], inputs: Inputs, tick: Tick) -> Inputs:
     """
     known = dict(inputs)
     for part in parts:
-        known[part.name] = {VALUE: part.run(known, tick)}
+        known[part.name] = part.run(known, tick)
     return known
 
 
-def tensor_of(result: Result) -> np.ndarray:
-    """A result over elements as the array that TILES cuts, axes in SELECT's order of keys.
+def tensor_of(result: Result) -> Fields:
+    """A result over elements as the tensor that TILES cuts, axes in SELECT's order of keys.
 
     Raises:
         IntegrityError: Keys are absent.
@@ -65,9 +71,8 @@ def tensor_of(result: Result) -> np.ndarray:
     """
     schema = result.schema
     what = "TILES" if schema.keys else "An expression over tiles"
-    for flag, array in result.fields.items():
-        if not is_flag(flag):
-            continue
+    for flag in filter(is_flag, result.fields):
+        array = result.fields[flag]
         lacking = array.size - count_true(array)
         if lacking and flag == PRESENT:
             raise IntegrityError(
@@ -81,7 +86,10 @@ def tensor_of(result: Result) -> np.ndarray:
             )
     order = [n for c in result.columns for n, k in enumerate(schema.keys) if k.name == c.key]
     (field,) = (c.field for c in result.columns if c.field is not None)
-    return result.fields[field].transpose(order)
+    if isinstance(result.fields, PlacedFields) and order == list(range(len(order))):
+        value = Field(VALUE, schema.dtype(field))
+        return result.fields.renamed(Schema(schema.keys, (value,)), {VALUE: field}, "")
+    return {VALUE: result.fields[field].transpose(order)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +99,16 @@ class TileProgram:
     Attributes:
         node: The plan.
         jit: When kernels are compiled.
-        sited: What virtual sites do, if there are several.
+        sited: What sites do, if there are several or ranks.
+        ranks: The ranks that do it; None for virtual sites in this process.
     """
 
     node: ra.Node
     jit: str
     sited: Implemented | None = None
+    ranks: RankBlockProgram | None = None
 
-    def run(self, inputs: Inputs, tick: Tick) -> Blocks:
+    def run(self, inputs: Inputs, tick: Tick) -> Mapping[KeyTuple, np.ndarray]:
         """Runs the plan: its arrays by key.
 
         Raises:
@@ -112,18 +122,25 @@ class TileProgram:
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        arrays = ra.generated(self.node)
-        for tensor in scanned(self.node):
-            if tensor.name not in arrays:
-                (field,) = tensor.schema.fields
-                arrays[tensor.name] = inputs[tensor.name][field.name]
 
         def run(template: EinSum, given: Sequence[np.ndarray]) -> np.ndarray:
             runner = compiled_kernel(template, tuple(a.shape for a in given), self.jit)
             return np.asarray(runner([{VALUE: a} for a in given], lambda done: tick(0.0))[VALUE])
 
+        arrays = ra.generated(self.node)
+        if self.ranks is not None:
+            made = {name: {VALUE: array} for name, array in arrays.items()}
+            return self.ranks.run({**inputs, **made}, run, tick)
+        for tensor in scanned(self.node):
+            if tensor.name not in arrays:
+                (field,) = tensor.schema.fields
+                arrays[tensor.name] = inputs[tensor.name][field.name]
         if self.sited is None:
-            return SiteRun(run_blocks(self.node, arrays, run), (0,), (0,))
+            measure = SiteMeasure(flops=[0], seconds=[0.0], sent=[0], received=[0])
+            start = time.perf_counter()
+            blocks = run_blocks(self.node, arrays, counting(run, measure.flops, 0))
+            measure.seconds[0] = time.perf_counter() - start
+            return SiteRun(blocks, measure)
         return run_on_sites(self.sited.root, arrays, run)
 
     def lines(self) -> list[str]:
@@ -156,8 +173,11 @@ def scanned(root: ra.Node) -> list[Input]:
 def tile_part(name: str, program: TileProgram) -> Part:
     """The part that computes what ELEMENTS reads."""
 
-    def run(inputs: Inputs, tick: Tick) -> np.ndarray:
-        return assemble(program.node, program.run(inputs, tick))
+    def run(inputs: Inputs, tick: Tick) -> Fields:
+        cuts = assembled(program.node.schema, "ELEMENTS")
+        keys = (Key(f"k{n}", 0, sum(sizes(c))) for n, c in enumerate(cuts))
+        schema = Schema(tuple(keys), (Field(VALUE, program.node.schema.dtype),))
+        return tensor_fields(program.node, program.run(inputs, tick), schema)
 
     return Part(name, "\n".join(program.priced()), run)
 
@@ -190,9 +210,11 @@ class TilePlan:
         """The inputs with those that parts of the statement give."""
         return computed(self.parts, inputs, tick) if self.parts else inputs
 
-    def wrap(self, blocks: Blocks, inputs: Inputs) -> TileResult:
+    def wrap(self, blocks: Mapping[KeyTuple, np.ndarray], inputs: Inputs) -> TileResult:
         """Dresses the blocks as a result."""
         mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
-        if mapped:  # who cuts a mapped file short kills who reads it
+        if mapped and not isinstance(
+            blocks, PlacedBlocks
+        ):  # who cuts a mapped file short kills who reads it
             blocks = {k: copied(a) if id(owner(a)) in mapped else a for k, a in blocks.items()}
         return TileResult(self.node, blocks, self.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from einsql.engine.implementation import SiteRun
 from einsql.optimizer.implementation import Cost, Costs, Implemented, translate
 from einsql.plan_printer import format_implementation
 from einsql.staged import Inputs, Tick, TilePlan
+from einsql.units import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ def as_json(plan: TilePlan, verbose: bool, measure: TileMeasure | None) -> dict[
             "bytes_sent": sum(run.sent),
         }
         report["per_site"] = [
-            {"bytes_sent": s, "bytes_received": r}
-            for s, r in zip(run.sent, run.received, strict=True)
+            {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
+            for f, s, r, t in _sites(run)
         ]
     return report
 
@@ -97,10 +99,15 @@ def as_text(plan: TilePlan, verbose: bool, measure: TileMeasure | None) -> list[
         lines.append(f"-- {len(run.blocks)} blocks  {measure.seconds * 1e3:.3f} ms")
         if sited is not None:
             lines += [
-                f"-- site {n}: {s:,} bytes sent, {r:,} received"
-                for n, (s, r) in enumerate(zip(run.sent, run.received, strict=True))
+                f"-- site {n}: {s:,} bytes sent, {r:,} received; {f:,} flops in {duration(t)}"
+                for n, (f, s, r, t) in enumerate(_sites(run))
             ]
     return lines
+
+
+def _sites(run: SiteRun) -> Iterator[tuple[int, int, int, float]]:
+    """Of each site its operations, bytes sent and received, and seconds."""
+    return zip(run.flops, run.sent, run.received, run.measure.seconds, strict=True)
 
 
 def _history(sited: Implemented) -> list[str]:

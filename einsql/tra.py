@@ -31,6 +31,7 @@ from einsql.tracing import call, cast, recorded, trace
 
 if TYPE_CHECKING:
     from einsql.placed import Placed
+    from einsql.session import Connection
 
 __all__ = [
     "Kernel",
@@ -217,15 +218,18 @@ class Relation:
         self,
         sites: int,
         *,
+        connection: Connection | None = None,
         stored: Mapping[str, Sequence[int] | None] | None = None,
         disabled: str | Iterable[str] = (),
         alpha: float = 1.0,
         beta: float = 0.001,
     ) -> Placed:
-        """The plan on virtual sites, by the cheapest rewrites of the implementation algebra.
+        """The plan on sites, by the cheapest rewrites of the implementation algebra.
 
         Args:
             sites: How many sites there are.
+            connection: Its MPI ranks are the sites, dealt to them evenly; without one, or
+                without ranks, the sites are virtual ones in this process.
             stored: For scanned tensors by name the keys they are sharded on, None for a
                 copy at every site; those not named are dealt over the sites by all keys.
             disabled: Names of rules to leave out, as in "R2-5, RMM" or ["R2-5", "RMM"].
@@ -246,7 +250,10 @@ class Relation:
         }
         off = disabled.split(",") if isinstance(disabled, str) else disabled
         names = frozenset(name.strip() for name in off if name.strip())
-        return placed(self.plan, self.arrays, _run, count, where, names, Weights(alpha, beta))
+        cluster = None if connection is None else connection.cluster
+        return placed(
+            self.plan, self.arrays, _run, count, where, names, Weights(alpha, beta), cluster
+        )
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.

@@ -3,7 +3,11 @@
     python -m tests.fuzz --queries 20000 --seed 1 [--minutes M] [--processes 2]
     python -m tests.fuzz --queries 2000 --everywhere
 
-The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy.
+    python -m tests.fuzz --queries 2000 --mpi 2,3,4
+
+The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy,
+the third on 2, 3 and 4 MPI ranks, as many in all; besides a quarter as many between changes
+of the tensors, and a tenth as many over tiles.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -16,8 +20,10 @@ import sys
 import time
 import warnings
 
+from einsql.cluster.start import starting
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
+from tests.oracle.ranks import WatchedCluster, changing, tiled
 
 
 def main() -> int:
@@ -34,10 +40,14 @@ def main() -> int:
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
+    parser.add_argument("--mpi", default="", help="numbers of ranks, as 2 or 2,3,4")
     args = parser.parse_args()
     warnings.simplefilter("error")
     start = time.monotonic()
-    failed = _everywhere(args) if args.everywhere else _compared(args)
+    if args.mpi:
+        failed = _on_ranks(args)
+    else:
+        failed = _everywhere(args) if args.everywhere else _compared(args)
     print(f"{time.monotonic() - start:.0f} s")
     return 1 if failed else 0
 
@@ -53,6 +63,31 @@ def _everywhere(args: argparse.Namespace) -> bool:
             total.add(found)
     print(total.text())
     return bool(total.findings)
+
+
+def _on_ranks(args: argparse.Namespace) -> bool:
+    """True if any query differed on ranks."""
+    counts = [int(n) for n in args.mpi.split(",")]
+    settings = {"jit": args.jit}
+    total, others = Report(), list[str]()
+    for n, ranks in enumerate(counts):
+        share = (n + 1) * args.queries // len(counts) - n * args.queries // len(counts)
+        seed = args.seed * 1000 + ranks
+        cluster = WatchedCluster(starting(ranks))
+        try:
+            found = campaign(share, seed, args.minutes, True, settings, args.repros, cluster)
+            others += changing(cluster, share // 4, seed, settings)
+            others += tiled(cluster, share // 10, seed)
+        finally:
+            cluster.close()
+        print(
+            f"{ranks} ranks: {found.queries} queries, {share // 4} between changes, "
+            f"{share // 10} over tiles; {cluster.runs} programs, {cluster.moved} moved data"
+        )
+        total.add(found)
+    print("\n\n".join([*others, total.text()]))
+    print(f"{len(others)} differences between changes and over tiles")
+    return bool(total.findings or others)
 
 
 def _compared(args: argparse.Namespace) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
 import numpy as np
@@ -47,6 +47,9 @@ class InMemory(PlacedFields):
 
     def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> InMemory:
         return InMemory(self._array, self.tiles, self.sites, names[self._name])
+
+    def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> InMemory:
+        return InMemory(self._array, tiles, self.sites, self._name)
 
 
 def lay(

@@ -11,6 +11,7 @@ from einsql import implementation as ia
 from einsql import tra
 from einsql.blocks import KeyTuple
 from einsql.einsum import EinSum
+from einsql.engine.block_work import reading
 from einsql.engine.implementation import gathered, run_sites
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
@@ -37,7 +38,7 @@ def meaning(relation: tra.Relation) -> Blocks:
 def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
     """Runs a plan on its sites and holds every site against the plan's types."""
     transport = LocalTransport(plan.schema.sites)
-    held = run_sites(plan, arrays, run_kernel, transport)
+    held, _ = run_sites(plan, reading(arrays), run_kernel, transport)
     for site, own in held.items():
         assert sorted(own) == sorted(plan.schema.at(site)), f"site {site}"
         for (key, _), array in own.items():
@@ -51,7 +52,7 @@ def on_sites(plan: ia.Node, arrays: Arrays) -> Blocks:
 
 def any_copies(plan: ia.Node, arrays: Arrays) -> Blocks:
     """What somebody finds who takes the first array under a key that any site holds."""
-    held = run_sites(plan, arrays, run_kernel, LocalTransport(plan.schema.sites))
+    held, _ = run_sites(plan, reading(arrays), run_kernel, LocalTransport(plan.schema.sites))
     found: Blocks = {}
     for own in held.values():
         for (key, _), array in own.items():

@@ -15,12 +15,12 @@ from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
-from einsql.optimizer.work import EXPENSIVE
 from einsql.placements import Tiles
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
 from einsql.supersteps import Local
+from einsql.work import EXPENSIVE
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 
@@ -71,6 +71,17 @@ def test_sites_send_what_is_predicted_and_seconds_add_up(sql: str) -> None:
     for n in report["nodes"]:
         assert n["seconds"] >= 0
         assert "seconds" in n["measured"]
+
+
+def test_analyze_says_what_each_site_did() -> None:
+    con = connection(3)
+    sites = explained(con, QUERIES[0], "ANALYZE, ")["per_site"]
+    *_, header, first, second, third = str(con.explain(QUERIES[0], analyze=True)).split("\n")
+    assert header.split() == ["site", "flops", "sent", "received", "in", "kernels"]
+    for n, (line, site) in enumerate(zip((first, second, third), sites, strict=True)):
+        told = [str(n), f"{site['flops']:,}", f"{site['bytes_sent']:,}", "B"]
+        assert line.split()[:4] == told
+    assert sum(s["flops"] for s in sites) == 2 * 13 * 11 * 9
 
 
 def test_a_slower_network_costs_more_where_bytes_move() -> None:

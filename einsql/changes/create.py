@@ -47,12 +47,25 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _declared(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
-        made = replace(made, partition=parts, order=order)
+        made = _settled(con, replace(made, partition=parts, order=order))
     con.store.put(made)
     present = made.relation.present
     if present is None:
         return made.relation.schema.size
     return 0 if statement.query is None else int(np.count_nonzero(present))
+
+
+def _settled(con: Connection, tensor: Tensor) -> Tensor:
+    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    relation = tensor.relation
+    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+        return tensor
+    from einsql.optimizer.layouts import declared  # for several sites only
+
+    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
+    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    fields = relation.fields.moved(tiles, con._tick)
+    return replace(tensor, relation=Relation(relation.schema, fields))
 
 
 def _parts(

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from einsql.cluster.call import STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.cluster.groups import Group, Lease
@@ -52,7 +52,7 @@ class Cluster:
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
         self._running()
 
-    def join(self) -> Cluster:
+    def join(self) -> Self:
         """Counts one more connection that uses the ranks."""
         self._users += 1
         return self

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql import implementation
 from einsql.engine.sites import Held, SiteMeasure
 from einsql.schema import Schema
 from einsql.supersteps import Program
@@ -53,6 +54,20 @@ class Ship:
     plan: int
     program: Program
     schema: Schema
+    jit: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShipBlocks:
+    """A plan over blocks that will be run, perhaps several times.
+
+    Attributes:
+        nodes: All of it, producers first, so that no node is pickled within its reader:
+            a deep plan would need a deep stack.
+    """
+
+    plan: int
+    nodes: tuple[implementation.Node, ...]
     jit: str
 
 
@@ -129,7 +144,7 @@ class Decline:
     together: bool = False
 
 
-Command = Ship | Run | Fetch | Shutdown | Decline
+Command = Ship | ShipBlocks | Run | Fetch | Shutdown | Decline
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -80,13 +81,23 @@ class RankFields(PlacedFields):
 
         Args:
             schema: Keys and fields of that tensor.
-            names: Its fields by their names here.
+            names: What its fields are called here, by their names there.
             title: Its name, for messages.
         """
-        found = {new: self.names[old] for old, new in names.items()}
+        found = {new: self.names[old] for new, old in names.items()}
         return RankFields(
             self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
         )
+
+    def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
+        """The same fields in other tiles over as many sites.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        from einsql.cluster.moving import moved  # it runs a program of this module
+
+        return moved(self, tiles, tick)
 
     def version(self, tiles: Tiles, sites: int) -> Lease | None:
         """The handle under which the present ranks keep exactly these tiles.
@@ -145,7 +156,85 @@ class RankFields(PlacedFields):
         return whole
 
 
-class RankProgram:
+class AtRanks(ABC):
+    """What is shipped to the ranks once, and run there as often as wanted."""
+
+    def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            program: How many sites there are, and what they load.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        self.program = program
+        self._cluster = cluster
+        self._jit = jit
+        self._keep = keep
+        self._plan: Lease | None = None
+
+    @abstractmethod
+    def _ship(self, plan: int) -> Command:
+        """What tells the ranks of it, under the number of a plan."""
+
+    def _ran(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Lease, SiteMeasure]:
+        """Runs it: the handle of what it gave, and what every step and every site took.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        cluster = self._cluster
+        if self._plan is None or not cluster.knows(self._plan):
+            plan = cluster.plan()
+            cluster.all(self._ship(plan.number), tick)
+            self._plan = plan
+        loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
+        kept: list[Callable[[], None]] = []
+        for n, step in enumerate(self.program.steps):
+            if isinstance(step, Load):
+                fields = inputs[step.source.name]
+                for rank, source in enumerate(self._sources(step, fields, kept, tick)):
+                    loads[rank][n] = source
+        result = cluster.tiles()
+        runs: dict[int, Command] = {
+            r: Run(self._plan.number, own, result.number) for r, own in loads.items()
+        }
+        measures = cluster.call(runs, tick)
+        for done in kept:
+            done()
+        return result, together(measures)
+
+    def _sources(
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Source]:  # fmt: skip
+        """Where each rank gets its tiles of an input from."""
+        cluster, tiles = self._cluster, step.tiles
+        placed = isinstance(fields, RankFields) and fields.cluster is cluster
+        if isinstance(fields, RankFields) and placed:
+            lease = fields.version(tiles, self.program.sites)
+            if lease is not None:
+                return [Kept(lease.number, fields.names)] * cluster.ranks
+            if fields.origin is None and fields.sites == self.program.sites:
+                there = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, there.lease)
+                return [Kept(there.lease.number, there.names)] * cluster.ranks
+        lease = cluster.tiles()
+        if isinstance(fields, RankFields) and placed:
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
+        elif covers(tiles, step.source.schema):
+            found = RankFields(
+                cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
+            )
+            kept.append(partial(self._keep, step.source.name, fields, found))
+        rank = tiles.sites * cluster.ranks // self.program.sites
+        return [
+            Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
+            for r in range(cluster.ranks)
+        ]
+
+
+class RankProgram(AtRanks):
     """A placed program with the ranks that run it."""
 
     def __init__(
@@ -160,12 +249,8 @@ class RankProgram:
             jit: When kernels are compiled.
             keep: Told which inputs lie at the ranks from now on.
         """
-        self.program = program
+        super().__init__(cluster, program, jit, keep)
         self.schema = schema
-        self._cluster = cluster
-        self._jit = jit
-        self._keep = keep
-        self._plan: Lease | None = None
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step; the result stays at the ranks.
@@ -177,52 +262,13 @@ class RankProgram:
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
         """As `run`, with what every step and every site took."""
-        cluster = self._cluster
-        if self._plan is None or not cluster.knows(self._plan):
-            plan = cluster.plan()
-            cluster.all(Ship(plan.number, detached(self.program), self.schema, self._jit), tick)
-            self._plan = plan
-        loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
-        kept: list[Callable[[], None]] = []
-        for n, step in enumerate(self.program.steps):
-            if isinstance(step, Load):
-                fields = inputs[step.source.name]
-                for rank, source in enumerate(self._sources(step, fields, kept)):
-                    loads[rank][n] = source
-        result = cluster.tiles()
-        runs: dict[int, Command] = {
-            r: Run(self._plan.number, own, result.number) for r, own in loads.items()
-        }
-        measures = cluster.call(runs, tick)
-        for done in kept:
-            done()
+        result, measure = self._ran(inputs, tick)
         tiles = self.program.steps[self.program.root].tiles
-        fields = RankFields(cluster, result, self.schema, tiles, self.program.sites)
-        return fields, together(measures)
+        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
+        return fields, measure
 
-    def _sources(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]]
-    ) -> Sequence[Source]:  # fmt: skip
-        """Where each rank gets its tiles of an input from."""
-        cluster, tiles = self._cluster, step.tiles
-        placed = isinstance(fields, RankFields) and fields.cluster is cluster
-        if isinstance(fields, RankFields) and placed:
-            lease = fields.version(tiles, self.program.sites)
-            if lease is not None:
-                return [Kept(lease.number, fields.names)] * cluster.ranks
-        lease = cluster.tiles()
-        if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, self.program.sites, lease))
-        elif covers(tiles, step.source.schema):
-            found = RankFields(
-                cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
-            )
-            kept.append(partial(self._keep, step.source.name, fields, found))
-        rank = tiles.sites * cluster.ranks // self.program.sites
-        return [
-            Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
-            for r in range(cluster.ranks)
-        ]
+    def _ship(self, plan: int) -> Command:
+        return Ship(plan, detached(self.program), self.schema, self._jit)
 
 
 def detached(program: Program) -> Program:
@@ -255,7 +301,7 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     steps = [
         StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
     ]
-    seconds = [sum(values) for values in zip(*(m.seconds for m in measures), strict=True)]
-    sent = [sum(values) for values in zip(*(m.sent for m in measures), strict=True)]
-    received = [sum(values) for values in zip(*(m.received for m in measures), strict=True)]
-    return SiteMeasure(steps, seconds, sent, received, len(measures))
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(e) for e in zip(*lists, strict=True)] for lists in counts)
+    return SiteMeasure(steps, seconds, flops, sent, received, len(measures))

@@ -33,11 +33,13 @@ from einsql.cluster.messages import (
     Regroup,
     Run,
     Ship,
+    ShipBlocks,
     Shutdown,
     Tiles,
 )
 from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
+from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import enough_memory
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
@@ -72,7 +74,7 @@ class Rank:
         self._connection = connection
         self._comm = comm
         self._held: dict[Handle, Held] = {}
-        self._programs: dict[int, SiteProgram] = {}
+        self._programs: dict[int, SiteProgram | BlockProgram] = {}
         self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
         self._cancelled = -1
         self._gone = False
@@ -157,6 +159,11 @@ class Rank:
                     command.program, command.schema, lambda node: compile_node(node, command.jit)
                 )
                 return Done(order.number)
+            if isinstance(command, ShipBlocks):
+                self._programs[command.plan] = BlockProgram(
+                    command.nodes[-1], lambda node: compile_node(node, command.jit)
+                )
+                return Done(order.number)
             if isinstance(command, Fetch):
                 return Done(order.number, self._fetch(command))
             raise InternalError(f"A rank cannot {type(command).__name__}")
@@ -176,7 +183,7 @@ class Rank:
                 return self._withdraw(transport, _declined(number, command))
             assert isinstance(command, Run)
             program = self._programs[command.plan]
-            transport = RankTransport(self._comm, program.program.sites, stops)
+            transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
                 held, measure = self._run(command, program, transport, self._tick(number, stops))
             transport.agree(CANCELLED if stops() else READY)
@@ -203,7 +210,7 @@ class Rank:
         return answer
 
     def _run(
-        self, command: Run, program: SiteProgram, transport: RankTransport,
+        self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
         tick: Callable[[float], None],
     ) -> tuple[Held, SiteMeasure]:  # fmt: skip
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from einsql.cluster.driver import Cluster
+from einsql.cluster.processes import Processes
 from einsql.errors import ProgrammingError
 
 MOST_RANKS = 65536
@@ -49,7 +51,19 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
             f"mpi is a number of ranks, not {mpi!r}",
             hint='"world" stands for the ranks that mpiexec has started this program on.',
         )
+    return Cluster(starting(int(str(mpi)), launcher, host))
+
+
+def starting(
+    ranks: int, launcher: str | None = None, host: str | None = None
+) -> Callable[[Callable[[], None]], Processes]:
+    """What starts so many new ranks.
+
+    Args:
+        ranks: How many.
+        launcher: As Job takes it.
+        host: Likewise.
+    """
     from einsql.cluster.job import Job
 
-    ranks = int(str(mpi))
-    return Cluster(lambda check: Job(ranks, launcher, host, check))
+    return partial(Job, ranks, launcher, host)

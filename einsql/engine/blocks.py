@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -11,6 +12,7 @@ import numpy as np
 
 from einsql.blocks import BlockSchema, Cuts, KeyTuple, sizes
 from einsql.einsum import EinSum
+from einsql.engine.relation import Fields
 from einsql.integrity import assembled, renamed, tiles_of, without
 from einsql.relational import (
     Aggregate,
@@ -27,11 +29,26 @@ from einsql.relational import (
     generated,
     walk,
 )
-from einsql.schema import DType
+from einsql.schema import DType, Schema
 from einsql.tiles import Tile as TileForm
 from einsql.tiles import merging
 
 Blocks = dict[KeyTuple, np.ndarray]
+
+
+class PlacedBlocks(Mapping[KeyTuple, np.ndarray]):
+    """Blocks that lie at sites outside this process; asking for one brings them here."""
+
+    @abstractmethod
+    def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
+        """The tensor they are parts of, where they lie; None if they must be brought together.
+
+        Args:
+            schema: Its keys and its one field; key i is cut along axis i.
+            cuts: Where blocks begin along each axis.
+        """
+
+
 Pairs = Iterable[tuple[KeyTuple, np.ndarray]]
 RunKernel = Callable[[EinSum, Sequence[np.ndarray]], np.ndarray]
 """What the session hands in: runs a kernel's template on arrays of whatever shapes."""
@@ -176,7 +193,7 @@ def place_of(key: KeyTuple, cuts: Cuts) -> tuple[slice | EllipsisType, ...]:
     return (*(slice(c[k], c[k + 1]) for k, c in zip(key, cuts, strict=True)), ...)
 
 
-def assemble(node: Node, blocks: Blocks) -> np.ndarray:
+def assemble(node: Node, blocks: Mapping[KeyTuple, np.ndarray]) -> np.ndarray:
     """The tensor a relation holds, where key i cuts axis i; a new array.
 
     Raises:

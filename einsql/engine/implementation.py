@@ -7,17 +7,19 @@ on. Handing out the result is no part of the plan and is not counted.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import EllipsisType
 
 import numpy as np
 
-from einsql.blocks import KeyTuple, matches
-from einsql.einsum import EinSum
-from einsql.engine.blocks import Blocks, RunKernel, merged, place_of, tiled
+from einsql.blocks import KeyTuple
+from einsql.engine.block_work import AtSite, Pairs, Read, aggregated, counting, local_pairs, reading
+from einsql.engine.blocks import Blocks, RunKernel, merged
+from einsql.engine.sites import SiteMeasure
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.implementation import (
     Bcast,
@@ -25,40 +27,44 @@ from einsql.implementation import (
     LocalFilter,
     LocalJoin,
     LocalMap,
-    LocalStack,
     Node,
     Repartition,
-    Scan,
     Shuffle,
     children,
     walk,
 )
-from einsql.integrity import assembled, without
-from einsql.physical import PhysicalSchema, Tiled, holds, renamed
-from einsql.sharding import Held
+from einsql.integrity import assembled
+from einsql.physical import PhysicalSchema
 from einsql.tiles import VALUE
 from einsql.transfers import array_transfers, piece_transfers
-
-Part = tuple[KeyTuple, int]
-"""An array of a physical relation: its key, and its number among the parts under it."""
-AtSite = dict[Part, np.ndarray]
-"""What one site holds of a relation."""
-Pairs = Iterable[tuple[Part, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
 class SiteRun:
-    """A run on virtual sites.
+    """A run on sites.
 
     Attributes:
         blocks: The result by key, in the order of keys.
-        sent: Bytes that left each site for another one.
-        received: Bytes that reached each site from another one.
+        measure: What every site did.
     """
 
-    blocks: Blocks
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
+    blocks: Mapping[KeyTuple, np.ndarray]
+    measure: SiteMeasure
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that left each site for another one."""
+        return tuple(self.measure.sent)
+
+    @property
+    def received(self) -> tuple[int, ...]:
+        """Bytes that reached each site from another one."""
+        return tuple(self.measure.received)
+
+    @property
+    def flops(self) -> tuple[int, ...]:
+        """Scalar operations of the kernels that each site ran."""
+        return tuple(self.measure.flops)
 
 
 def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> SiteRun:
@@ -73,22 +79,29 @@ def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -
         DataError: An element overflows, divides by zero or cannot be cast.
     """
     transport = LocalTransport(root.schema.sites)
-    held = run_sites(root, inputs, run, transport)
-    blocks = gathered(root, held, run)
-    return SiteRun(blocks, tuple(transport.sent), tuple(transport.received))
+    held, measure = run_sites(root, reading(inputs), run, transport)
+    return SiteRun(gathered(root, held, run), measure)
 
 
 def run_sites(
-    root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel, transport: Transport
-) -> dict[int, AtSite]:
+    root: Node, read: Read, run: RunKernel, transport: Transport
+) -> tuple[dict[int, AtSite], SiteMeasure]:
     """Runs a plan at the sites of this process.
 
+    Args:
+        root: The relation that is wanted.
+        read: Gives blocks of scanned tensors.
+        run: Runs kernels.
+        transport: Moves what crosses sites.
+
     Returns:
-        For each of them what it holds of the result.
+        For each of them what it holds of the result, and what it did.
 
     Raises:
         DataError: An element overflows, divides by zero or cannot be cast.
     """
+    sites = root.schema.sites
+    measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
     nodes = walk(root)
     left = Counter(id(c) for node in nodes for c in children(node))
     fused = _fused(nodes, left)
@@ -110,16 +123,20 @@ def run_sites(
         else:
             held[id(node)] = {}
             for site in transport.owned:
+                start = time.perf_counter()
                 own = [o[site] for o in operands]
-                made: Pairs = _local(maker, last.schema.held, site, own, inputs, run)
+                kernel = counting(run, measure.flops, site)
+                made: Pairs = local_pairs(maker, last.schema.held, site, own, read, kernel)
                 if merges and isinstance(node, LocalAggregate):
-                    made = _aggregate(node, site, made, run)
+                    made = aggregated(node, site, made, kernel)
                 held[id(node)][site] = dict(made)
+                measure.seconds[site] += time.perf_counter() - start
         for c in sources:
             left[id(c)] -= 1
             if left[id(c)] == 0:
                 del held[id(c)]
-    return held[id(root)]
+    measure.sent, measure.received = transport.sent, transport.received
+    return held[id(root)], measure
 
 
 def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
@@ -215,98 +232,3 @@ def _within(
     """A box of the tensor inside a block that begins at `starts`."""
     # The dots keep an array of rank 0 an array.
     return (*(slice(lo - s, hi - s) for (lo, hi), s in zip(box, starts, strict=True)), ...)
-
-
-# ---- what a site does by itself
-
-
-def _local(
-    node: Node, wanted: Held, site: int, operands: Sequence[AtSite],
-    inputs: Mapping[str, np.ndarray], run: RunKernel,
-) -> Iterator[tuple[Part, np.ndarray]]:  # fmt: skip
-    """What a site makes of its own arrays; of a join or map only the wanted keys."""
-    if isinstance(node, Scan):
-        array = np.asarray(inputs[node.tensor.name]).view()
-        array.flags.writeable = False
-        for key, n in node.schema.at(site):
-            yield (key, n), array[place_of(key, node.cuts)]
-    elif isinstance(node, LocalFilter):
-        keys = [key for key, _ in operands[0]]
-        kept = holds(node.condition, keys)
-        yield from (pair for pair, on in zip(operands[0].items(), kept, strict=True) if on)
-    elif isinstance(node, LocalMap):
-        yield from _map(node, wanted, operands[0], run)
-    elif isinstance(node, LocalJoin):
-        yield from _join(node, wanted, operands, run)
-    elif isinstance(node, LocalAggregate):
-        yield from _aggregate(node, site, operands[0].items(), run)
-    else:
-        assert isinstance(node, LocalStack)
-        yield from _stack(node, site, operands[0])
-
-
-def _map(
-    node: LocalMap, wanted: Held, held: AtSite, run: RunKernel
-) -> Iterator[tuple[Part, np.ndarray]]:
-    made = [(part, a) for part, array in held.items() for part, a in _emitted(node, part, array)]
-    new = renamed([key for (key, _), _ in made], node.keys)
-    for key, ((_, n), array) in zip(new, made, strict=True):
-        if key in wanted:
-            yield (key, n), _chain(node.kernels, [array], run)
-
-
-def _emitted(node: LocalMap, part: Part, array: np.ndarray) -> Iterator[tuple[Part, np.ndarray]]:
-    key, n = part
-    if node.emit is None:
-        yield part, array
-    elif isinstance(node.emit, Tiled):
-        for m, tile in enumerate(tiled(array, node.emit.dim, node.emit.size)):
-            yield ((*key, m), n), tile
-    else:
-        for m in range(node.emit.count):
-            yield ((*key, m), n), array
-
-
-def _join(
-    node: LocalJoin, wanted: Held, operands: Sequence[AtSite], run: RunKernel
-) -> Iterator[tuple[Part, np.ndarray]]:
-    found = matches([[key for key, _ in o] for o in operands], node.keys)
-    kept = holds(node.where, [key for key, _ in found])
-    found = [match for match, on in zip(found, kept, strict=True) if on]
-    new = renamed([key for key, _ in found], node.key_map)
-    for key, (_, own) in zip(new, found, strict=True):
-        if key in wanted:
-            arrays = [o[k, 0] for o, k in zip(operands, own, strict=True)]
-            yield (key, 0), _chain(node.kernels, arrays, run)
-
-
-def _aggregate(
-    node: LocalAggregate, site: int, pairs: Pairs, run: RunKernel
-) -> Iterator[tuple[Part, np.ndarray]]:
-    groups: dict[KeyTuple, np.ndarray] = {}
-    for (key, _), array in pairs:
-        group = tuple(key[g] for g in node.group_by)
-        if group not in node.schema.held:
-            continue  # not among those that are wanted
-        new = _chain(node.inner, [array], run)
-        known = groups.get(group)
-        groups[group] = new if known is None else merged(node.reduce, known, new, run)
-    for group, total in groups.items():
-        parts = node.schema.held[group]
-        n = next(n for n, copies in enumerate(parts) if site in copies)
-        yield (group, n), _chain(node.finish, [total], run)
-
-
-def _stack(node: LocalStack, site: int, held: AtSite) -> Iterator[tuple[Part, np.ndarray]]:
-    groups: dict[KeyTuple, list[np.ndarray]] = {}
-    for (key, _), array in sorted(held.items(), key=lambda pair: pair[0]):
-        groups.setdefault(without(key, node.key), []).append(array)
-    for group, arrays in groups.items():
-        if site in node.schema.held[group][0]:  # other sites hold some of the group only
-            yield (group, 0), np.concatenate(arrays, axis=node.dim)
-
-
-def _chain(kernels: Sequence[EinSum], arrays: Sequence[np.ndarray], run: RunKernel) -> np.ndarray:
-    for kernel in kernels:
-        arrays = [run(kernel, arrays)]
-    return arrays[0]

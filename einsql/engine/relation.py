@@ -8,7 +8,7 @@ without a copy when an array is contiguous.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -42,8 +42,17 @@ class PlacedFields(Mapping[str, np.ndarray]):
 
         Args:
             schema: Keys and fields of that tensor.
-            names: Its fields by their names here.
+            names: What its fields are called here, by their names there.
             title: Its name, for messages.
+        """
+
+    @abstractmethod
+    def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> PlacedFields:
+        """The same fields in other tiles over as many sites.
+
+        Args:
+            tiles: Where they are wanted.
+            tick: Told the fraction done; raises to cancel.
         """
 
 

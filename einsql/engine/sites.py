@@ -37,6 +37,7 @@ from einsql.supersteps import (
     Program,
     with_state,
 )
+from einsql.work import flops_at_point
 
 Held = dict[int, dict[str, np.ndarray]]
 """Fields of the tiles that lie at owned sites, by the tile's number."""
@@ -55,11 +56,17 @@ class SiteMeasure:
     """What the sites did in one run.
 
     Attributes:
+        steps: What each step took.
+        seconds: That each site spent in kernels.
+        flops: Scalar operations of the kernels that each site ran.
+        sent: Bytes that left each site for another one.
+        received: Bytes that reached each site from another one.
         ranks: Processes that shared the work; a step lasted as long as at the slowest.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     ranks: int = 1
@@ -74,9 +81,10 @@ class SiteProgram:
 
     def __init__(self, program: Program, schema: Schema, compile_node: Compile) -> None:
         self.program = program
+        self.sites = program.sites
         self.schema = schema
         self._compile = compile_node
-        self._runners: dict[object, Runner] = {}
+        self._runners: dict[object, tuple[Runner, int]] = {}
         self._moves: dict[int, Moves] = {}
         self._stated = {
             n: with_state(s.node)
@@ -118,7 +126,8 @@ class SiteProgram:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        measure = SiteMeasure(seconds=[0.0] * self.program.sites)
+        sites = self.program.sites
+        measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
         held: dict[int, Held] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
@@ -127,7 +136,7 @@ class SiteProgram:
             elif isinstance(step, Exchange):
                 held[n] = self._exchange(n, step, held, transport)
             elif isinstance(step, Local):
-                held[n] = self._local(n, step, held, transport, tick, measure.seconds)
+                held[n] = self._local(n, step, held, transport, tick, measure)
             else:
                 held[n] = self._complete(n, step, held[step.source], transport)
             for source in self._released[n]:
@@ -180,9 +189,10 @@ class SiteProgram:
 
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
-        seconds: list[float],
+        measure: SiteMeasure,
     ) -> Held:  # fmt: skip
         node = self._stated.get(number, step.node)
+        each = flops_at_point(step.node)
         made: Held = {}
         for n in _owned(step.tiles, transport):
             start = time.perf_counter()
@@ -190,20 +200,24 @@ class SiteProgram:
             boxes = [self.program.steps[s].tiles.boxes[t]
                      for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
             operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
-            runner = self._runner(number, node, step, n, boxes)
+            runner, points = self._runner(number, node, step, n, boxes)
             made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
-            seconds[int(step.sites[n])] += time.perf_counter() - start
+            site = int(step.sites[n])
+            measure.seconds[site] += time.perf_counter() - start
+            measure.flops[site] += points * each
         return made
 
     def _runner(
         self, number: int, node: EinSum, step: Local, cell: int, boxes: Sequence[np.ndarray]
-    ) -> Runner:
-        """The compiled node over one cell; cells that differ in position only share it."""
+    ) -> tuple[Runner, int]:
+        """The compiled node over one cell, and its points; cells that differ in position only
+        share it.
+        """
         local = cell_node(node, step.labels, step.cells[cell], boxes)
         key = (number, tuple((a.lo, a.hi) for a in local.axes),
                tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
         if key not in self._runners:
-            self._runners[key] = self._compile(local)[1]
+            self._runners[key] = self._compile(local)[1], local.points
         return self._runners[key]
 
     def _complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:

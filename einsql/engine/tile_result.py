@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.blocks import BlockSchema, Dim, sizes
-from einsql.engine.blocks import Blocks, assemble
+from einsql.blocks import BlockSchema, Dim, KeyTuple, sizes
+from einsql.engine.blocks import PlacedBlocks, assemble
+from einsql.engine.relation import Fields
 from einsql.engine.result import Result, ResultColumn, arrow_type
 from einsql.errors import Error, InterfaceError
 from einsql.integrity import assembled
@@ -30,7 +31,7 @@ class TileResult:
     """
 
     node: Node
-    blocks: Blocks
+    blocks: Mapping[KeyTuple, np.ndarray]
     columns: tuple[tuple[str, int | None], ...]
 
     @property
@@ -84,9 +85,10 @@ class TileResult:
             value += "_"
         dtype = self.node.schema.dtype
         shown = [ResultColumn(k.name, DType.BIGINT, k.name, None) for k in keys]
+        schema = Schema(keys, (Field(value, dtype),))
         return Result(
-            Schema(keys, (Field(value, dtype),)),
-            {value: assemble(self.node, self.blocks)},
+            schema,
+            tensor_fields(self.node, self.blocks, schema),
             (*shown, ResultColumn(value, dtype, None, value)),
             (),
         )
@@ -107,6 +109,23 @@ class TileResult:
             for _, n in self.columns
         ]
         return pa.Table.from_arrays(columns, names=[name for name, _ in self.columns])
+
+
+def tensor_fields(node: Node, blocks: Mapping[KeyTuple, np.ndarray], schema: Schema) -> Fields:
+    """The tensor that blocks are parts of, where they lie if they can stay there.
+
+    Args:
+        node: The relation.
+        blocks: All of it.
+        schema: The tensor's keys and its one field.
+
+    Raises:
+        Error: The keys do not cut the axes, or some are missing.
+    """
+    cuts = assembled(node.schema, "A tensor made of tiles")
+    placed = blocks.tensor(schema, cuts) if isinstance(blocks, PlacedBlocks) else None
+    (field,) = schema.fields
+    return {field.name: assemble(node, blocks)} if placed is None else placed
 
 
 def type_text(schema: BlockSchema) -> str:

@@ -14,7 +14,6 @@ from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.optimizer.work import effort_at_point
 from einsql.placements import Tiles
 from einsql.supersteps import (
     Complete,
@@ -27,6 +26,7 @@ from einsql.supersteps import (
     tuple_bytes,
     with_state,
 )
+from einsql.work import effort_at_point
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,17 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from tests.oracle.changes import stored
 from tests.oracle.choices import Choices, shrink
 from tests.oracle.coverage import missed, table
 from tests.oracle.data import Database, random_database
 from tests.oracle.generate import Generator, Query
 from tests.oracle.oracle import INTERPRETED, Outcome, Pair, repro
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
 
 QUERIES_PER_DATABASE = 12
 BAD = frozenset({"differ", "crash", "invalid"})
@@ -110,6 +115,7 @@ def campaign(
     with_einsql: bool = True,
     settings: Mapping[str, str] = INTERPRETED,
     repros: int = 20,
+    cluster: Cluster | None = None,
 ) -> Report:
     """Runs random queries.
 
@@ -120,6 +126,7 @@ def campaign(
         with_einsql: False runs DuckDB alone.
         settings: einsql's settings.
         repros: How many kinds of findings are made minimal.
+        cluster: Ranks to run on, where the tensors are stored by statements.
     """
     report = Report()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -128,8 +135,7 @@ def campaign(
         number += 1
         case = seed * 1_000_000 + number
         data = Choices(random.Random(case))
-        db = random_database(data)
-        pair = Pair(db, with_einsql, settings)
+        pair = Pair(_database(data, cluster), with_einsql, settings, cluster)
         for n in range(min(QUERIES_PER_DATABASE, queries - report.queries)):
             asked, query = _query(pair, case * 100 + n)
             outcome = pair.check(query)
@@ -141,11 +147,17 @@ def campaign(
                 else:
                     small = len(report.findings) < repros
                     report.findings[key] = _finding(
-                        data.made, asked.made, outcome, case * 100 + n, with_einsql, settings, small
-                    )
+                        data.made, asked.made, outcome, case * 100 + n, with_einsql, settings,
+                        small, cluster,
+                    )  # fmt: skip
         report.lowered += pair.lowered
         pair.close()
     return report
+
+
+def _database(data: Choices, cluster: Cluster | None) -> Database:
+    made = random_database(data)
+    return made if cluster is None else stored(made, data, cluster.ranks)
 
 
 def _query(pair: Pair, seed: int) -> tuple[Choices, Query]:
@@ -174,14 +186,15 @@ def _finding(
     with_einsql: bool,
     settings: Mapping[str, str],
     small: bool,
+    cluster: Cluster | None,
 ) -> Finding:
     """Makes a finding's database and query as small as they can be."""
     wanted = signature(outcome)
 
     def replayed(choices: list[int], cut: int) -> tuple[Database, Query, Outcome]:
-        db = random_database(Choices(None, choices[:cut]))
+        db = _database(Choices(None, choices[:cut]), cluster)
         query = Generator(Choices(None, choices[cut:]), db).query()
-        pair = Pair(db, with_einsql, settings)
+        pair = Pair(db, with_einsql, settings, cluster)
         try:
             return db, query, pair.check(query)
         finally:
@@ -199,4 +212,5 @@ def _finding(
         data = shrink(data, lambda d: still(d, asked), 15)
         asked = shrink(asked, lambda q: still(data, q), 10)
     db, query, seen = replayed(data + asked, len(data))
-    return Finding(seen if signature(seen) == wanted else outcome, repro(db, query), seed)
+    script = repro(db, query, None if cluster is None else cluster.ranks)
+    return Finding(seen if signature(seen) == wanted else outcome, script, seed)

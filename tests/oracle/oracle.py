@@ -11,15 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
 
 from tests.levels import run_as_blocks
+from tests.oracle.changes import for_duckdb
 from tests.oracle.compare import Row, difference
 from tests.oracle.data import Database, Tensor
 from tests.oracle.generate import Query
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
 
 MACROS = (
     "CREATE MACRO logsumexp(v) AS ln(sum(exp(v)))",
@@ -80,8 +84,10 @@ class Oracle:
             self.con.executemany(f"INSERT INTO {tensor.name} VALUES ({marks})", rows)
 
     def statement(self, sql: str) -> None:
-        """Runs a statement written for einsql."""
-        self.con.execute(sql.replace("TENSOR", "TABLE"))
+        """Runs a statement written for einsql; what einsql is set to is nothing here."""
+        if sql.startswith("SET "):
+            return
+        self.con.execute(for_duckdb(sql))
 
     def rows(self, sql: str) -> list[Row]:
         """A query's rows.
@@ -113,12 +119,18 @@ class Pair:
         db: What to create.
         with_einsql: False runs the oracle alone, to test the generator itself.
         settings: einsql's settings.
+        cluster: The ranks it runs on, which outlive it; None for this process.
     """
 
     def __init__(
-        self, db: Database, with_einsql: bool = True, settings: Mapping[str, str] = INTERPRETED
+        self,
+        db: Database,
+        with_einsql: bool = True,
+        settings: Mapping[str, str] = INTERPRETED,
+        cluster: Cluster | None = None,
     ) -> None:
         self.db = db
+        self.cluster = cluster
         self.oracle = Oracle()
         self.con: Any = None
         for t in db.tensors:
@@ -137,7 +149,7 @@ class Pair:
     def _connect(self, settings: Mapping[str, str]) -> None:
         import einsql
 
-        self.con = einsql.connect()
+        self.con = einsql.Connection(self.cluster)
         settings = dict(settings)
         if settings.pop("level", "") == "blocks":
             self.lowered = run_as_blocks(self.con, random.Random(self.db.float_math))
@@ -153,7 +165,13 @@ class Pair:
         """Closes both sides."""
         self.oracle.close()
         if self.con is not None:
+            self.con.cluster = None  # another pair will use it
             self.con.close()
+
+    def change(self, sql: str) -> None:
+        """Runs a statement that changes a tensor on both sides."""
+        self.oracle.statement(sql)
+        self.con.execute(sql)
 
     def check(self, query: Query) -> Outcome:
         """Runs a query on both sides and compares."""
@@ -268,16 +286,21 @@ def limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def repro(db: Database, query: Query) -> str:
+def repro(db: Database, query: Query, ranks: int | None = None) -> str:
     """A self-contained script that shows a query on both sides."""
     used = [t for t in db.tensors if _mentions(t.name, [query.sql, *db.statements])]
-    lines = ["import numpy as np, einsql", "con = einsql.connect()"]
+    config = "" if ranks is None else f'config={{"mpi": {ranks}}}'
+    lines = ["import numpy as np, einsql", f"con = einsql.connect({config})"]
     lines += [f"con.register({t.name!r}, {t.literal}, dims={t.dims!r})" for t in used]
-    lines += [f"con.execute({s!r})" for s in db.statements if _mentions(s.split()[2], [query.sql])]
+    lines += [f"con.execute({s!r})" for s in db.statements if ranks or _derives(s, query)]
     if db.float_math != "float":
         lines.append(f"con.execute(\"SET float_math = '{db.float_math}'\")")
     lines.append(f'print(con.execute("""{query.sql}""").fetchall())')
     return "\n".join(lines)
+
+
+def _derives(statement: str, query: Query) -> bool:
+    return _mentions(statement.split()[2], [query.sql])
 
 
 def _mentions(name: str, texts: Sequence[str]) -> bool:

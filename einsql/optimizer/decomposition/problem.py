@@ -14,9 +14,9 @@ import numpy as np
 
 from einsql.boxes import extents, volumes
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.optimizer.work import effort_at_point
 from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
+from einsql.work import effort_at_point
 
 MANY = 2**62
 """More sites than any hint asks for."""

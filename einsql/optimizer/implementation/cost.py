@@ -29,10 +29,10 @@ from einsql.implementation import (
     sends,
     walk,
 )
-from einsql.optimizer.work import flops
 from einsql.physical import PhysicalSchema, emitted, holds, over_groups
 from einsql.sharding import Sites
 from einsql.tiles import instantiate
+from einsql.work import flops
 
 Shape = tuple[int, ...]
 

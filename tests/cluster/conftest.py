@@ -1,0 +1,59 @@
+"""Ranks that several tests share, for starting them takes longer than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+import einsql
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
+
+Connected = Callable[[int], einsql.Connection]
+"""Gives a connection of its own to so many ranks."""
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Callable[[int], Cluster]]:
+    """Gives so many ranks; those that were started are kept until the module's tests are done."""
+    from einsql.cluster.driver import Cluster
+    from einsql.cluster.start import starting
+
+    known: dict[int, Cluster] = {}
+
+    def of(count: int) -> Cluster:
+        if count not in known:
+            known[count] = Cluster(starting(count))
+        return known[count]
+
+    yield of
+    for cluster in known.values():
+        cluster.close()
+
+
+@pytest.fixture
+def connected(ranks: Callable[[int], Cluster]) -> Iterator[Connected]:
+    """Connections to shared ranks, forgotten after the test."""
+    made: list[einsql.Connection] = []
+
+    def to(count: int) -> einsql.Connection:
+        con = einsql.Connection(ranks(count))
+        con.execute(f"SET sites = {count}")
+        made.append(con)
+        return con
+
+    yield to
+    for con in made:
+        with without_ranks(con):
+            con.close()
+
+
+@contextmanager
+def without_ranks(con: einsql.Connection) -> Iterator[None]:
+    """Within it a connection has no ranks that it could close."""
+    con.cluster = None
+    yield
