@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench optimality fuzz everywhere clean
+.PHONY: help demo test bench optimality fuzz everywhere failures clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 
 everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000
+
+failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
+	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
