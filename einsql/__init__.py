@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -83,7 +84,10 @@ def connect(
     if read_only:
         raise NotSupportedError("A database in memory cannot be read-only")
     settings = dict(config or {})
-    con = Connection(_cluster(settings))
+    cluster = _cluster(settings)
+    con = Connection(cluster)
+    if cluster is not None:
+        cluster.heard = WeakMethod(con.regrouped)
     for name, value in settings.items():
         con.settings = changed_settings(con.settings, str(name), str(value))
     return con

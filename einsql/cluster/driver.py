@@ -28,6 +28,7 @@ class Cluster:
 
     Attributes:
         ranks: How many there are.
+        heard: Gives who is told when some ranks have ended and the others go on.
     """
 
     def __init__(self, ranks: int, launcher: str | None = None) -> None:
@@ -37,6 +38,7 @@ class Cluster:
             OperationalError: There is no MPI, or they do not start.
         """
         self.ranks = ranks
+        self.heard: Callable[[], Callable[[RanksLost], None] | None] = lambda: None
         self._wanted = ranks
         self._launcher = launcher
         self._owner = os.getpid()
@@ -166,7 +168,10 @@ class Cluster:
         who, before = job.named(first), self.ranks
         reason = f"{who[:1].upper()}{who[1:]} {job.end_of(first)}"
         if job.tolerant and self._regrouped(job, who):
-            return RanksLost(reason, before, self.ranks)
+            lost, hear = RanksLost(reason, before, self.ranks), self.heard()
+            if hear is not None:
+                hear(lost)
+            return lost
         self._abandon(who)
         return OperationalError(f"{reason}, and all ranks were ended with it", hint=_AGAIN)
 

@@ -81,6 +81,11 @@ def figures(what: str, seconds: list[float]) -> None:
     print(f"\n{what}: {len(seconds)} times, {shown}")
 
 
+def resident() -> int:
+    """Bytes of memory this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def work(con: einsql.Connection, meanwhile: threading.Thread | None = None) -> None:
     """Statements that compute, keep and fetch, until one of them fails."""
     if meanwhile is not None:
@@ -128,7 +133,7 @@ def until(done: threading.Event, what: Callable[[], object]) -> None:
 def test_a_killed_rank_fails_the_statement_and_the_next_one_starts_ranks_again(
     con: einsql.Connection,
 ) -> None:
-    right, seconds = product(con), []
+    right, seconds, held = product(con), [], resident()
     for seed in range(REPEAT):
         draw = random.Random(seed)
         rank, how = draw.randrange(RANKS), draw.choice(KILLED)
@@ -153,6 +158,7 @@ def test_a_killed_rank_fails_the_statement_and_the_next_one_starts_ranks_again(
         assert (product(con) == right).all()
         assert con.execute("SELECT SUM(val) AS s FROM kept").fetchone() == (20.0,)
     figures("from a kill to the error", seconds)
+    print(f"the session's memory grew by {(resident() - held) / 2**20:.1f} MiB")
 
 
 def test_a_tensor_that_lay_at_the_ranks_alone_is_named_and_can_be_made_again(
