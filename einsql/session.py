@@ -86,7 +86,7 @@ class Connection:
         self, cluster: Cluster | None = None, settings: Settings | None = None
     ) -> None:  # fmt: skip
         self.store = Store()
-        self.cluster = None if cluster is None else cluster.join()
+        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
@@ -239,8 +239,8 @@ class Connection:
                     try:
                         cursor._show(plan.result(inputs, self._tick), plan.description)
                         return
-                    except errors.RanksLost as lost:
-                        self._regrouped(lost)
+                    except errors.RanksLost:
+                        pass  # it is planned again, for those that are left
                     except Error as error:
                         errors.place(error, 0, sql)
                         raise
@@ -281,18 +281,19 @@ class Connection:
                 raise ProgrammingError("The statement nests too deeply") from None
 
     def _repeated(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
-        """Runs a statement; once more if ranks end meanwhile and others go on."""
-        try:
-            self._statement(text, cursor, key, alone)
-        except errors.RanksLost as lost:
-            self._regrouped(lost)
-            self._statement(text, cursor, key, alone)
+        """Runs a statement, again if ranks end meanwhile and others go on."""
+        while True:
+            try:
+                return self._statement(text, cursor, key, alone)
+            except errors.RanksLost:
+                cursor._clear()
 
-    def _regrouped(self, lost: errors.RanksLost) -> None:
+    def regrouped(self, lost: errors.RanksLost) -> None:
+        """Plans for the ranks that are left from now on."""
         self._plans.clear()
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
-        self.notices.append(f"{lost.reason}; the statement is repeated on {lost.left} ranks")
+        self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
         statement, doubt = parse(text)

@@ -43,6 +43,7 @@ class Cluster:
         self.ranks = 0
         self._start = start
         self._users = 0
+        self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
         self._owner = os.getpid()
         self._numbers = count(1)
         self._released: list[Handle] = []
@@ -52,9 +53,15 @@ class Cluster:
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
         self._running()
 
-    def join(self) -> Self:
-        """Counts one more connection that uses the ranks."""
+    def join(self, hear: Callable[[RanksLost], None] | None = None) -> Self:
+        """Counts one more connection that uses the ranks.
+
+        Args:
+            hear: Its method that is told when some ranks have ended and the others go on.
+        """
         self._users += 1
+        if hear is not None:
+            self._hearers.append(weakref.WeakMethod(hear))
         return self
 
     def part(self) -> None:
@@ -187,7 +194,12 @@ class Cluster:
         who, before = job.named(first), self.ranks
         reason = f"{who[:1].upper()}{who[1:]} {job.end_of(first)}"
         if job.tolerant and self._regrouped(job, who):
-            return RanksLost(reason, before, self.ranks)
+            lost = RanksLost(reason, before, self.ranks)
+            for remembered in self._hearers:
+                hear = remembered()
+                if hear is not None:
+                    hear(lost)
+            return lost
         self._abandon(who)
         return OperationalError(f"{reason}, and all ranks were ended with it", hint=_AGAIN)
 

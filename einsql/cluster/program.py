@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from weakref import ReferenceType, ref
@@ -18,7 +19,7 @@ from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Sourc
 from einsql.einsum import Input, Operand
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
-from einsql.errors import OperationalError
+from einsql.errors import OperationalError, RanksLost
 from einsql.placements import Tiles
 from einsql.schema import Schema
 from einsql.supersteps import Load, Local, Program, Step
@@ -136,19 +137,24 @@ class RankFields(PlacedFields):
         )
 
     def _fetched(self, name: str) -> np.ndarray:
-        tiles, lease, ranks = self._found()
-        copies = (ranks.reshape(tiles.copies, -1) >= 0).argmax(axis=0)
-        numbers = copies * tiles.once + np.arange(tiles.once)
-        rank = ranks[numbers]
-        commands: dict[int, Command] = {
-            int(r): Fetch(lease.number, self.names[name], numbers[rank == r].tolist())
-            for r in np.unique(rank)
-        }
-        found: dict[int, np.ndarray] = {}
-        for part in self.cluster.call(commands):
-            found |= part
+        while True:
+            tiles, lease, ranks = self._found()
+            copies = (ranks.reshape(tiles.copies, -1) >= 0).argmax(axis=0)
+            numbers = copies * tiles.once + np.arange(tiles.once)
+            rank = ranks[numbers]
+            commands: dict[int, Command] = {
+                int(r): Fetch(lease.number, self.names[name], numbers[rank == r].tolist())
+                for r in np.unique(rank)
+            }
+            with suppress(RanksLost):  # others may have copies
+                return self._assembled(name, tiles, self.cluster.call(commands))
+
+    def _assembled(
+        self, name: str, tiles: Tiles, parts: Sequence[Mapping[int, np.ndarray]]
+    ) -> np.ndarray:
+        found = {n: array for part in parts for n, array in part.items()}
         if len(found) == 1:
-            return found.popitem()[1]
+            return next(iter(found.values()))
         origin = [k.lo for k in self.schema.keys]
         whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
         for n, array in found.items():
@@ -215,10 +221,11 @@ class AtRanks(ABC):
             lease = fields.version(tiles, self.program.sites)
             if lease is not None:
                 return [Kept(lease.number, fields.names)] * cluster.ranks
-            if fields.origin is None and fields.sites == self.program.sites:
-                there = fields.moved(tiles, tick)
-                fields.add(tiles, fields.sites, there.lease)
-                return [Kept(there.lease.number, there.names)] * cluster.ranks
+            there = fields.origin is None and cluster.knows(fields.lease)
+            if there and fields.sites == self.program.sites:
+                found = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, found.lease)
+                return [Kept(found.lease.number, found.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
