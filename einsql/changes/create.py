@@ -152,7 +152,7 @@ def _stored(con: Connection, name: str, result: Result) -> Tensor:
     if isinstance(result.fields, PlacedFields) and not any(map(is_flag, result.fields)):
         schema = Schema(tuple(keys), tuple(Field(c.name, c.dtype) for c in values))
         columns = {c.name: c.field for c in values if c.field is not None}
-        placed = result.fields.renamed(schema, columns)
+        placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
     present = result.fields.get(PRESENT)
     if present is not None and present.all():
