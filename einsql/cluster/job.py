@@ -91,7 +91,7 @@ class Job:
         command = _launcher(launcher)
         self.owner = os.getpid()
         self.ranks: list[Process] = []
-        self.tolerant = "ulfm" in command
+        self.tolerant = any("ulfm" in word for word in command)
         self._ended = False
         self._since = time.time()
         self._connected: list[Process] = []
@@ -309,7 +309,12 @@ def _launcher(given: str | None) -> list[str]:
             "Running on MPI ranks needs mpi4py and an MPI", hint="pip install 'einsql[mpi]'."
         )
     if given:
-        return shlex.split(given)
+        words = shlex.split(given)
+        if not words or shutil.which(words[0]) is None:
+            raise OperationalError(
+                f"mpiexec = '{given}' names no program", hint="Give the command that takes -n."
+            )
+        return words
     own = Path(sys.executable).with_name("mpiexec")
     found = str(own) if own.exists() else shutil.which("mpiexec")
     if found is None:
