@@ -67,7 +67,7 @@ class Job(Processes):
         here = host is None and launcher is None and not _scattered()
         with Meeting(None if here else host or "") as meeting:
             super().__init__()
-            self.tolerant = "ulfm" in command
+            self.tolerant = any("ulfm" in word for word in command)
             self._ended = False
             self._since = time.time()
             token = secrets.token_hex(8)
