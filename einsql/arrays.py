@@ -6,6 +6,7 @@ from types import FrameType
 
 import numpy as np
 
+from einsql.engine import files
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
@@ -20,6 +21,18 @@ def array_relation(array: object, dims: tuple[str, ...] | None = None) -> Stored
     found = as_numpy(array)
     names = tuple(f"d{n}" for n in range(found.ndim)) if dims is None else dims
     return from_array(found, names)
+
+
+def file_relation(path: str, member: str | None = None) -> Stored:
+    """A relation over a tensor in a file; its elements are read when they are asked for.
+
+    Raises:
+        OperationalError: As `files.open_tensor`.
+    """
+    file = files.open_tensor(path, member)
+    schema = array_relation(np.broadcast_to(np.zeros((), file.dtype.numpy), file.shape)).schema
+    (field,) = schema.fields
+    return Stored(schema, files.FileFields(file, field.name))
 
 
 def is_array(value: object) -> bool:

@@ -7,6 +7,9 @@ first, wherever something is cut.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
+
 import numpy as np
 
 
@@ -47,3 +50,30 @@ def extents(boxes: np.ndarray) -> np.ndarray:
 def volumes(boxes: np.ndarray) -> np.ndarray:
     """Keys in each box, int64 (…)."""
     return np.asarray(extents(boxes).prod(axis=-1))
+
+
+def runs(box: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Cuts a box into boxes whose keys follow each other, the last axis fastest.
+
+    Args:
+        box: int64 (axes, 2).
+        most: How many keys a box may have, at least 1.
+
+    Yields:
+        Boxes with keys, in the order of these.
+    """
+    shape = extents(box).tolist()
+    if not prod(shape):
+        return
+    axis = next((n for n in range(len(shape)) if prod(shape[n + 1 :]) <= most), None)
+    if axis is None:
+        yield box
+        return
+    lo, hi = box[axis].tolist()
+    step = max(1, most // prod(shape[axis + 1 :]))
+    for at in np.ndindex(*shape[:axis]):
+        for first in range(lo, hi, step):
+            piece = box.copy()
+            piece[:axis] = box[:axis, :1] + np.array(at, np.int64).reshape(-1, 1) + [0, 1]
+            piece[axis] = first, min(hi, first + step)
+            yield piece

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from einsql.einsum import Input
+from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
 from einsql.errors import ProgrammingError, suggest
+from einsql.placements import described
 from einsql.schema import DType, Key, Schema
 from einsql.settings import SETTINGS, setting_text
 from einsql.sql.macros import Macro
@@ -82,34 +85,43 @@ def drop(con: Connection, statement: Drop) -> None:
 def show(con: Connection, statement: Show) -> Table:
     """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
     if statement.what == "settings":
-        return ("name", "value"), [(n, setting_text(con.settings, n)) for n in SETTINGS]
+        settings = [(n, setting_text(con.settings, n)) for n in SETTINGS]
+        ranks = "none" if con.cluster is None else str(con.cluster.ranks)
+        return ("name", "value"), [*settings, ("mpi", ranks)]
     if statement.what == "tensors":
         tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
-        return ("name", "keys", "values", "bytes", "partition"), [
+        return ("name", "keys", "values", "bytes", "partition", "placement"), [
             (
                 t.name,
                 key_text(t.relation.schema),
                 value_text(t.relation.schema),
                 t.relation.nbytes,
                 partition_text(t),
+                placement_text(t, con.settings.sites),
             )
             for t in sorted(tensors, key=lambda t: t.name)
         ]
     binder = con.query_binder()
+    placement = ""
     if statement.query is not None:
         relation = binder.bind_any(statement.query)
     else:
         relation = binder.named(statement.name, exp.to_identifier(statement.name))
+        stored = con.store.get(statement.name)
+        if isinstance(stored, Tensor):
+            placement = placement_text(stored, con.settings.sites)
     if not isinstance(relation, Relation):
         return _DESCRIBED, _tile_columns(relation)
     bounds = {k.name: k for k in relation.node.schema.keys}
     return _DESCRIBED, [
-        (c.name, c.dtype.value, "" if c.key is None else _range_text(bounds[c.key]))
+        (c.name, c.dtype.value, "", placement)
+        if c.key is None
+        else (c.name, c.dtype.value, _range_text(bounds[c.key]), "")
         for c in relation.columns
     ]
 
 
-_DESCRIBED = ("column_name", "column_type", "key")
+_DESCRIBED = ("column_name", "column_type", "key", "placement")
 
 
 def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
@@ -117,9 +129,9 @@ def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
 
     schema = relation.node.schema
     return [
-        (c.name, type_text(schema), "")
+        (c.name, type_text(schema), "", "")
         if c.key is None
-        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]))
+        else (c.name, DType.BIGINT.value, str(schema.bounds[c.key]), "")
         for c in relation.columns
     ]
 
@@ -138,9 +150,28 @@ def partition_text(tensor: Tensor) -> str:
     """The declared cut as `i 4, j 2`; `()` for a copy at every site, empty if there is none."""
     if tensor.partition is None:
         return ""
-    parts = zip(tensor.relation.schema.keys, tensor.partition, strict=True)
-    cut = ", ".join(f"{k.name} {n}" for k, n in parts if n > 1)
-    return cut or "()"
+    keys = tensor.relation.schema.keys
+    cut = [(keys[n].name, tensor.partition[n]) for n in tensor.order]
+    return ", ".join(f"{key} {parts}" for key, parts in cut if parts > 1) or "()"
+
+
+def placement_text(tensor: Tensor, sites: int) -> str:
+    """Where a tensor's values lie, in DTensor's terms; empty if wherever they are read.
+
+    Args:
+        tensor: The tensor.
+        sites: Over how many sites its declared cut is dealt, if nothing else says where it is.
+    """
+    schema, fields = tensor.relation.schema, tensor.relation.fields
+    if isinstance(fields, PlacedFields):
+        sites = fields.sites
+    stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
+    if sites == 1 or not stored.settled:
+        return ""
+    from einsql.optimizer.layouts import lying  # 20 ms, for several sites only
+
+    extents = {k.name: k.extent for k in schema.keys}
+    return described(lying(stored, sites), sites, extents)
 
 
 def _range_text(key: Key) -> str:

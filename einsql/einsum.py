@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from einsql.dags import producers_first
+from einsql.placements import Tiles
 from einsql.schema import DType, Field, Key, Schema
 
 Scalar = bool | int | float
@@ -93,11 +94,22 @@ class Input:
     Attributes:
         parts: Into how many parts each key is cut over the sites that store it; nothing
             declared is None, and all 1 is a copy at every site.
+        order: Positions of the keys in the order in which the blocks of such a cut are
+            numbered, that of the slowest first.
+        lies: Where it is stored, tile by tile: every key, and once but for copies. That is
+            where it lies whatever is declared.
     """
 
     name: str
     schema: Schema
     parts: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
+    lies: Tiles | None = None
+
+    @property
+    def settled(self) -> bool:
+        """True if it lies somewhere already; otherwise it lies where it is read."""
+        return self.lies is not None or self.parts is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
+from einsql.machine import Topology
 from einsql.planning import Plan, sited
 from einsql.printer import format_graph
 from einsql.settings import Settings
@@ -94,12 +95,14 @@ class GraphExplanation(Explanation):
         plan: The plan.
         settings: Under which it was made.
         measures: What each step took, for EXPLAIN ANALYZE.
+        cluster: What the plan is played on; None if it is not.
     """
 
     asked: Explain
     plan: Plan
     settings: Settings
     measures: Measures
+    cluster: Topology | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
@@ -114,7 +117,7 @@ class GraphExplanation(Explanation):
         """The report without what the rewrite rules changed."""
         from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
         from einsql.graph_report import with_graph, with_kernels
-        from einsql.report import as_json
+        from einsql.report import as_json, nodes_of
 
         plan = self.plan
         cut, placed = plan.cut, plan.placed
@@ -123,6 +126,12 @@ class GraphExplanation(Explanation):
         by_site = self.measures if isinstance(self.measures, SiteMeasure) else None
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
+        if self.cluster is not None:
+            from einsql.optimizer.simulation import simulate  # as above, where it is asked for
+            from einsql.simulation_report import with_simulation
+
+            played = simulate(placed, self.settings.machine, self.cluster)
+            report = with_simulation(report, nodes_of(cut, placed), played)
         if isinstance(plan.program, Program):
             given = None if isinstance(self.measures, SiteMeasure) else self.measures
             report = with_kernels(report, plan.program, given)
@@ -152,8 +161,14 @@ class GraphExplanation(Explanation):
 
         if isinstance(self.plan.program, Program):
             given = None if isinstance(self.measures, SiteMeasure) else self.measures
-            return _steps(self.plan.program, given)
-        return as_text(self._costs)
+            lines = _steps(self.plan.program, given)
+        else:
+            lines = as_text(self._costs)
+        if self.cluster is not None:
+            from einsql.simulation_report import as_text as simulated  # as in `_costs`
+
+            lines += simulated(self._costs["simulation"])
+        return lines
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,8 +220,9 @@ class TileExplanation(Explanation):
 
 
 def explain_tiles(
-    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick
-) -> TileExplanation:
+    plan: TilePlan, asked: Explain, inputs: Mapping[str, Fields], tick: Tick,
+    cluster: Topology | None,
+) -> TileExplanation:  # fmt: skip
     """The explanation of a query over tiles; ANALYZE adds what running it took.
 
     Raises:
@@ -216,10 +232,10 @@ def explain_tiles(
 
     if asked.form in ("svg", "html"):
         raise _undrawn(asked.form)
-    if asked.network is not None or asked.flops is not None:
+    if asked.network is not None or asked.flops is not None or cluster is not None:
         raise NotSupportedError(
             "EXPLAIN of tiles counts floats, bytes and operations, not seconds",
-            hint="Leave NETWORK and FLOPS out; EXPLAIN ANALYZE measures seconds.",
+            hint="Leave NETWORK, FLOPS and what simulates out; EXPLAIN ANALYZE measures seconds.",
         )
     return TileExplanation(asked, plan, measured(plan, inputs, tick) if asked.analyze else None)
 

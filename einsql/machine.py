@@ -1,4 +1,4 @@
-"""How fast a site is: what costs in seconds are counted with."""
+"""How fast a site is, and how sites are joined: what costs in seconds are counted with."""
 
 from __future__ import annotations
 
@@ -45,3 +45,47 @@ class Machine:
             map_float=self.map_float * by,
             map_double=self.map_double * by,
         )
+
+
+_SITE = Machine()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A cluster: nodes of sites, and what joins them; all nodes are alike.
+
+    Sites are numbered node by node, as MPI launchers place ranks unless told otherwise. Any
+    node reaches any other over its links, and the switches between carry all they send.
+
+    Attributes:
+        node_sites: Sites of a node; the last node has those that are left.
+        links: Links that join a node to the network. Each carries both directions at once.
+        network: Bytes per second of a link in one direction.
+        latency: Seconds a message between nodes takes before its first byte arrives (α).
+        node_network: Bytes per second that a site sends, or receives, inside its node.
+        node_latency: Seconds a message inside a node takes before its first byte arrives.
+        node_memory: Bytes of memory of a node, for all of its sites; None if unknown.
+    """
+
+    node_sites: int = 1
+    links: int = 1
+    network: float = _SITE.network
+    latency: float = _SITE.latency
+    node_network: float = _SITE.network
+    node_latency: float = _SITE.latency
+    node_memory: float | None = None
+
+    @property
+    def site_network(self) -> float:
+        """Bytes per second of a site's share of its node's links, and of one link at most."""
+        return self.network * min(1.0, self.links / self.node_sites)
+
+
+def topology_like(machine: Machine) -> Topology:
+    """A cluster of nodes of one site, joined as a machine's sites are."""
+    return Topology(
+        network=machine.network,
+        latency=machine.latency,
+        node_network=machine.network,
+        node_latency=machine.latency,
+    )

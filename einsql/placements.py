@@ -9,7 +9,7 @@ most, and are empty where a mesh axis is longer than the tensor's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -67,6 +67,9 @@ class Partial:
 class Single:
     """The first site along the mesh axis holds it, the others nothing."""
 
+    def __str__(self) -> str:
+        return "Single"
+
 
 Entry = Shard | Replicate | Partial | Single
 Placement = tuple[Entry, ...]
@@ -79,6 +82,43 @@ class Layout:
 
     mesh: Mesh
     placed: Placement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiles:
+    """Tiles of one relation.
+
+    Attributes:
+        sites: int64 (tiles,), the site that holds each tile.
+        boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
+        copies: How often the relation is there. The first tiles/copies tiles are one
+            copy, the next ones the same boxes at other sites, and so on.
+        layout: The placement that puts these tiles there, if one does.
+    """
+
+    sites: np.ndarray
+    boxes: np.ndarray
+    copies: int = 1
+    layout: Layout | None = None
+
+    @property
+    def once(self) -> int:
+        """How many tiles one copy has."""
+        return len(self.sites) // self.copies
+
+    @property
+    def volumes(self) -> np.ndarray:
+        """Elements of each tile."""
+        return volumes(self.boxes)
+
+    def equals(self, other: Tiles) -> bool:
+        """True if the same tiles lie at the same sites, in the same order and layout."""
+        return self is other or (
+            self.copies == other.copies
+            and self.layout == other.layout
+            and np.array_equal(self.sites, other.sites)
+            and np.array_equal(self.boxes, other.boxes)
+        )
 
 
 def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
@@ -99,6 +139,120 @@ def covers(layout: Layout, sites: np.ndarray, boxes: np.ndarray) -> bool:
     same = (wanted == boxes).all(axis=(1, 2))
     empty = (boxes[:, :, 1] <= boxes[:, :, 0]).any(axis=1)
     return bool(np.where(filled, same, empty).all())
+
+
+def layout_of(tiles: Tiles, sites: int, shape: Sequence[int]) -> Layout | None:
+    """The placement on a mesh of all sites that puts tiles where they lie.
+
+    Args:
+        tiles: Of a whole relation, with or without a layout; that is not looked at.
+        sites: How many sites there are.
+        shape: Extents of the relation.
+
+    Returns:
+        Of several the one with fewest mesh axes, which are named r0, r1, …; None if the
+        tiles follow no mesh.
+    """
+    held = np.full(sites, -1)
+    held[tiles.sites] = np.arange(len(tiles.sites))
+    if held[0] < 0 or (held >= 0).sum() != len(tiles.sites):
+        return None
+    spans = tiles.boxes[:, :, 1].max(axis=0) - tiles.boxes[:, :, 0].min(axis=0)
+    if not np.array_equal(spans, shape):
+        return None
+    first = tiles.boxes[held[0]]
+    # Where a mesh axis has sites so far apart, the second one along it tells its entry.
+    along = {
+        stride: _entry(first, None if held[stride] < 0 else tiles.boxes[held[stride]])
+        for stride in range(1, sites)
+        if sites % stride == 0
+    }
+    for ends in _chains(sites, [n for n, entry in along.items() if entry is not None]):
+        strides = ends[-2::-1]
+        mesh = Mesh(tuple((f"r{n}", ends[-1 - n] // t) for n, t in enumerate(strides)))
+        layout = Layout(mesh, _deepened(strides, along, tiles.boxes[held]))
+        if covers(layout, tiles.sites, tiles.boxes):
+            return layout
+    return None
+
+
+def _entry(first: np.ndarray, box: np.ndarray | None) -> Entry | None:
+    """What a mesh axis does if its first two sites hold these; None if no axis does that."""
+    if box is None:
+        return Single()
+    changed = np.flatnonzero((box != first).any(axis=1))
+    if len(changed) > 1:
+        return None
+    return Shard(int(changed[0])) if len(changed) else Replicate()
+
+
+def _chains(sites: int, strides: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every mesh of these strides and of all sites, the last stride first; short ones first."""
+    open_ends: list[tuple[int, ...]] = [(1,)] if sites == 1 or 1 in strides else []
+    while open_ends:
+        yield from (ends for ends in open_ends if ends[-1] == sites)
+        open_ends = [
+            (*ends, n)
+            for ends in open_ends
+            for n in (*strides, sites)
+            if n > ends[-1] and n % ends[-1] == 0
+        ]
+
+
+def _deepened(
+    strides: Sequence[int], along: Mapping[int, Entry | None], boxes: np.ndarray
+) -> Placement:
+    """Entries with depths: of two cuts of a tensor axis the outer one has pieces farther apart."""
+    entries: list[Entry] = []
+    for stride in strides:
+        entry = along[stride]
+        assert entry is not None
+        if isinstance(entry, Shard):
+            far = {t: boxes[t, entry.axis].tolist() for t in strides if along[t] == entry}
+            outer_first = sorted(far, key=far.__getitem__, reverse=True)
+            if outer_first != list(far):
+                entry = Shard(entry.axis, outer_first.index(stride))
+        entries.append(entry)
+    return tuple(entries)
+
+
+def describe(layout: Layout, keys: Sequence[str]) -> str:
+    """A layout in the terms of PyTorch's DTensor.
+
+    Args:
+        layout: Over all sites.
+        keys: Names of the tensor's axes.
+
+    Returns:
+        Such as `DeviceMesh(r0=2, r1=4) [Shard(i), Replicate]`. A mesh axis that cuts the
+        pieces of a later one further is a `StridedShard`.
+    """
+    axes = [(n, e) for (_, n), e in zip(layout.mesh.axes, layout.placed, strict=True) if n > 1]
+    names = []
+    for n, (_, entry) in enumerate(axes):
+        if isinstance(entry, Shard):
+            later = (e for _, e in axes[n:] if isinstance(e, Shard) and e.axis == entry.axis)
+            strided = "Strided" if any(e.depth < entry.depth for e in later) else ""
+            names.append(f"{strided}Shard({keys[entry.axis]})")
+        else:
+            names.append(str(entry))
+    mesh = ", ".join(f"r{n}={size}" for n, (size, _) in enumerate(axes))
+    return f"DeviceMesh({mesh}) [{', '.join(names)}]"
+
+
+def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
+    """Where tiles lie: as `describe` says it, or as `8 tiles at 3 sites` where no mesh does.
+
+    Args:
+        tiles: Of a whole relation.
+        sites: How many sites there are.
+        extents: The relation's keys with their extents.
+    """
+    layout = tiles.layout or layout_of(tiles, sites, tuple(extents.values()))
+    if layout is not None:
+        return describe(layout, tuple(extents))
+    many, at = len(tiles.sites), len(np.unique(tiles.sites))
+    return f"{many} tile{'s'[: many > 1]} at {at} site{'s'[: at > 1]}"
 
 
 def placement(

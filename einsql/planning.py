@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, file_relation
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.engine import files
 from einsql.engine.executor import Compile, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen
+from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -43,12 +42,17 @@ MOST_POINTS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An input a plan was made for; the plan holds while its schema and columns stay."""
+    """An input a plan was made for; the plan holds while its schema and columns stay.
+
+    Attributes:
+        source: A file's path and which of its arrays, where a name is needed; else None.
+    """
 
     name: str
     kind: str
     schema: Schema
     columns: tuple[str, ...]
+    source: tuple[str, str | None] | None = None
 
 
 @dataclass
@@ -103,7 +107,7 @@ class Plan:
         if isinstance(fields, PlacedFields):
             return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
-        mapped = {id(owner(a)) for path in self.files for a in inputs[path].values()}
+        mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
@@ -142,8 +146,9 @@ class BinderCatalog:
         stored = self.store.get(name)
         if isinstance(stored, Tensor):
             return self._relation(
-                stored.name, "tensor", stored.relation, stored.columns, stored.partition
-            )
+                stored.name, "tensor", stored.relation, stored.columns,
+                stored.partition, stored.order,
+            )  # fmt: skip
         if stored is not None:
             return None
         array = self.in_scope(name)
@@ -152,25 +157,28 @@ class BinderCatalog:
         held = array_relation(array)
         return self._relation(name, "scope", held, _columns(held))
 
-    def file(self, path: str) -> Relation:
-        """A tensor file."""
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file, or one of the arrays in it."""
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
                 hint="SET enable_external_access = true allows files.",
             )
-        held = array_relation(files.read(path))
-        return self._relation(path, "file", held, _columns(held))
+        held = file_relation(path, member)
+        name = path if member is None else f"{path} (TENSOR '{member}')"
+        return self._relation(name, "file", held, _columns(held), source=(path, member))
 
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
-        parts: tuple[int, ...] | None = None,
+        parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
+        source: tuple[str, str | None] | None = None,
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
-            self.inputs[low] = Input(low, held.schema, parts)
+            where = lies(held.fields, self.settings.sites)
+            self.inputs[low] = Input(low, held.schema, parts, order, where)
             self.fields[low] = held.fields
-            self.dependencies.append(Dependency(name, kind, held.schema, columns))
+            self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
         node = self.inputs[low]
         keys = {k.name for k in node.schema.keys}
         shown = tuple(
@@ -379,8 +387,7 @@ def _sites(
 
 def owners(inputs: Iterable[Fields]) -> set[int]:
     """Ids of the owners of memory in this process that inputs show."""
-    here = (fields for fields in inputs if not isinstance(fields, PlacedFields))
-    return {id(owner(a)) for fields in here for a in fields.values()}
+    return {id(owner(a)) for fields in inputs for a in here(fields).values()}
 
 
 def make_tile_plan(
@@ -455,10 +462,11 @@ def current_inputs(
                 return None
             inputs[d.name.lower()] = held.fields
             continue
-        if d.kind == "file":
-            if not os.path.exists(d.name):
+        if d.source is not None:
+            path, member = d.source
+            if not os.path.exists(path):
                 return None
-            held = array_relation(files.read(d.name))
+            held = file_relation(path, member)
         else:
             array = in_scope(d.name)
             if array is None:

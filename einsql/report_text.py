@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsql.units import duration, quantity
+from einsql.units import EXACT, data_size, duration, quantity
 
 Report = dict[str, Any]
-
-_EXACT = 1_000_000
-"""Numbers below are shown in full, others with a prefix and three digits."""
 
 _WIDEST_CUT = 32
 """Longer cuts stand as they are, and push the numbers behind them aside."""
@@ -50,15 +47,17 @@ def _totals(report: Report) -> list[str]:
         f"-- {report['sites']:,} sites, strategy {report['strategy']}, cost {report['cost']}",
         *([f"notice     {report['notice']}"] if "notice" in report else []),
         f"moves      {_count(total['floats_moved'])} floats by EinDecomp's count, "
-        f"{_count(total['tra_cost'])} by TRA's; {_bytes(total['bytes_sent'])} sent between sites",
+        f"{_count(total['tra_cost'])} by TRA's; {data_size(total['bytes_sent'])} sent "
+        "between sites",
         f"computes   {_count(total['flops'])} flops",
-        f"holds      {_bytes(total['memory'])} at the fullest site",
+        f"holds      {data_size(total['memory'])} at the fullest site",
         f"predicted  {duration(total['seconds'])}",
     ]
     measured = [n["measured"] for n in report["nodes"] if "measured" in n]
     if measured:
         seconds, sent = (sum(m[key] for m in measured) for key in ("seconds", "bytes_sent"))
-        made.append(f"measured   {duration(seconds)} in all sites; {_bytes(sent)} sent")
+        where = f"on {report['ranks']:,} ranks" if report.get("ranks", 1) > 1 else "in all sites"
+        made.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
     return made
 
 
@@ -83,13 +82,13 @@ def _row(node: Report) -> list[str]:
         f"{node['id']} {node['op']}",
         " ".join(f"{x}:{parts}" for x, parts in node["placements"]["grid"]) or "whole",
         _count(sum(node["floats"].values())),
-        _bytes(node["bytes_sent"]),
+        data_size(node["bytes_sent"]),
         _count(node["flops"]),
-        _bytes(node["memory"]),
+        data_size(node["memory"]),
         duration(node["seconds"]),
     ]
     if "measured" in node:
-        made += [duration(node["measured"]["seconds"]), _bytes(node["measured"]["bytes_sent"])]
+        made += [duration(node["measured"]["seconds"]), data_size(node["measured"]["bytes_sent"])]
     return made
 
 
@@ -102,10 +101,10 @@ def _tensors(node: Report) -> list[tuple[str, str]]:
     for read, placed in zip(node["reads"], placements["operands"], strict=True):
         moved = "" if read["collective"] in ("none", "slice") else read["collective"]
         if read["bytes_sent"]:
-            moved += f" {_bytes(read['bytes_sent'])}"
+            moved += f" {data_size(read['bytes_sent'])}"
         made.append((f"reads {read['id']}[{', '.join(read['labels'])}]", _moved(placed, moved)))
     merged = ", ".join(
-        f"{c['collective']} {_bytes(c['bytes_sent'])}"
+        f"{c['collective']} {data_size(c['bytes_sent'])}"
         for c in node["collectives"]
         if c["collective"] in _MERGES
     )
@@ -122,7 +121,7 @@ def _sites(report: Report) -> list[str]:
     sites = [s for s in report["per_site"] if "seconds" in s]
     head = ["site", "flops", "sent", "received", "in kernels"]
     rows = [
-        [str(n), _count(s["flops"]), _bytes(s["bytes_sent"]), _bytes(s["bytes_received"]),
+        [str(n), _count(s["flops"]), data_size(s["bytes_sent"]), data_size(s["bytes_received"]),
          duration(s["seconds"])]
         for n, s in enumerate(sites[:_MOST_SITES])
     ]  # fmt: skip
@@ -135,8 +134,4 @@ def _sites(report: Report) -> list[str]:
 
 
 def _count(n: float) -> str:
-    return f"{n:,.0f}" if n < _EXACT else quantity(n).replace(" ", "")
-
-
-def _bytes(n: int) -> str:
-    return f"{n:,} B" if n < _EXACT else f"{quantity(n)}B"
+    return f"{n:,.0f}" if n < EXACT else quantity(n).replace(" ", "")

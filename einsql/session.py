@@ -49,6 +49,7 @@ from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
+from einsql.what_if import assumed, options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
@@ -64,6 +65,7 @@ class Connection:
     """A database session.
 
     Attributes:
+        cluster: The MPI ranks that do the work, if there are any.
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
         planner_calls: How many queries were planned so far; a repeated one is not.
@@ -80,10 +82,12 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(self, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster | None = None, settings: Settings | None = None
+    ) -> None:  # fmt: skip
         self.store = Store()
-        self.cluster = cluster
-        self.settings = Settings()
+        self.cluster = None if cluster is None else cluster.join()
+        self.settings = settings or Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
@@ -150,21 +154,25 @@ class Connection:
         self.store.unregister(str(name))
 
     def explain(
-        self, sql: str, *, analyze: bool = False, verbose: bool = False, sites: int | None = None
-    ) -> Explanation:
+        self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,
+        sites: int | None = None, **options: int | str,
+    ) -> Explanation:  # fmt: skip
         """The plan of a SELECT: `print` it, or ask it for JSON, SVG or HTML.
 
         Args:
             sql: The SELECT.
             analyze: Whether to run it and measure.
             verbose: Whether to show what each rewrite rule changed.
+            simulate: Whether to play it on a cluster.
             sites: Plan for so many sites instead of the setting.
+            options: EXPLAIN's other options with values, as in network="100Gbps".
 
         Raises:
             Error: With the position in the text.
         """
-        words = "EXPLAIN" + " ANALYZE" * analyze + " VERBOSE" * verbose
-        self.execute(f"{words} {'' if sites is None else f'(SITES {sites}) '}{sql}")
+        given = options if sites is None else {"sites": sites, **options}
+        flags = " ANALYZE" * analyze + " VERBOSE" * verbose + " SIMULATE" * simulate
+        self.execute(f"EXPLAIN{flags} {options_text(given)}{sql}")
         found, self._explanation = self._explanation, None
         assert found is not None
         return found
@@ -203,7 +211,8 @@ class Connection:
         self._plans.clear()
         self.store = Store()
         if self.cluster is not None:
-            self.cluster.close()
+            self.cluster.part()
+            self.cluster = None
 
     def __enter__(self) -> Connection:
         return self
@@ -436,21 +445,13 @@ class Connection:
                 hint="EXPLAIN the SELECT that the statement computes.",
             )
         before = self.settings
-        machine = before.machine
-        if statement.flops is not None:
-            machine = machine.with_flops(statement.flops)
-        if statement.network is not None:
-            machine = replace(machine, network=statement.network)
-        asked = replace(before, machine=machine)
-        if statement.sites is not None:
-            asked = changed_settings(asked, "sites", str(statement.sites))
-        self.settings = asked
+        self.settings, cluster = assumed(before, statement)
         try:
             plan = self.plan_any(inner.tree)
             if not isinstance(plan, Plan):
-                return explain_tiles(plan, statement, self._inputs, self._tick)
+                return explain_tiles(plan, statement, self._inputs, self._tick, cluster)
             measured = self._measure(plan, statement)
-            return GraphExplanation(statement, plan, self.settings, measured)
+            return GraphExplanation(statement, plan, self.settings, measured, cluster)
         finally:
             self.settings = before
 
@@ -463,7 +464,7 @@ class Connection:
     def _calibrate(self) -> list[tuple[str, float, str]]:
         from einsql.calibration import calibrated, calibration_rows  # few sessions need it
 
-        machine = calibrated(self.settings, self._tick)
+        machine = calibrated(self.settings, self._tick, self.cluster)
         self.settings = replace(self.settings, machine=machine)
         self._plans.clear()
         return calibration_rows(machine)

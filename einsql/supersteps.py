@@ -21,41 +21,12 @@ from typing import Literal
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
-from einsql.boxes import volumes
 from einsql.einsum import TRUE, EinSum, Input, Output
-from einsql.placements import Layout
+from einsql.placements import Tiles
 from einsql.schema import DType
 
 COPIES = "*"
 """The axis of a site grid along which every cell is run again."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tiles:
-    """Tiles of one relation.
-
-    Attributes:
-        sites: int64 (tiles,), the site that holds each tile.
-        boxes: int64 (tiles, keys, 2), the keys `[lo, hi)` that each tile covers.
-        copies: How often the relation is there. The first tiles/copies tiles are one
-            copy, the next ones the same boxes at other sites, and so on.
-        layout: The placement that puts these tiles there, if one does.
-    """
-
-    sites: np.ndarray
-    boxes: np.ndarray
-    copies: int = 1
-    layout: Layout | None = None
-
-    @property
-    def once(self) -> int:
-        """How many tiles one copy has."""
-        return len(self.sites) // self.copies
-
-    @property
-    def volumes(self) -> np.ndarray:
-        """Elements of each tile."""
-        return volumes(self.boxes)
 
 
 CollectiveName = Literal[

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -296,7 +297,7 @@ class Relation:
         def visit(node: ra.Node) -> ra.Node:
             if not isinstance(node, ra.Scan) or names[node.tensor.name] == node.tensor.name:
                 return node
-            return ra.Scan(Input(names[node.tensor.name], node.tensor.schema), node.cuts)
+            return ra.Scan(replace(node.tensor, name=names[node.tensor.name]), node.cuts)
 
         arrays = {names[name]: array for name, array in self.arrays.items()}
         return Relation(ra.transform(self.plan, visit), arrays)

@@ -122,6 +122,9 @@ DURATION = Quantity(
 # ---- for people
 
 
+EXACT = 1_000_000
+"""Numbers below are shown in full, others with a prefix and three digits."""
+
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -141,3 +144,8 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
+
+
+def data_size(nbytes: float) -> str:
+    """Bytes in full below a million, else with a prefix."""
+    return f"{nbytes:,.0f} B" if nbytes < EXACT else f"{quantity(nbytes)}B"

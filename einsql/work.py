@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from einsql.einsum import Call, EinSum, Expr, exprs, subexpressions
+from einsql.algebra import SCALARS
+from einsql.einsum import Call, EinSum, exprs, subexpressions
+
+EXPENSIVE = 20
+"""How many additions or products an EXP takes as long as, in a map that fits no cache."""
 
 
 def flops(node: EinSum) -> int:
@@ -16,8 +20,22 @@ def flops_at_point(node: EinSum) -> int:
     Equal subexpressions count once, as kernels evaluate them once; a sum of products over
     n·m·k points is 2·n·m·k.
     """
-    calls: set[Expr] = set()
-    for e in exprs(node):
-        calls |= {x for x in subexpressions(e) if isinstance(x, Call) and x.fn != "cast"}
-    reductions = sum(o.reduction is not None for o in node.outputs)
-    return len(calls) + reductions
+    return len(_calls(node)) + _reductions(node)
+
+
+def effort_at_point(node: EinSum) -> int:
+    """The operations at one point in units of those that machines' rates are measured with.
+
+    As `flops_at_point`, but a function that is not cheap counts as `EXPENSIVE` operations.
+    """
+    weights = (1 if SCALARS[x.fn].cheap else EXPENSIVE for x in _calls(node))
+    return sum(weights) + _reductions(node)
+
+
+def _calls(node: EinSum) -> set[Call]:
+    found = (x for e in exprs(node) for x in subexpressions(e))
+    return {x for x in found if isinstance(x, Call) and x.fn != "cast"}
+
+
+def _reductions(node: EinSum) -> int:
+    return sum(o.reduction is not None for o in node.outputs)

@@ -15,10 +15,12 @@ from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
+from einsql.placements import Tiles
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local, Tiles
+from einsql.supersteps import Local
+from einsql.work import EXPENSIVE
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 
@@ -93,6 +95,21 @@ def test_a_slower_network_costs_more_where_bytes_move() -> None:
     by_bits, by_bytes = seconds("NETWORK '8Gbps', "), seconds("NETWORK '1GB/s', ")
     assert by_bits == pytest.approx(by_bytes)
     assert setting_text(con.settings, "network") == setting_text(Settings(), "network")
+
+
+def test_an_exp_takes_longer_than_a_product() -> None:
+    con = einsql.connect()
+    con.register("m", np.ones((2000, 1000), np.float32), dims=("i", "j"))
+
+    def report(what: str) -> Any:
+        return explained(con, f"SELECT i, j, {what} AS v FROM m")["total"]
+
+    product, exp = report("val * val"), report("EXP(val)")
+    assert exp["flops"] == product["flops"]
+    overhead = con.settings.machine.call_overhead
+    work = EXPENSIVE * 2e6 / con.settings.machine.map_float
+    assert exp["seconds"] == pytest.approx(work + overhead)
+    assert product["seconds"] < exp["seconds"] / 5
 
 
 def test_seconds_move_less_on_a_slow_network_and_answers_stay() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,6 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
-from einsql.schema import DType
 from einsql.sql.syntax import Copy
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def _copy_out(con: Connection, statement: Copy, member: str | None) -> int:
             raise DataError("Several value columns need an .npz file")
         raise NotSupportedError("COPY of several value columns is not there yet; copy each alone")
     name = member or statement.name or "val"
-    if name in ("file", "allow_pickle"):  # the names of numpy.savez's own parameters
+    suffix = Path(statement.path).suffix.lower()
+    if suffix == ".npy" and member is not None:
+        raise ProgrammingError(f"A .npy file has no names; TENSOR '{member}' means nothing")
+    if suffix == ".npz" and name in ("file", "allow_pickle"):  # numpy.savez's own parameters
         raise ProgrammingError(
             f"NumPy cannot name an array in a file {name}", hint="(TENSOR 'name') gives another."
         )
@@ -79,15 +82,15 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
         raise DataError(f"COPY FROM needs one value column; {tensor.name} has {len(values)}")
     starts = {k.name: k.lo for k in schema.keys}
     _refuse_offset(starts, "INSERT INTO … SELECT {key} + {lo}, … FROM the file shifts it.")
-    array = files.read(statement.path, member)
-    if array.shape != schema.shape:
+    found = files.open_tensor(statement.path, member)
+    if found.shape != schema.shape:
         raise DataError(
-            f"'{statement.path}' has the shape {array.shape}",
+            f"'{statement.path}' has the shape {found.shape}",
             hint=f"{tensor.name} has {schema.shape}.",
         )
-    if DType.of(array.dtype) is not values[0].dtype:
+    if found.dtype is not values[0].dtype:
         raise DataError(
-            f"'{statement.path}' holds {array.dtype}, but {values[0].name} is "
+            f"'{statement.path}' holds {found.dtype.numpy}, but {values[0].name} is "
             f"{values[0].dtype.value}",
             hint="INSERT INTO … SELECT …, CAST(val AS …) FROM the file converts.",
         )
@@ -96,7 +99,7 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
         raise IntegrityError(
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
-    kept = np.array(array, dtype=values[0].dtype.numpy, order="C", copy=True)
+    kept = found.read([slice(None)] * len(found.shape))
     con.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
 

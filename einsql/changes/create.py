@@ -45,18 +45,38 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _stored(con, statement.name, result)
     else:
         made = _declared(con, statement)
-    con.store.put(replace(made, partition=_parts(statement.partition, made.relation.schema)))
+    if statement.partition is not None:
+        parts, order = _parts(statement.partition, made.relation.schema)
+        made = _settled(con, replace(made, partition=parts, order=order))
+    con.store.put(made)
     present = made.relation.present
     if present is None:
         return made.relation.schema.size
     return 0 if statement.query is None else int(np.count_nonzero(present))
 
 
-def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tuple[int, ...] | None:
-    """How many parts each key is cut into; a key that is not named stays whole."""
-    if partition is None:
-        return None
+def _settled(con: Connection, tensor: Tensor) -> Tensor:
+    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    relation = tensor.relation
+    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+        return tensor
+    from einsql.optimizer.layouts import declared  # for several sites only
+
+    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
+    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    fields = relation.fields.moved(tiles, con._tick)
+    return replace(tensor, relation=Relation(relation.schema, fields))
+
+
+def _parts(
+    partition: tuple[tuple[str, int], ...], schema: Schema
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many parts each key is cut into, and the keys' positions in the order named.
+
+    A key that is not named stays whole.
+    """
     keys = {k.name.lower(): k for k in schema.keys}
+    named = [key.lower() for key, _ in partition]
     parts = dict.fromkeys(keys, 1)
     for key, number in partition:
         if key.lower() not in parts:
@@ -75,7 +95,8 @@ def _parts(partition: tuple[tuple[str, int], ...] | None, schema: Schema) -> tup
             f"PARTITION BY makes {prod(parts.values()):,} parts",
             hint=f"There are never more than {MOST_SITES:,} sites.",
         )
-    return tuple(parts.values())
+    order = dict.fromkeys([*named, *keys])
+    return tuple(parts.values()), tuple(map(list(keys).index, order))
 
 
 def _declared(con: Connection, statement: CreateTensor) -> Tensor:

@@ -69,12 +69,13 @@ class RankBlocks(PlacedBlocks):
         for n, (_, site) in (first := _once(schema)).items():
             wanted.setdefault(site * cluster.ranks // schema.sites, []).append(n)
         commands: dict[int, Command] = {
-            rank: Fetch(self._lease.number, VALUE, numbers) for rank, numbers in wanted.items()
+            rank: Fetch(self._lease.number, (VALUE,), [(n, (...,)) for n in numbers])
+            for rank, numbers in wanted.items()
         }
         found: dict[KeyTuple, list[np.ndarray]] = {}
         arrays: dict[int, np.ndarray] = {}
-        for part in cluster.call(commands):
-            arrays |= part
+        for numbers, given in zip(wanted.values(), cluster.call(commands), strict=True):
+            arrays |= zip(numbers, given, strict=True)
         for n, (key, _) in first.items():
             found.setdefault(key, []).append(arrays[n])
         return {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Self
 
-from einsql.cluster.job import Job
+import numpy as np
+
+from einsql.cluster.meeting import Processes
 from einsql.cluster.messages import (
     Cancel,
     Command,
@@ -49,20 +51,40 @@ class Cluster:
         ranks: How many there are.
     """
 
-    def __init__(self, ranks: int, launcher: str | None = None) -> None:
+    def __init__(self, start: Callable[[], Processes]) -> None:
         """Starts the ranks.
+
+        Args:
+            start: Gives their processes, which end when nobody needs the cluster any more.
 
         Raises:
             OperationalError: There is no MPI, or they do not start.
         """
-        self.ranks = ranks
-        self._launcher = launcher
+        job = start()
+        self.ranks = len(job.lines)
+        self._users = 0
         self._numbers = count(1)
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
         self._busy = threading.RLock()
-        self._job = Job(ranks, launcher)
-        self._end = weakref.finalize(self, _leave, self._job)
+        self._job = job
+        self._end = weakref.finalize(self, _leave, job)
+
+    def join(self) -> Self:
+        """Counts one more connection that uses the ranks."""
+        self._users += 1
+        return self
+
+    def part(self) -> None:
+        """Counts one connection less; the ranks leave with the last one."""
+        self._users -= 1
+        if self._users == 0:
+            self.close()
+
+    def kill(self) -> None:
+        """Ends the ranks at once, whatever they do."""
+        self._end.detach()
+        self._job.kill()
 
     def tiles(self) -> Lease:
         """A handle for tiles that ranks are about to make."""
@@ -88,12 +110,16 @@ class Cluster:
         """
         return self.call(dict.fromkeys(range(self.ranks), command), tick)
 
-    def call(self, commands: dict[int, Command], tick: Tick | None = None) -> list[Any]:
+    def call(
+        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        into: Mapping[int, Sequence[np.ndarray]] | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Tells some ranks what to do and waits for all of their answers.
 
         Args:
             commands: By rank.
             tick: Told how far they are; raises to cancel.
+            into: By rank where the arrays of its answer belong, as for `wire.receive`.
 
         Returns:
             What each of them gave, in the order of `commands`.
@@ -104,7 +130,7 @@ class Cluster:
             OperationalError: A rank has gone.
         """
         with self._busy:
-            number = next(self._numbers)
+            number, self._fraction = next(self._numbers), 0.0
             released, forgotten = tuple(self._released), tuple(self._forgotten)
             del self._released[: len(released)], self._forgotten[: len(forgotten)]
             # Who gets no command must hear of what is released with a later one.
@@ -114,16 +140,19 @@ class Cluster:
                 released, forgotten = (), ()
             for rank, command in commands.items():
                 self._send(rank, Order(number, command, released, forgotten))
-            return self._answers(number, list(commands), tick)
+            return self._answers(number, list(commands), tick, into or {})
 
-    def _answers(self, number: int, ranks: Sequence[int], tick: Tick | None) -> list[Any]:
+    def _answers(
+        self, number: int, ranks: Sequence[int], tick: Tick | None,
+        into: Mapping[int, Sequence[np.ndarray]],
+    ) -> list[Any]:  # fmt: skip
         lines = {self._job.lines[rank]: rank for rank in ranks}
         answers: dict[int, Done | Failed] = {}
         stopped: BaseException | None = None
         while len(answers) < len(ranks):
             for line in wait([line for line, r in lines.items() if r not in answers], _GLANCE):
                 rank = lines[line]  # type: ignore[index]  # only connections were given
-                message = self._receive(rank)
+                message = self._receive(rank, into.get(rank, ()))
                 if isinstance(message, Progress):
                     self._progress(message.fraction, tick)
                 elif message.number == number:
@@ -156,9 +185,9 @@ class Cluster:
         except OSError:
             raise self._lost(rank) from None
 
-    def _receive(self, rank: int) -> Any:
+    def _receive(self, rank: int, into: Sequence[np.ndarray]) -> Any:
         try:
-            return receive(self._job.lines[rank])
+            return receive(self._job.lines[rank], into)
         except (EOFError, OSError):
             raise self._lost(rank) from None
 
@@ -171,7 +200,7 @@ class Cluster:
         )
 
 
-def _leave(job: Job) -> None:
+def _leave(job: Processes) -> None:
     for line in job.lines:
         try:
             send(line, Order(0, Shutdown()))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
 
 from einsql import implementation
-from einsql.engine.sites import Held, SiteMeasure
+from einsql.engine.files import Description, Draft
+from einsql.engine.relation import Term
+from einsql.engine.sites import Held
 from einsql.schema import Schema
 from einsql.supersteps import Program
 
@@ -84,7 +87,21 @@ class Sent:
     keep: Handle | None
 
 
-Source = Kept | Sent
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A tensor in a file, of which each rank reads what it needs.
+
+    Attributes:
+        name: The field.
+        boxes: The keys of each of this rank's tiles, int64 (keys, 2), by the tile's number.
+    """
+
+    file: Description
+    name: str
+    boxes: Mapping[int, np.ndarray]
+
+
+Source = Kept | Sent | Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +119,51 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
-    """Asks for tiles.
+class Fill:
+    """Reads tiles of a file and keeps them; the answer is how many bytes were read."""
+
+    handle: Handle
+    source: Read
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Writes tiles into a file that is being made.
 
     Attributes:
-        wanted: Numbers of tiles with the box of each, relative to the tile, or None.
+        name: The field.
+        axes: For each axis of the file the tensor's.
+        boxes: The keys of each tile as the file counts them, from 0, by the tile's number.
     """
 
     handle: Handle
     name: str
+    draft: Draft
+    axes: tuple[int, ...]
+    boxes: Mapping[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Asks how many keys of some tiles meet all terms."""
+
+    handle: Handle
     tiles: Sequence[int]
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Asks for parts of tiles, every field of one before the next.
+
+    Attributes:
+        names: The fields.
+        parts: A tile's number, and what of it is wanted.
+    """
+
+    handle: Handle
+    names: tuple[str, ...]
+    parts: Sequence[tuple[int, tuple[slice | EllipsisType, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +171,7 @@ class Shutdown:
     """Ends the rank."""
 
 
-Command = Ship | ShipBlocks | Run | Fetch | Shutdown
+Command = Ship | ShipBlocks | Run | Fill | Write | Count | Fetch | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +224,3 @@ class Failed:
     error: BaseException | None
     cancelled: bool = False
     trace: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run took at a rank."""
-
-    measure: SiteMeasure = field(default_factory=SiteMeasure)
-
-
-Tiles = dict[int, np.ndarray]
-"""One field of tiles, by number."""

@@ -12,12 +12,15 @@ import numpy as np
 
 from einsql.boxes import common, volumes
 from einsql.cluster.driver import Cluster, Lease, Tick
-from einsql.cluster.messages import Command, Fetch, Kept, Run, Sent, Ship, Source
+from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Source
+from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.einsum import Input, Operand
-from einsql.engine.relation import Fields, PlacedFields
-from einsql.engine.sites import SiteMeasure, StepMeasure, sliced, slices
+from einsql.engine.files import FileFields
+from einsql.engine.relation import Fields, PlacedFields, Term
+from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
+from einsql.placements import Tiles
 from einsql.schema import Schema
-from einsql.supersteps import Load, Local, Program, Step, Tiles
+from einsql.supersteps import Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Tensors in more tiles than this are brought to the ranks again by every statement."""
@@ -52,17 +55,20 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions: list[tuple[Tiles, Lease]] = [(tiles, lease)]
+        self._versions = [(tiles, sites, lease, self.names)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
-            return self.origin[name]
+            return self.origin[self.names[name]]
         known = self._known.get(name)
         array = None if known is None else known()
         if array is None:
-            array = self._fetched(name)
+            array = self.part([name], self._whole())[name]
             self._known[name] = ref(array)
         return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names  # Mapping would fetch it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -82,31 +88,55 @@ class RankFields(PlacedFields):
             self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
         )
 
-    def version(self, tiles: Tiles) -> Lease | None:
-        """The handle under which ranks keep exactly these tiles."""
-        return next((lease for known, lease in self._versions if same(known, tiles)), None)
+    def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
+        """The same fields in other tiles over as many sites.
 
-    def add(self, tiles: Tiles, lease: Lease) -> None:
-        """Remembers that ranks keep it in other tiles as well."""
-        self._versions.append((tiles, lease))
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        from einsql.cluster.moving import moved  # it runs a program of this module
 
-    def _fetched(self, name: str) -> np.ndarray:
-        tiles = self.tiles
-        rank = tiles.sites[: tiles.once] * self.cluster.ranks // self.sites
-        commands: dict[int, Command] = {
-            int(r): Fetch(self.lease.number, self.names[name], np.flatnonzero(rank == r).tolist())
-            for r in np.unique(rank)
-        }
-        found: dict[int, np.ndarray] = {}
-        for part in self.cluster.call(commands):
-            found |= part
-        if len(found) == 1:
-            return found[0]
-        origin = [k.lo for k in self.schema.keys]
-        whole = np.empty(self.schema.shape, self.schema.dtype(name).numpy)
-        for n, array in found.items():
-            whole[slices(tiles.boxes[n], origin)] = array
-        return whole
+        return moved(self, tiles, tick)
+
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """What ranks know of exactly these tiles, of so many sites, if they keep them."""
+        for known, of, lease, names in self._versions:
+            # Sites are dealt to the ranks: among others the same site is at another rank.
+            if of == sites and known.equals(replace(tiles, layout=known.layout)):
+                return Kept(lease.number, names)
+        return None
+
+    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
+        """Remembers that ranks keep it in other tiles as well, under its own names."""
+        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
+
+    def holders(self) -> Holders:
+        """Who has the tiles of one copy."""
+        tiles, once = self.tiles, slice(self.tiles.once)
+        ranks = tiles.sites[once] * self.cluster.ranks // self.sites
+        return Holders(self.lease.number, np.arange(tiles.once), ranks, tiles.boxes[once])
+
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted at the ranks."""
+        return count(self.cluster, self.holders(), renamed_terms(terms, self.names))
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Some fields over a box of keys, from the ranks that have it.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        dtypes = {self.names[name]: self.schema.dtype(name).numpy for name in names}
+        found = fetch(self.cluster, self.holders(), dtypes, box) if dtypes else {}
+        return {name: found[self.names[name]] for name in names}
+
+    def _whole(self) -> np.ndarray:
+        """The box of all keys."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
 class AtRanks(ABC):
@@ -147,7 +177,7 @@ class AtRanks(ABC):
         for n, step in enumerate(self.program.steps):
             if isinstance(step, Load):
                 fields = inputs[step.source.name]
-                for rank, source in enumerate(self._sources(step, fields, kept)):
+                for rank, source in enumerate(self._sources(step, fields, kept, tick)):
                     loads[rank][n] = source
         result = cluster.tiles()
         runs: dict[int, Command] = {
@@ -159,18 +189,25 @@ class AtRanks(ABC):
         return result, together(measures)
 
     def _sources(
-        self, step: Load, fields: Fields, kept: list[Callable[[], None]]
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
     ) -> Sequence[Source]:  # fmt: skip
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
+        if isinstance(fields, FileFields):
+            file = fields.file.description
+            return reads(cluster, file, fields.name, tiles, self.program.sites)
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
-            lease = fields.version(tiles)
-            if lease is not None:
-                return [Kept(lease.number, fields.names)] * cluster.ranks
+            there = fields.version(tiles, self.program.sites)
+            if there is not None:
+                return [there] * cluster.ranks
+            if fields.origin is None and fields.sites == self.program.sites:
+                made = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, made.lease)
+                return [Kept(made.lease.number, made.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, lease))
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
         elif covers(tiles, step.source.schema):
             found = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
@@ -235,15 +272,6 @@ def detached(program: Program) -> Program:
     return replace(program, steps=tuple(map(alone, program.steps)))
 
 
-def same(a: Tiles, b: Tiles) -> bool:
-    """True if tiles lie at the same sites and cover the same keys."""
-    return a is b or (
-        a.copies == b.copies
-        and np.array_equal(a.sites, b.sites)
-        and np.array_equal(a.boxes, b.boxes)
-    )
-
-
 def covers(tiles: Tiles, schema: Schema) -> bool:
     """True if one copy of the tiles is all of a relation, each key once."""
     boxes = tiles.boxes[: tiles.once]
@@ -261,5 +289,6 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     ]
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
-    sums = ([sum(each) for each in zip(*lists, strict=True)] for lists in counts)
-    return SiteMeasure(steps, seconds, *sums)
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures))

@@ -5,29 +5,33 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Client, Connection
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
+from einsql.cluster.meeting import KEY, reach
 from einsql.cluster.messages import (
     Cancel,
     Done,
     Failed,
-    Fetch,
     Handle,
     Hello,
     Kept,
     Order,
     Progress,
+    Read,
     Run,
     Ship,
     ShipBlocks,
     Shutdown,
-    Tiles,
 )
+from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import enough_memory
@@ -55,7 +59,7 @@ def serve(address: str, key: bytes, comm: MPI.Intracomm) -> None:
         key: What it knows its ranks by.
         comm: Of all ranks.
     """
-    Rank(Client(address, authkey=key), comm).serve()
+    Rank(reach(address, key), comm).serve()
 
 
 class Rank:
@@ -97,8 +101,10 @@ class Rank:
                 message = receive(self._connection)
                 if isinstance(message, Cancel):
                     self._cancelled = message.number
-                else:
-                    self._orders.put(message)
+                    continue
+                self._orders.put(message)
+                if isinstance(message.command, Shutdown):
+                    return
         except (EOFError, OSError):
             self._gone = True
             self._orders.put(None)
@@ -128,15 +134,12 @@ class Rank:
                     command.nodes[-1], lambda node: compile_node(node, command.jit)
                 )
                 return Done(order.number)
-            if isinstance(command, Fetch):
-                return Done(order.number, self._fetch(command))
+            if isinstance(command, Alone):
+                proceed = partial(self._proceed, self._stops(order.number))
+                return Done(order.number, obey(command, self._held, proceed))
             raise InternalError(f"A rank cannot {type(command).__name__}")
         except Exception as error:
             return _failed(order.number, error)
-
-    def _fetch(self, command: Fetch) -> Tiles:
-        held = self._held[command.handle]
-        return {n: held[n][command.name] for n in command.tiles}
 
     def _together(self, number: int, command: Run) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
@@ -156,15 +159,22 @@ class Rank:
             except Abandoned as stop:
                 cancelled = cancelled or stop.status == CANCELLED
             return Failed(number, None, True) if cancelled else _failed(number, error)
-        self._held[command.result] = held
+        self._held[command.result] = compact(held)
         return Done(number, measure)
 
     def _run(
         self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
         tick: Callable[[float], None],
     ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+        loaded = 0
+
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
+            nonlocal loaded
             source = command.loads[number]
+            if isinstance(source, Read):
+                found = read(source, partial(tick, 0.0))
+                loaded += nbytes(found)
+                return found
             if isinstance(source, Kept):
                 held = self._held[source.handle]
                 return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
@@ -172,15 +182,20 @@ class Rank:
                 self._held[source.keep] = source.tiles
             return source.tiles
 
-        return program.execute(transport, load, tick)
+        held, measure = program.execute(transport, load, tick)
+        measure.read = loaded
+        return held, measure
 
     def _stops(self, number: int) -> Callable[[], bool]:
         return lambda: self._gone or self._cancelled == number
 
+    def _proceed(self, stops: Callable[[], bool]) -> None:
+        if stops():
+            raise InterruptedError("The statement was cancelled")
+
     def _tick(self, number: int, stops: Callable[[], bool]) -> Callable[[float], None]:
         def tick(fraction: float) -> None:
-            if stops():
-                raise InterruptedError("The statement was cancelled")
+            self._proceed(stops)
             now = time.monotonic()
             if self._comm.rank == 0 and now - self._reported > _REPORTS:
                 self._reported = now
@@ -200,5 +215,8 @@ def main(arguments: Sequence[str]) -> Any:
     from mpi4py import MPI
 
     (address,) = arguments
-    key = bytes.fromhex(os.environ.pop("EINSQL_CLUSTER_KEY"))
-    serve(address, key, MPI.COMM_WORLD)
+    key = os.environ.pop(KEY, None)
+    if key is None:
+        sys.exit(f"{KEY} has not come along: the launcher has to hand on the environment")
+    share_cores(MPI.COMM_WORLD)
+    serve(address, bytes.fromhex(key), MPI.COMM_WORLD)

@@ -84,8 +84,9 @@ def _definition(shell: Shell, name: str) -> str:
     options = ""
     if isinstance(stored, Tensor):
         if stored.partition is not None:
-            cut = zip(stored.relation.schema.keys, stored.partition, strict=True)
-            parts = ", ".join(f"{_quoted(k.name)} {count}" for k, count in cut if count > 1)
+            keys = stored.relation.schema.keys
+            cut = [(keys[n].name, stored.partition[n]) for n in stored.order]
+            parts = ", ".join(f"{_quoted(key)} {count}" for key, count in cut if count > 1)
             options += f" PARTITION BY ({parts})"
         if stored.default is not None:
             options += f" DEFAULT {format_value(stored.default, '', '')}"

@@ -14,6 +14,7 @@ from einsql.drawing.details import (
     table,
 )
 from einsql.drawing.figure import Figure, Report, figure_of, folded
+from einsql.drawing.sites import simulated, sites
 from einsql.drawing.svg import draw
 from einsql.units import duration, quantity
 
@@ -41,7 +42,8 @@ def page(report: Report, sql: str, text: str) -> str:
         f'<div class="hint">{_hint(report)}</div>',
         *_sections(report, whole, short),
         "</aside></main>",
-        _sites(report),
+        simulated(report),
+        sites(report),
         _operations(report),
         _rewrites(report),
         _sql(sql),
@@ -162,34 +164,6 @@ def _sql(sql: str) -> str:
     return (
         f'<details class="block"{is_open}><summary>SQL</summary><pre>{_clean(sql)}</pre></details>'
     )
-
-
-def _sites(report: Report) -> str:
-    """Bars for what each site did."""
-    per_site: list[dict[str, Any]] = report.get("per_site", [])
-    if not per_site:
-        return ""
-    charts = []
-    for key in per_site[0]:
-        values = [float(s[key]) for s in per_site]
-        most, mean = max(values), sum(values) / len(values)
-        unit = "B" if "bytes" in key or key == "memory" else ""
-        shown = [
-            duration(v) if "seconds" in key else f"{quantity(v)}{unit}".strip()
-            for v in (*values, most)
-        ]
-        bars = "".join(
-            f'<i style="height:{100 * v / most if most else 0:.1f}%" '
-            f'title="site {n}: {shown[n]}"></i>'
-            for n, v in enumerate(values)
-        )
-        uneven = f", {most / mean:.2f} × mean" if mean else ""
-        charts.append(
-            f'<figure><div class="bars">{bars}</div><figcaption>{key.replace("_", " ")} by site: '
-            f"at most {shown[-1]}{uneven}</figcaption></figure>"
-        )
-    body = f'<h2>Sites</h2><div class="charts">{"".join(charts)}</div>'
-    return f'<section class="block">{body}</section>'
 
 
 def _operations(report: Report) -> str:

@@ -19,7 +19,8 @@ from einsql.engine.sites import Held, Loading, SiteMeasure
 from einsql.engine.transport import Transport
 from einsql.implementation import Node, Scan, walk
 from einsql.physical import PhysicalSchema
-from einsql.supersteps import Load, Tiles
+from einsql.placements import Tiles
+from einsql.supersteps import Load
 from einsql.tiles import VALUE, instantiate
 
 

@@ -8,7 +8,7 @@ without a copy when an array is contiguous.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.errors import InterfaceError
+from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.supersteps import Tiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +25,32 @@ if TYPE_CHECKING:
 Fields = Mapping[str, np.ndarray]
 
 
-class PlacedFields(Mapping[str, np.ndarray]):
-    """Fields whose tiles lie at sites outside this process; asking for one brings it here.
+class DistantFields(Mapping[str, np.ndarray]):
+    """Fields that are not in this process's memory; asking for one brings it here."""
+
+    @property
+    def here(self) -> Fields:
+        """What of them has been brought here and is kept."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What is asked of keys that are counted.
+
+    Attributes:
+        name: A flag, or a field without negative values.
+        holds: Whether it is to exceed `above`, or not to.
+        above: A whole number; a flag exceeds 0 where it is true.
+    """
+
+    name: str
+    holds: bool = True
+    above: int = 0
+
+
+class PlacedFields(DistantFields):
+    """Fields whose tiles lie at sites outside this process.
 
     Attributes:
         tiles: Where they lie.
@@ -45,9 +69,72 @@ class PlacedFields(Mapping[str, np.ndarray]):
             names: What its fields are called here, by their names there.
         """
 
+    @abstractmethod
+    def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> PlacedFields:
+        """The same fields in other tiles over as many sites.
+
+        Args:
+            tiles: Where they are wanted.
+            tick: Told the fraction done; raises to cancel.
+        """
+
+    @abstractmethod
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted where they lie."""
+
+    @abstractmethod
+    def part(self, names: Sequence[str], box: np.ndarray) -> Fields:
+        """Some fields over a box of keys; nothing else is brought here.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+        """
+
+
+def here(fields: Fields) -> Fields:
+    """Those fields that are in this process's memory."""
+    return fields.here if isinstance(fields, DistantFields) else fields
+
+
+def count(fields: Fields, *terms: Term) -> int:
+    """How many keys meet all terms, counted where the fields lie."""
+    if isinstance(fields, PlacedFields):
+        return fields.count(terms)
+    return count_here(fields, terms)
+
+
+def count_here(fields: Fields, terms: Sequence[Term]) -> int:
+    """How many keys of arrays in memory meet all terms, at least one."""
+    if len(terms) == 1:
+        (term,) = terms
+        stored = distinct(fields[term.name])
+        found = int(np.count_nonzero(stored if term.above == 0 else stored > term.above))
+        found = found if term.holds else stored.size - found
+        return found * (fields[term.name].size // stored.size) if found else 0
+    met = [(fields[t.name] > t.above) == t.holds for t in terms]
+    return int(np.count_nonzero(np.logical_and.reduce(met)))
+
+
+def lies(fields: Fields, sites: int) -> Tiles | None:
+    """Where fields lie, if it is over so many sites."""
+    if isinstance(fields, PlacedFields) and fields.sites == sites:
+        return fields.tiles
+    return None
+
+
+def lie_alike(a: Fields, b: Fields) -> bool:
+    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
+        return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
+    return a.sites == b.sites and a.tiles.equals(b.tiles)
+
 
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
+
+BOOLEAN_BYTES = {b"einsql": b"BOOLEAN"}
+"""Metadata of an Arrow column of bytes that are truth values; Arrow's own are bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +145,7 @@ class Relation:
     fields: Fields
 
     def __post_init__(self) -> None:
-        if isinstance(self.fields, PlacedFields):
+        if isinstance(self.fields, DistantFields):
             return  # looking at them would bring them here
         for f in self.schema.fields:
             array = self.fields[f.name]
@@ -76,7 +163,7 @@ class Relation:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, shared storage counted once per field."""
-        if isinstance(self.fields, PlacedFields):
+        if isinstance(self.fields, DistantFields):
             return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
         return sum(a.nbytes for a in self.fields.values())
 
@@ -183,7 +270,12 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        batches.append(pa.RecordBatch.from_arrays(columns, names=names))
+        flags = {f.name for f in relation.schema.fields if f.dtype is DType.BOOLEAN}
+        fields = [
+            pa.field(name, column.type, metadata=BOOLEAN_BYTES if name in flags else None)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
     return batches
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.boxes import runs
 from einsql.engine.memory import enough_memory
-from einsql.engine.relation import Fields, count_true, distinct
+from einsql.engine.relation import Fields, PlacedFields, Term, count, count_true, distinct
 from einsql.errors import InterfaceError
-from einsql.schema import PRESENT, DType, Schema, valid
+from einsql.schema import PRESENT, DType, Key, Schema, valid
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_AT_ONCE = 65536
+
+PIECE = 2**22
+"""Bytes that are fetched at once from where a result lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,39 @@ class Result:
         bounds = {k.name: k.lo for k in self.schema.keys}
         return tuple(bounds[c.key] for c in self.columns if c.key is not None)
 
-    def _present(self) -> np.ndarray | None:
-        flag = self.fields.get(PRESENT)
-        return None if flag is None or bool(distinct(flag).all()) else flag
+    def _flag(self, name: str) -> np.ndarray | None:
+        """A flag, if it is false anywhere."""
+        return None if self._count(name) == self.schema.size else self.fields[name]
+
+    def _count(self, flag: str) -> int:
+        """Where a flag is true; everywhere if it is missing."""
+        return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
 
     def __len__(self) -> int:
-        flag = self.fields.get(PRESENT)
-        return self.schema.size if flag is None else count_true(flag)
+        return self._count(PRESENT)
+
+    def dense(self, column: ResultColumn) -> bool:
+        """True if all keys are present and the values of a column are not NULL."""
+        assert column.field is not None
+        return all(self._count(f) == self.schema.size for f in (PRESENT, valid(column.field)))
+
+    def _pieces(self) -> Iterator[Result]:
+        """The result in parts that are here, in key order: as it is, or fetched one by one."""
+        if not isinstance(self.fields, PlacedFields):
+            yield self
+            return
+        wanted = [c.field for c in self.columns if c.field is not None]
+        wanted = [*dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])]
+        names = [name for name in wanted if name in self.fields]
+        width = sum(self.schema.dtype(name).numpy.itemsize for name in names)
+        keys = self.schema.keys
+        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        for box in runs(whole, max(1, PIECE // max(1, width))):
+            bounds = zip(keys, box.tolist(), strict=True)
+            schema = Schema(
+                tuple(Key(k.name, lo, hi) for k, (lo, hi) in bounds), self.schema.fields
+            )
+            yield replace(self, schema=schema, fields=self.fields.part(names, box))
 
     # ---- arrays
 
@@ -96,28 +126,27 @@ class Result:
 
     def _array(self, column: ResultColumn, fill: Any) -> np.ndarray:
         assert column.field is not None
-        array = self.fields[column.field]
-        holes = self._present()
-        known = self.fields.get(valid(column.field))
-        if known is not None and not distinct(known).all():
+        holes, known = self._flag(PRESENT), self._flag(valid(column.field))
+        if known is not None:
             holes = known if holes is None else holes & known
         if holes is None:
-            return array
+            return self.fields[column.field]
         if fill is None:
-            count = holes.size - count_true(holes)
+            lacking = holes.size - count_true(holes)
             raise InterfaceError(
-                f"{count} of {holes.size} keys of {column.name} are absent or NULL",
+                f"{lacking} of {holes.size} keys of {column.name} are absent or NULL",
                 hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
             )
-        return np.where(holes, array, _filler(fill, column))
+        return np.where(holes, self.fields[column.field], _filler(fill, column))
 
     # ---- rows
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Rows in SELECT's column order, ordered by key, as Python values."""
         with enough_memory:
-            for columns in self._chunks():
-                yield from zip(*columns, strict=True)
+            for piece in self._pieces():
+                for columns in piece._chunks():
+                    yield from zip(*columns, strict=True)
 
     def _chunks(self) -> Iterator[list[list[Any]]]:
         for index in self._positions():
@@ -135,7 +164,7 @@ class Result:
     def _positions(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Index arrays of the present keys, in chunks, in key order."""
         shape = self.schema.shape
-        flag = self._present()
+        flag = self._flag(PRESENT)
         if flag is not None and not distinct(flag).any():
             return
         flat = None if flag is None else np.flatnonzero(flag)
@@ -175,9 +204,10 @@ class Result:
         import pyarrow as pa  # 60 ms, and only boundaries need it
 
         parts: list[list[pa.Array]] = [[] for _ in self.columns]
-        for index in self._positions():
+        at = ((piece, index) for piece in self._pieces() for index in piece._positions())
+        for piece, index in at:
             for n, c in enumerate(self.columns):
-                values, known = self._column(c, index)
+                values, known = piece._column(c, index)
                 mask = None if known is None else ~known
                 parts[n].append(pa.array(values, type=arrow_type(c.dtype), mask=mask))
         chunked = [

@@ -8,8 +8,9 @@ import numpy as np
 
 from einsql.boxes import common, extents, volumes
 from einsql.engine.transport import Routes
+from einsql.placements import Tiles
 from einsql.schema import Schema
-from einsql.supersteps import Complete, Local, Tiles
+from einsql.supersteps import Complete, Local
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,7 @@ from einsql.engine.merging import merged
 from einsql.engine.relation import Fields
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.placements import Tiles
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -34,7 +35,6 @@ from einsql.supersteps import (
     Load,
     Local,
     Program,
-    Tiles,
     with_state,
 )
 from einsql.work import flops_at_point
@@ -61,6 +61,8 @@ class SiteMeasure:
         flops: Scalar operations of the kernels that each site ran.
         sent: Bytes that left each site for another one.
         received: Bytes that reached each site from another one.
+        read: Bytes read from files.
+        ranks: Processes that shared the work; a step lasted as long as at the slowest.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -68,6 +70,8 @@ class SiteMeasure:
     flops: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
+    read: int = 0
+    ranks: int = 1
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.engine.relation import Fields, PlacedFields, Relation
+from einsql.engine.relation import Fields, PlacedFields, Relation, lie_alike
 from einsql.errors import OperationalError, ProgrammingError
 
 
@@ -22,6 +22,8 @@ class Tensor:
         columns: Column names in declared order; keys and values of the relation.
         partition: Into how many parts each key is cut over the sites, all 1 for a copy at
             every site; None if nothing is declared.
+        order: Positions of the keys as they were declared: the blocks are numbered so, the
+            last key fastest.
         default: The value of keys that were never set, or None.
         borrowed: True for a registered array, which its owner may change at any time.
     """
@@ -30,6 +32,7 @@ class Tensor:
     relation: Relation
     columns: tuple[str, ...]
     partition: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
     default: Any = None
     borrowed: bool = False
 
@@ -68,7 +71,8 @@ class Store:
             and isinstance(item, Tensor)
             and old.relation.schema == item.relation.schema
             and old.columns == item.columns
-            and old.partition == item.partition
+            and (old.partition, old.order) == (item.partition, item.order)
+            and lie_alike(old.relation.fields, item.relation.fields)
         )
         self.objects[item.name.lower()] = item
         if not same:

@@ -27,8 +27,8 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
-from einsql.placements import Partial
-from einsql.supersteps import COPIES, Collective, Tiles, state_bytes, tuple_bytes
+from einsql.placements import Partial, Tiles
+from einsql.supersteps import COPIES, Collective, state_bytes, tuple_bytes
 
 FOLLOWED = 256
 """Element-wise operations of so many cells may run wherever most of their data lies."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from einsql.boxes import part
 from einsql.optimizer.layouts import laid
-from einsql.placements import Entry, Layout, Partial, Shard, Single
-from einsql.supersteps import CollectiveName, Tiles
+from einsql.placements import Entry, Layout, Partial, Shard, Single, Tiles
+from einsql.supersteps import CollectiveName
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -54,9 +54,10 @@ def partial_cells(
     coordinates = np.empty(boxes.shape[:2], np.int64)
     for n in range(len(labels)):
         coordinates[:, n] = np.unique(boxes[:, n, 0], return_inverse=True)[1]
-    return Cells(
-        labels, tuple(grid), coordinates, boxes, first.tiles.sites, first.tiles.copies, sites
-    )
+    named = [bool(x) for x, _ in layout.mesh.axes]
+    idle = named.index(False) if False in named else len(named)
+    held = first.tiles
+    return Cells(labels, tuple(grid), coordinates, boxes, held.sites, held.copies, sites, idle)
 
 
 def _boxes(operand: Operand, partial: PartialResult, labels: tuple[str, ...]) -> np.ndarray | None:

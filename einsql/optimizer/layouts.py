@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 from math import prod
 
 import numpy as np
 
 from einsql.boxes import common, split, volumes
-from einsql.einsum import Axis, EinSum
+from einsql.einsum import Axis, EinSum, Input
 from einsql.errors import InternalError
 from einsql.intervals import interval
 from einsql.optimizer.decomposition import Cut
-from einsql.placements import Entry, Layout, Mesh, Partial, Replicate, Shard, Single, covers
-from einsql.supersteps import COPIES, Tiles
+from einsql.placements import (
+    Entry,
+    Layout,
+    Mesh,
+    Partial,
+    Replicate,
+    Shard,
+    Single,
+    Tiles,
+    covers,
+    layout_of,
+)
+from einsql.supersteps import COPIES
 
 REPLICATE = Replicate()
 
@@ -35,6 +46,8 @@ class Cells:
         sites: (cells,).
         copies: How many groups of sites run all cells.
         among: How many sites there are.
+        idle: Where they are a multiple of the cells, the axes of the grid that are slower
+            than the axis along which only the first site has a cell.
     """
 
     labels: tuple[str, ...]
@@ -44,6 +57,7 @@ class Cells:
     sites: np.ndarray
     copies: int
     among: int
+    idle: int
 
 
 def numbered(cells: int, sites: int) -> np.ndarray:
@@ -59,6 +73,9 @@ def _coordinates(shape: Sequence[int]) -> Sequence[np.ndarray]:
 def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     """The cells of an operation under each order of what is cut.
 
+    Where several sites go to a cell, the idle ones are next to it first, then elsewhere: a
+    result that was merged at the first site of each group lies so.
+
     Raises:
         InternalError: Copies of all cells are more than there are sites.
     """
@@ -71,10 +88,16 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
     if cut.copies > 1 and number > sites:
         raise InternalError(f"{number} calls in {cut.copies} copies need more than {sites} sites")
     intervals = [split(a.lo, a.hi, cut.parts[a.label]) for a in free]
-    for order in islice(permutations(extent), ORDERS):
+    orders = list(islice(permutations(extent), ORDERS))
+    spaced = number < sites and sites % number == 0
+    places = [len(extent), *(range(len(extent)) if spaced else ())]
+    for idle, order in product(places, orders):
         shape = [extent[x] for x in order]
         at = dict(zip(order, _coordinates(shape), strict=True))
         where = numbered(number, sites)
+        if idle < len(extent):
+            groups, at_once = np.divmod(np.arange(number), prod(shape[idle:]))
+            where = groups * (sites // prod(shape[:idle])) + at_once
         if cut.copies > 1:
             together = np.argsort(at[COPIES], kind="stable")
             at, where = {x: c[together] for x, c in at.items()}, where[together]
@@ -85,30 +108,45 @@ def grids(node: EinSum, cut: Cut, sites: int) -> Iterator[Cells]:
                 coordinates[:, n] = at[x]
             boxes[:, n] = intervals[n][coordinates[:, n]]
         grid = tuple(zip(order, shape, strict=True))
-        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites)
+        yield Cells(labels, grid, coordinates, boxes, where, cut.copies, sites, idle)
 
 
-def declared(keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int) -> Tiles:
+def declared(
+    keys: Sequence[tuple[int, int]], parts: Sequence[int], sites: int, order: Sequence[int] = ()
+) -> Tiles:
     """Where a stored tensor of a declared cut lies.
 
     Args:
         keys: Bounds of each key.
         parts: Parts of each key; all 1 is a copy at every site.
         sites: How many sites there are.
+        order: The keys in the order in which blocks are numbered, the slowest first; as
+            they stand if it is empty.
     """
-    number = prod(parts)
+    number, order = prod(parts), order or range(len(keys))
     if number == 1:
         whole = np.array(keys, np.int64).reshape(1, -1, 2)
         everywhere = Layout(Mesh((("", sites),)), (Replicate(),))
         return Tiles(np.arange(sites), np.repeat(whole, sites, axis=0), sites, everywhere)
     boxes = np.empty((number, len(keys), 2), np.int64)
-    for n, at in enumerate(_coordinates(parts)):
+    for n, at in zip(order, _coordinates([parts[n] for n in order]), strict=True):
         boxes[:, n] = split(*keys[n], parts[n])[at]
     tiles = Tiles(numbered(number, sites), boxes)
     if sites % number:
         return tiles
-    mesh = Mesh((*(("", n) for n in parts), ("", sites // number)))
-    return laid(tiles, Layout(mesh, (*map(Shard, range(len(parts))), Single())))
+    mesh = Mesh((*(("", parts[n]) for n in order), ("", sites // number)))
+    return laid(tiles, Layout(mesh, (*map(Shard, order), Single())))
+
+
+def lying(tensor: Input, sites: int) -> Tiles:
+    """Where a stored tensor lies that is settled, with the layout it follows if it does."""
+    keys = [(k.lo, k.hi) for k in tensor.schema.keys]
+    if tensor.lies is None:
+        assert tensor.parts is not None
+        return declared(keys, tensor.parts, sites, tensor.order)
+    if tensor.lies.layout is not None:
+        return tensor.lies
+    return replace(tensor.lies, layout=layout_of(tensor.lies, sites, tensor.schema.shape))
 
 
 def needed(node: EinSum, operand: int, cells: Cells) -> Tiles:
@@ -146,9 +184,10 @@ def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
     idle, rest = divmod(cells.among, len(cells.sites))
     if rest or not idle:
         return None
-    unused = [("", idle)] if idle > 1 else []
-    mesh = Mesh((*cells.grid, *unused))
-    return Layout(mesh, (*(entry(x) for x, _ in cells.grid), *(Single() for _ in unused)))
+    axes = [(axis, entry(axis[0])) for axis in cells.grid]
+    if idle > 1:
+        axes.insert(cells.idle, (("", idle), Single()))
+    return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))
 
 
 def laid(tiles: Tiles, layout: Layout | None) -> Tiles:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einsql import relational as ra
 from einsql.blocks import Cuts, boundaries, key_label
@@ -81,7 +81,7 @@ def scanned_field(tensor: Input, field: str) -> Input:
     if len(schema.values) == len(schema.fields) == 1:
         return tensor
     only = Schema(schema.keys, (Field(VALUE, schema.dtype(field)),))
-    return Input(f"{tensor.name}.{field}", only)
+    return replace(tensor, name=f"{tensor.name}.{field}", schema=only)
 
 
 def _big(value: int) -> Expr:

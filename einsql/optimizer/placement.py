@@ -16,7 +16,8 @@ from einsql.optimizer.choice import Choice, Fetch, Source, choose
 from einsql.optimizer.completion import Completion, PartialResult, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.late import is_linear
-from einsql.optimizer.layouts import declared
+from einsql.optimizer.layouts import declared, lying
+from einsql.placements import Tiles
 from einsql.supersteps import (
     COPIES,
     Collective,
@@ -26,7 +27,6 @@ from einsql.supersteps import (
     Local,
     Program,
     Step,
-    Tiles,
     state_bytes,
     tuple_bytes,
 )
@@ -111,11 +111,10 @@ class _Placing:
         return len(self.steps) - 1
 
     def _input(self, node: Input) -> None:
-        """A declared cut is loaded where it lies; anything else where it is read."""
+        """What lies somewhere is loaded there; anything else where it is read."""
         relation = self.relations[id(node)] = _Relation()
-        if node.parts is not None:
-            keys = [(k.lo, k.hi) for k in node.schema.keys]
-            tiles = self._interned(declared(keys, node.parts, self.sites))
+        if node.settled:
+            tiles = self._interned(lying(node, self.sites))
             relation.source = Source((tiles,))
             relation.steps = [self._add(Load(node, tiles))]
 
@@ -148,7 +147,7 @@ class _Placing:
         """Asks operands that lie wherever we like to lie as another one does."""
         free = [
             isinstance(o.source, EinSum)
-            and all(isinstance(s, Input) and s.parts is None for s in children(o.source))
+            and all(isinstance(s, Input) and not s.settled for s in children(o.source))
             for o in node.operands
         ]
         model = free.index(False) if False in free else 0

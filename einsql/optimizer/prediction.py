@@ -14,6 +14,7 @@ from einsql.boxes import extents
 from einsql.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
+from einsql.placements import Tiles
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -21,12 +22,11 @@ from einsql.supersteps import (
     Local,
     Program,
     Step,
-    Tiles,
     state_bytes,
     tuple_bytes,
     with_state,
 )
-from einsql.work import flops_at_point
+from einsql.work import effort_at_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,29 @@ class Prediction:
 
 def predict(program: Program, machine: Machine) -> Prediction:
     """What a program will take on a machine."""
-    predicting = _Predicting(program, machine)
+    costs = StepCosts(program, machine)
     seconds, cells = [], []
     sent, received = np.zeros(program.sites), np.zeros(program.sites)
     for n, step in enumerate(program.steps):
         if isinstance(step, Local):
-            seconds.append(predicting.local(step))
-            cells.append(predicting.largest(step))
+            seconds.append(float(costs.local(step).max()))
+            cells.append(costs.largest(step))
             continue
-        moved = predicting.traffic(n)
-        seconds.append(predicting.moving(moved) + predicting.merging(step))
+        moved = costs.traffic(n)
+        seconds.append(costs.moving(moved) + costs.merging(step))
         cells.append(0)
         sent += moved.sent
         received += moved.received
     return Prediction(
-        seconds, cells, predicting.memory(), sent.astype(np.int64), received.astype(np.int64)
+        seconds, cells, costs.memory(), sent.astype(np.int64), received.astype(np.int64)
     )
 
 
-class _Predicting:
-    """One prediction; layers of a network repeat steps, so equal ones are counted once."""
+class StepCosts:
+    """What steps cost each site.
+
+    Layers of a network repeat steps, so the traffic of equal ones is counted once.
+    """
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
@@ -90,14 +93,14 @@ class _Predicting:
         # What is not at hand comes from one copy of the relation.
         base = self.program.steps[step.sources[0]].tiles
         absent = step.at_hand[:, 0] < 0
-        key = (self._key(base), self._key(step.tiles), absent.tobytes())
+        key = (self.key(base), self.key(step.tiles), absent.tobytes())
         if key not in self._traffic:
             have = Tiles(base.sites[: base.once], base.boxes[: base.once])
             need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
             self._traffic[key] = exchanged(have, need, sites)
         return self._traffic[key].of(tuple_bytes(self.program.relation(step.sources[0])))
 
-    def _key(self, tiles: Tiles) -> object:
+    def key(self, tiles: Tiles) -> object:
         """The same for equal tiles."""
         if id(tiles) not in self._keys:
             self._keys[id(tiles)] = tiles.sites.tobytes(), tiles.boxes.tobytes()
@@ -117,21 +120,21 @@ class _Predicting:
         most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
         return float(most / self.machine.memory_bandwidth)
 
-    def local(self, step: Local) -> float:
-        """The roofline of every cell; cells at one site run one after another."""
+    def local(self, step: Local) -> np.ndarray:
+        """Seconds of each site, float64 (sites,): the roofline of its cells, one after another."""
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
         points = extents(step.cells).prod(axis=1, dtype=np.float64)
         if points.max(initial=0) == 0:
-            return 0.0
+            return np.zeros(self.program.sites)
         if renames(node):  # it hands on what it reads
-            return float(np.bincount(step.sites).max() * m.call_overhead)
-        work = points * flops_at_point(node)
+            return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
+        work = points * effort_at_point(node)
         rate = m.rate(contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
         each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
-        return float(np.bincount(step.sites, each).max())
+        return np.bincount(step.sites, each, self.program.sites)
 
     def _cell_bytes(self, step: Local) -> np.ndarray:
         """Bytes of each cell: the tiles it reads and the one it makes."""

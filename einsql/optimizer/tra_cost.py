@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.supersteps import Complete, Exchange, Program, Tiles
+from einsql.placements import Tiles
+from einsql.supersteps import Complete, Exchange, Program
 
 
 def tra_costs(program: Program) -> list[float]:

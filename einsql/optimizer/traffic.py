@@ -9,7 +9,8 @@ import numpy as np
 
 from einsql.boxes import common, extents, volumes
 from einsql.optimizer.layouts import beside
-from einsql.supersteps import Complete, Local, Tiles
+from einsql.placements import Tiles
+from einsql.supersteps import Complete, Local
 
 LARGEST_GRID = 2**22
 """Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from einsql.errors import ProgrammingError, suggest
 from einsql.settings import MOST_SITES
 from einsql.sql.tokens import TokenReader
-from einsql.units import BANDWIDTH, FLOPS
+from einsql.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 
-_FLAGS = {"ANALYZE": "analyze", "ANALYSE": "analyze", "VERBOSE": "verbose"}
+_FLAGS = {"ANALYZE": "analyze", "ANALYSE": "analyze", "VERBOSE": "verbose", "SIMULATE": "simulate"}
 _RATES = {"NETWORK": BANDWIDTH, "FLOPS": FLOPS}
+_CLUSTER_COUNTS = {"NODE_SITES": "sites of a node", "LINKS": "links of a node"}
+_CLUSTER_RATES = {
+    "LATENCY": DURATION,
+    "NODE_NETWORK": BANDWIDTH,
+    "NODE_LATENCY": DURATION,
+    "NODE_MEMORY": SIZE,
+}
+_CLUSTER = (*_CLUSTER_COUNTS, *_CLUSTER_RATES)
 _FORMS = ("text", "json", "svg", "html")
-_OPTIONS = ("ANALYZE", "VERBOSE", "FORMAT", "SITES", *_RATES)
+_OPTIONS = ("ANALYZE", "VERBOSE", "SIMULATE", "FORMAT", "SITES", *_RATES, *_CLUSTER)
 _EXAMPLE = "Write EXPLAIN (SITES 8, FORMAT json) SELECT …."
 
 
@@ -27,10 +36,12 @@ class Options:
     sites: int | None = None
     network: float | None = None
     flops: float | None = None
+    simulate: bool = False
+    cluster: tuple[tuple[str, Any], ...] = ()
 
 
 def explain_options(reader: TokenReader, queries: Sequence[str]) -> Options:
-    """Reads [ANALYZE] [VERBOSE] [(option, …)].
+    """Reads [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)].
 
     Args:
         reader: Stands behind EXPLAIN.
@@ -71,25 +82,37 @@ def _option(reader: TokenReader, option: str, position: int, options: Options) -
     elif option == "FORMAT":
         options.form = _form(reader)
     elif option == "SITES":
-        at = reader.position()
-        options.sites = reader.integer("the number of sites", least=1)
-        if options.sites > MOST_SITES:
-            raise ProgrammingError(
-                f"{options.sites:,} sites are too many",
-                hint=f"There are at most {MOST_SITES:,}.",
-                position=at,
-            )
+        options.sites = _count(reader, "sites")
     elif option in _RATES:
-        kind = _RATES[option]
-        at = reader.position()
-        text = reader.text(f"a {kind.name} in quotes, as in {kind.example}")
-        setattr(options, option.lower(), kind.read(text, at))
+        setattr(options, option.lower(), _quantity(reader, _RATES[option]))
+    elif option in _CLUSTER_COUNTS:
+        options.cluster += ((option.lower(), _count(reader, _CLUSTER_COUNTS[option])),)
+    elif option in _CLUSTER_RATES:
+        options.cluster += ((option.lower(), _quantity(reader, _CLUSTER_RATES[option])),)
     else:
         raise ProgrammingError(
             f'EXPLAIN has no option "{option}"',
             hint=suggest(option, _OPTIONS, "options"),
             position=position,
         )
+
+
+def _count(reader: TokenReader, what: str) -> int:
+    at = reader.position()
+    found = reader.integer(f"the number of {what}", least=1)
+    if found > MOST_SITES:
+        raise ProgrammingError(
+            f"{found:,} {what} are too many",
+            hint=f"There are at most {MOST_SITES:,}.",
+            position=at,
+        )
+    return found
+
+
+def _quantity(reader: TokenReader, kind: Quantity) -> float:
+    at = reader.position()
+    text = reader.text(f"a {kind.name} in quotes, as in {kind.example}")
+    return kind.read(text, at)
 
 
 def _form(reader: TokenReader) -> str:

@@ -82,7 +82,7 @@ class Reader(DefinitionReader):
         )
 
     def explain(self) -> Statement:
-        """EXPLAIN [ANALYZE] [VERBOSE] [(option, …)] statement."""
+        """EXPLAIN [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)] statement."""
         self.take("EXPLAIN")
         options = explain_options(self, _QUERY)
         if self.ended:

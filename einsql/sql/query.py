@@ -54,8 +54,8 @@ class Catalog(Protocol):
     def macro(self, name: str) -> Macro | None:
         """A macro."""
 
-    def file(self, path: str) -> Relation:
-        """A tensor file named in FROM."""
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file named in FROM, or one of the arrays in it."""
 
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Runs a node with outputs lo, hi and some; returns `[lo, hi)`, (0, 0) if empty."""

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
-TABLE_FUNCTIONS = ("range", "generate_series", "einsum", *tile_names.TABLE_FUNCTIONS)
+TABLE_FUNCTIONS = (
+    "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
+)  # fmt: skip
 
 _ACCEPTED: dict[type[exp.Expr], set[str]] = {
     exp.From: {"this"},
@@ -149,6 +151,8 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
     name = str(call.this)
     if name.lower() == "einsum":
         return bind_einsum(query, call)
+    if name.lower() == "read_tensor":
+        return _read_tensor(query, call)
     if name.lower() in tile_names.TABLE_FUNCTIONS:
         from einsql.sql.tiles.functions import bind_function  # as tiles.select
 
@@ -161,6 +165,20 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
             position=position(call),
         )
     return found
+
+
+def _read_tensor(query: QueryBinder, call: exp.Anonymous) -> Relation:
+    """read_tensor(file) and read_tensor(file, name): an array of a file that may have several."""
+    texts = [a.name for a in call.expressions if isinstance(a, exp.Literal) and a.is_string]
+    if len(texts) != len(call.expressions) or len(texts) not in (1, 2):
+        raise ProgrammingError(
+            "read_tensor() takes a file name and the name of an array in it, both as text",
+            position=position(call),
+        )
+    try:
+        return query.catalog.file(*texts)
+    except Error as error:
+        raise locate(error, call) from None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
@@ -18,12 +19,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…')] statement.
+    """EXPLAIN [ANALYZE] [VERBOSE] [(FORMAT …, SITES n, NETWORK '…', FLOPS '…', …)] statement.
 
     Attributes:
         form: "text", "json", "svg" or "html".
         network: Bytes per second to plan for instead of the setting's.
         flops: Scalar operations per second of a FLOAT contraction to plan for.
+        simulate: Whether the plan is played on a cluster.
+        cluster: What is said of it, by the attributes of `Topology`; any of them simulates.
         text: The statement as written.
     """
 
@@ -34,6 +37,8 @@ class Explain:
     sites: int | None = None
     network: float | None = None
     flops: float | None = None
+    simulate: bool = False
+    cluster: tuple[tuple[str, Any], ...] = ()
     text: str = ""
 
 

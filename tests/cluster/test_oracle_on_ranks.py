@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
+from einsql.cluster.start import starting
 from tests.cluster.conftest import without_ranks
 from tests.oracle.campaign import campaign
 from tests.oracle.oracle import Oracle
@@ -19,7 +20,7 @@ QUERIES = 40
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def cluster(request: pytest.FixtureRequest) -> Iterator[WatchedCluster]:
-    made = WatchedCluster(request.param)
+    made = WatchedCluster(starting(request.param))
     yield made
     made.close()
 

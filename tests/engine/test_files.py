@@ -69,17 +69,22 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
             files.read(str(path))
 
 
+@pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors", "arrow"])
 def test_results_outlive_the_file_they_came_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    np.save("a.npy", np.arange(100_000.0))
+    path = f"./a.{suffix}"
+    files.write(path, np.arange(100_000.0), "a")
     con = einsql.connect()
-    cursor = con.execute("SELECT * FROM 'a.npy'")
-    array = con.execute("SELECT * FROM 'a.npy'").fetch_numpy()
-    spread = con.execute("SELECT d0, k, val FROM 'a.npy', range(1000) AS r(k)").fetch_numpy()
-    con.execute("CREATE TENSOR t AS SELECT * FROM 'a.npy'")
-    os.truncate("a.npy", 200)  # reading a mapped page beyond the end kills the process
+    cursor = con.execute(f"SELECT * FROM '{path}'")
+    array = con.execute(f"SELECT * FROM '{path}'").fetch_numpy()
+    spread = con.execute(f"SELECT d0, k, val FROM '{path}', range(1000) AS r(k)").fetch_numpy()
+    con.execute(f"CREATE TENSOR t AS SELECT * FROM '{path}'")
+    opened = files.open_tensor(path)
+    os.truncate(path, 200)  # reading a mapped page beyond the end kills the process
+    with pytest.raises(OperationalError, match="has changed"):
+        opened.read([slice(99_999, None)])
     assert array.flags.writeable
     assert array[-1] == 99_999
     assert spread.strides[1] == 0

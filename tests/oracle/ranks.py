@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,12 @@ class WatchedCluster(Cluster):
     runs = 0
     moved = 0
 
-    def call(self, commands: dict[int, Command], tick: Tick | None = None) -> list[Any]:
+    def call(
+        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        into: Mapping[int, Sequence[np.ndarray]] | None = None,
+    ) -> list[Any]:  # fmt: skip
         """As `Cluster.call`."""
-        answers = super().call(commands, tick)
+        answers = super().call(commands, tick, into)
         if any(isinstance(c, Run) for c in commands.values()):
             self.runs += 1
             self.moved += any(any(measure.sent) for measure in answers)

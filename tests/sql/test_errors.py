@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.engine import files
 
 
 @pytest.fixture
@@ -22,6 +23,9 @@ def con(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> einsql.Connection:
     Path("header.npy").write_bytes(Path("good.npy").read_bytes()[:20])
     Path("foreign.npy").write_bytes(b"PAR1 this is no array")
     np.savez("two.npz", a=np.ones((3, 4), np.float32), b=np.ones(2))
+    files.write("good.safetensors", np.ones((3, 4), np.float32), "m")
+    Path("cut.safetensors").write_bytes(Path("good.safetensors").read_bytes()[:-1])
+    Path("foreign.arrow").write_bytes(Path("good.npy").read_bytes())
     Path("damaged.npz").write_bytes(Path("two.npz").read_bytes()[:60])
     connection = einsql.connect()
     connection.register("x", np.arange(12, dtype=np.float32).reshape(3, 4), ("i", "j"))
@@ -125,11 +129,22 @@ CASES = [
     ("COPY d FROM 'two.npz'", "has 2 arrays", ""),
     ("COPY d FROM 'two.npz' (TENSOR 'c')", "has no array 'c'", ""),
     ("COPY d FROM 'damaged.npz'", "damaged|truncated", ""),
+    ("COPY d FROM 'good.npy' (TENSOR 'm')", "has no array 'm'", ""),
+    ("COPY d FROM 'good.safetensors' (TENSOR 'x')", "has no array 'x'", ""),
+    ("COPY d FROM 'cut.safetensors'", "truncated", ""),
+    ("COPY d FROM 'foreign.arrow'", "first bytes are wrong", ""),
+    ("COPY d TO 'f.npy' (TENSOR 'm')", "has no names", ""),
+    ("COPY d TO 'f.safetensors' (TENSOR '__metadata__')", "cannot name a tensor", ""),
+    ("COPY d TO 'f.arrow' (TENSOR '.x')", "cannot name a tensor", ""),
     ("COPY w FROM 'good.npy'", "has rows already", ""),
     ("COPY d TO 'out.txt'", "no tensor file", ""),
     ("COPY d TO 'no/such/folder.npy'", "cannot be written", ""),
     ("SELECT * FROM 'complex.npy'", "holds complex128", ""),
     ("SELECT * FROM 'pickled.npy'", "is pickled", ""),
+    ("SELECT * FROM './two.npz'", "has 2 arrays", ""),
+    ("SELECT * FROM read_tensor('two.npz', 'c')", "has no array 'c'", "read_tensor"),
+    ("SELECT * FROM read_tensor(d)", "takes a file name", "read_tensor"),
+    ("SELECT * FROM read_tensor('a', 'b', 'c')", "takes a file name", "read_tensor"),
 ]
 
 
@@ -158,7 +173,8 @@ def test_position_counts_from_the_start_of_the_script(con: einsql.Connection) ->
 
 def test_external_access_can_be_turned_off_for_good(con: einsql.Connection) -> None:
     con.execute("SET enable_external_access = false")
-    for sql in ("SELECT * FROM 'good.npy'", "COPY d FROM 'good.npy'", "COPY d TO 'o.npy'"):
+    for sql in ("SELECT * FROM 'good.npy'", "COPY d FROM 'good.npy'", "COPY d TO 'o.npy'",
+                "SELECT * FROM read_tensor('good.npy')"):  # fmt: skip
         with pytest.raises(einsql.OperationalError, match="enable_external_access"):
             con.execute(sql)
     with pytest.raises(einsql.ProgrammingError, match="cannot be turned on"):

@@ -262,6 +262,30 @@ def test_changed(
     assert con.execute(f"SELECT * FROM {name}").fetchall() == rows
 
 
+@pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors", "arrow"])
+def test_copy_there_and_back(con: einsql.Connection, suffix: str) -> None:
+    option = "" if suffix == "npy" else " (TENSOR 'm')"
+    con.execute(f"""
+        CREATE TENSOR d (i DIM(2), j DIM(3), val BOOLEAN) DEFAULT FALSE;
+        INSERT OR REPLACE INTO d VALUES (1, 2, TRUE);
+        COPY d TO 'f.{suffix}'{option};
+        CREATE TENSOR e (i DIM(2), j DIM(3), val BOOLEAN);
+        COPY e FROM 'f.{suffix}'{option}""")
+    for source in ("e", f"'f.{suffix}' AS f(i, j)"):
+        assert con.execute(f"SELECT i, j FROM {source} WHERE val").fetchall() == [(1, 2)]
+
+
+def test_read_tensor_names_an_array_of_a_file(con: einsql.Connection) -> None:
+    np.savez("f.npz", m=np.arange(3), n=np.arange(4).reshape(2, 2))
+    sql = """SELECT m.i, SUM(m.v * n.v) AS s FROM read_tensor('f.npz', 'm') AS m(i, v)
+             JOIN read_tensor('f.npz', 'n') AS n(i, j, v) USING (i) GROUP BY m.i"""
+    assert con.execute(sql).fetchall() == [(0, 0), (1, 5)]
+    np.savez("f.npz", m=np.arange(3) * 2, n=np.arange(4).reshape(2, 2))
+    assert con.execute(sql).fetchall() == [(0, 0), (1, 10)]  # a plan is kept, not its data
+    tiles = "SELECT r.d0, r.t FROM ELEMENTS(TILES(read_tensor('f.npz', 'm'), 3)) AS r(d0, t)"
+    assert con.execute(tiles).fetchall() == [(0, 0), (1, 2), (2, 4)]
+
+
 def test_rows_are_counted_for_tensors_without_keys(con: einsql.Connection) -> None:
     counts = [
         con.execute(sql).rowcount

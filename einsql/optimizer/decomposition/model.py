@@ -114,7 +114,7 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
 def cost_key(v: Vertex) -> tuple[object, ...]:
     """What a vertex's costs depend on beside its states."""
     uses = tuple((u.axes, u.shape, u.width, u.nbytes) for u in v.uses)
-    kind = (v.contraction, v.renames, v.publishes, v.stored, v.flops, v.double)
+    kind = (v.contraction, v.renames, v.publishes, v.stored, v.effort, v.double)
     fields = v.width, v.state_fields
     return v.extents, uses, v.keys, v.shape, fields, v.nbytes, v.state_bytes, kind
 
@@ -137,7 +137,7 @@ class _Tables:
 
     def made(self, v: Vertex, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How a reader sees a vertex: what it tells apart, and for each state which of it."""
-        key = (id(states), v.keys)
+        key = (id(states), v.keys, v.holders)
         if key not in self._views:
             self._views[key] = distinct(self._objective.made(v, states))
         return self._views[key]

@@ -6,12 +6,17 @@ axis read through a derived label (a gather, a window) stays whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
+from einsql.boxes import extents, volumes
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
+from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
-from einsql.work import flops
+from einsql.work import effort_at_point
 
 MANY = 2**62
 """More sites than any hint asks for."""
@@ -22,13 +27,13 @@ class Use:
     """An operand of a vertex.
 
     Attributes:
-        producer: The vertex that makes it; None for a stored tensor of which no cut is
-            declared, which lies wherever its first reader wants it.
+        producer: The vertex that makes it; None for a stored tensor that lies wherever its
+            first reader wants it, or at every site.
         axes: For each axis the position of its label in the vertex, None if never cut.
         shape: Extent of each axis, in elements.
         width: Fields of a tuple.
         nbytes: Bytes of a tuple.
-        tensor: The name of a stored tensor, declared or not.
+        tensor: The name of a stored tensor, wherever it lies.
     """
 
     producer: int | None
@@ -58,11 +63,13 @@ class Vertex:
         nbytes: Bytes of a tuple of the result.
         state_bytes: The same of a partial result.
         state_fields: Fields that a partial result has beside those of the result.
-        flops: Scalar operations at one point of the domain.
+        effort: Of one point of the domain, in scalar operations.
         double: True if it computes in values of 8 bytes.
         fixed: For each label the parts that a hint or a declaration gives it, None where
             the strategy is free; empty where it is free throughout.
-        stored: True for no operation but a stored tensor with a declared cut.
+        stored: True for no operation but a stored tensor that lies somewhere.
+        holders: How many sites hold some of a stored tensor; 0 if each tile of its cut has
+            a site of its own.
     """
 
     name: str
@@ -78,10 +85,11 @@ class Vertex:
     nbytes: int = 4
     state_bytes: int = 4
     state_fields: int = 0
-    flops: int = 2
+    effort: int = 2
     double: bool = False
     fixed: tuple[int | None, ...] = ()
     stored: bool = False
+    holders: int = 0
 
     @property
     def computes(self) -> bool:
@@ -119,14 +127,15 @@ class Problem:
 def problem_of(root: Node, sites: int = MANY) -> Problem:
     """The decomposition problem of a graph.
 
-    Operations are named r0, r1, … in the graph's order. A stored tensor with a declared
-    cut is a vertex too, with that cut alone; a copy at every site is free to read and none.
+    Operations are named r0, r1, … in the graph's order. A stored tensor that lies somewhere
+    is a vertex too, with the cut it lies in alone; a copy at every site is free to read and
+    none.
 
     Args:
         root: The graph.
-        sites: The calls that hints may ask for. One block of a statement that asks for more
-            is refused before; where several have become one operation, its own hint comes
-            first, and what there are no sites for is left out.
+        sites: How many there are, and the calls that hints may ask for. One block of a
+            statement that asks for more is refused before; where several have become one
+            operation, its own hint comes first, and what there are no sites for is left out.
     """
     vertices: list[Vertex] = []
     numbers: dict[int, int] = {}
@@ -135,17 +144,27 @@ def problem_of(root: Node, sites: int = MANY) -> Problem:
         if isinstance(node, EinSum):
             vertex = _vertex(node, f"r{made}", numbers, sites)
             made += 1
-        elif node.parts is not None and max(node.parts, default=1) > 1:
-            vertex = _declared(node, node.parts)
-        else:
+        elif not node.settled or _everywhere(node, sites):
             continue
+        else:
+            vertex = _stored(node)
         numbers[id(node)] = len(vertices)
         vertices.append(vertex)
     return Problem(tuple(vertices))
 
 
-def _declared(tensor: Input, parts: tuple[int, ...]) -> Vertex:
-    schema = tensor.schema
+def _everywhere(tensor: Input, sites: int) -> bool:
+    """True for a stored tensor that lies whole at every site."""
+    if tensor.lies is not None:
+        return tensor.lies.once == 1 and tensor.lies.copies == sites
+    return max(tensor.parts or (), default=1) == 1
+
+
+def _stored(tensor: Input) -> Vertex:
+    schema, parts, holders = tensor.schema, tensor.parts or (), 0
+    if tensor.lies is not None:
+        parts = nearest_cut(tensor.lies, schema.shape)
+        holders = len(np.unique(tensor.lies.sites[tensor.lies.volumes > 0]))
     return Vertex(
         tensor.name,
         tuple(k.name for k in schema.keys),
@@ -158,7 +177,21 @@ def _declared(tensor: Input, parts: tuple[int, ...]) -> Vertex:
         state_bytes=tuple_bytes(tensor),
         fixed=tuple(min(n, max(1, extent)) for n, extent in zip(parts, schema.shape, strict=True)),
         stored=True,
+        holders=holders,
     )
+
+
+def nearest_cut(tiles: Tiles, shape: Sequence[int]) -> tuple[int, ...]:
+    """Into how many parts tiles cut each axis.
+
+    Exact for a grid, even or uneven, for its intervals have the mean length extent / parts;
+    of other tiles the mean length gives the grid that is nearest.
+    """
+    boxes = tiles.boxes[: tiles.once]
+    boxes = boxes[volumes(boxes) > 0]
+    if not len(boxes):
+        return (1,) * len(shape)
+    return tuple(max(1, round(n)) for n in np.asarray(shape) / extents(boxes).mean(axis=0))
 
 
 def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Vertex:
@@ -190,7 +223,7 @@ def _vertex(node: EinSum, name: str, numbers: dict[int, int], sites: int) -> Ver
         nbytes=tuple_bytes(node),
         state_bytes=tuple_bytes(stated),
         state_fields=len(stated.outputs) - len(node.outputs),
-        flops=flops(node) // max(1, node.points),
+        effort=effort_at_point(node),
         double=any(o.dtype.numpy.itemsize > 4 for o in node.outputs),
         fixed=_hinted(node, free, sites),
     )

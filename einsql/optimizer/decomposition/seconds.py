@@ -45,7 +45,7 @@ class Seconds:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
-        work = _volume(tiles(v.extents, vectors)) * v.flops
+        work = _volume(tiles(v.extents, vectors)) * v.effort
         rate = m.rate(contraction=v.contraction, double=v.double)
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
@@ -61,8 +61,11 @@ class Seconds:
         return np.asarray(rounds * once + np.where(group > 1, merging, 0.0))
 
     def made(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """The cut of the result, the calls that make it, and how many of them share a tile."""
-        calls = vectors.prod(axis=1)
+        """The cut of the result, the calls that make it, and how many of them share a tile.
+
+        Of a stored tensor, the sites that hold it instead of calls.
+        """
+        calls = np.full(len(vectors), v.holders) if v.holders else vectors.prod(axis=1)
         group = vectors[:, list(v.reduced)].prod(axis=1)
         return np.column_stack([restricted(vectors, v.keys), calls, group])
 

@@ -1,0 +1,227 @@
+"""Arrow's IPC file format with tensors: one row of a fixed-shape-tensor column, or tiles.
+
+https://arrow.apache.org/docs/format/CanonicalExtensions.html#fixed-shape-tensor
+
+Tiles are what `relation.to_batches` makes of equal cuts: int64 columns with the tile's number
+along each axis, then the tensor columns; a file has one schema, so all tiles have one shape.
+pyarrow reads the metadata; elements are seen through this process's own mapping of the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from einsql.engine.files.mapped import Mapped, pick
+from einsql.engine.files.tensor import Content, single
+from einsql.engine.relation import BOOLEAN_BYTES
+from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.schema import DType, is_flag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC = b"ARROW1"
+MOST = 2**31 - 1
+"""Elements in one row: Arrow counts them in 32 bits."""
+_TYPES = {
+    "int8": DType.TINYINT,
+    "int32": DType.INTEGER,
+    "int64": DType.BIGINT,
+    "halffloat": DType.HALF,
+    "float": DType.FLOAT,
+    "double": DType.DOUBLE,
+}
+_HINT = (
+    "It reads columns of fixed-shape tensors: one row, or tiles with their numbers in int64 "
+    "columns. pyarrow.FixedShapeTensorArray.from_numpy_ndarray(array[None]) makes one row."
+)
+
+Tile = tuple[tuple[int, ...], np.ndarray]
+"""A tile's number along each axis, and its elements."""
+
+
+def find(file: Mapped, member: str | None) -> Content:
+    """What an .arrow file holds in a column; a compressed one is read as a whole.
+
+    Raises:
+        OperationalError: The file is damaged, has no such column, is a table without
+            tensors, or its tiles do not make one tensor.
+    """
+    import pyarrow as pa  # 60 ms, and only this format needs it
+
+    if file.memory[: len(MAGIC)] != MAGIC:
+        raise file.refusal("is no .arrow file: its first bytes are wrong")
+    try:
+        memory = pa.py_buffer(file.memory)
+        reader = pa.ipc.open_file(pa.BufferReader(memory))
+        name, numbers = _columns(file, reader.schema, member)
+        dtype = _dtype(file, reader.schema.field(name))
+        tiles: list[Tile] = []
+        for n in range(reader.num_record_batches):
+            batch = reader.get_batch(n)
+            batch.validate()
+            places = _numbers(file, batch, numbers)
+            tiles += zip(places, _arrays(file, memory, batch.column(name), dtype), strict=True)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # pyarrow's errors are ValueError, KeyError, OSError and others
+        why = (str(error).splitlines() or [repr(error)])[0]
+        raise file.refusal(f"is truncated or damaged: {why}") from error
+    if len(tiles) == 1 and not numbers:
+        return single(name, dtype, tiles[0][1])
+    boxes, shape = _boxes(file, tiles)
+    return Content(name, dtype, shape, boxes, tuple(array for _, array in tiles))
+
+
+def _columns(file: Mapped, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
+    """The tensor's column, and those with the numbers of its tiles."""
+    import pyarrow as pa  # as above
+
+    if len(set(schema.names)) < len(schema.names):
+        raise file.refusal("has two columns of the same name")
+    tensors = [f.name for f in schema if isinstance(f.type, pa.FixedShapeTensorType)]
+    others = [f for f in schema if f.name not in tensors]
+    if not tensors or any(f.type != pa.int64() for f in others):
+        raise file.refusal("holds a table, not a tensor", _HINT)
+    if any(is_flag(name) for name in tensors):
+        raise file.refusal("holds a tensor with missing keys or NULL; a file has every element")
+    return pick(file, tensors, member), [f.name for f in others]
+
+
+def _dtype(file: Mapped, field: pa.Field) -> DType:
+    kind = str(field.type.value_type)
+    if kind == "uint8" and BOOLEAN_BYTES.items() <= (field.metadata or {}).items():
+        return DType.BOOLEAN
+    if kind not in _TYPES:
+        raise file.no_type(f"Arrow's {kind}")
+    return _TYPES[kind]
+
+
+def _numbers(file: Mapped, batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The number of each row's tile along each axis."""
+    if any(batch.column(n).null_count for n in names):
+        raise file.refusal("holds a tile without a number")
+    columns = [batch.column(n).to_pylist() for n in names]
+    return list(zip(*columns, strict=True)) if names else [()] * batch.num_rows
+
+
+def _arrays(
+    file: Mapped, memory: pa.Buffer, column: pa.Array, dtype: DType
+) -> Iterator[np.ndarray]:
+    """The elements of each row, where the mapping has them if they are in it."""
+    shape, order = tuple(column.type.shape), column.type.permutation
+    file.check_shape(shape)
+    if order is not None and sorted(order) != list(range(len(shape))):
+        raise file.refusal("is damaged: the order of its axes is wrong")
+    rows = column.storage
+    if rows.null_count or rows.values.null_count or rows.offset or rows.values.offset:
+        raise file.refusal("holds NULL, which is no element of a tensor")
+    size = prod(shape) * dtype.numpy.itemsize
+    *_, elements = rows.buffers()
+    held = 0 if elements is None else elements.size
+    if held < len(rows) * size or rows.type.list_size != prod(shape):
+        raise file.refusal("is damaged: a column has not the size of its shape")
+    start = elements.address - memory.address if held else 0
+    mapped = 0 <= start <= memory.size - held
+    for row in range(len(rows)):
+        if mapped:
+            array = file.view(start + row * size, dtype.numpy, shape)
+        else:  # decompressed
+            array = np.ndarray(shape, dtype.numpy, elements, row * size)
+        yield array if order is None else array.transpose(order)
+
+
+def _boxes(file: Mapped, tiles: Sequence[Tile]) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The box of each tile, int64 (tiles, axes, 2), and the shape they make together."""
+    wrong = file.refusal("has tiles that do not make one tensor", _HINT)
+    if not tiles or not tiles[0][0] or len(tiles[0][0]) != tiles[0][1].ndim:
+        raise wrong  # no row, several rows without numbers, or numbers of other axes
+    numbers = np.array([number for number, _ in tiles], np.int64)
+    counts = [int(most) + 1 for most in numbers.max(axis=0)]
+    distinct = len(np.unique(numbers, axis=0)) == len(tiles)
+    if numbers.min() < 0 or not distinct or prod(counts) != len(tiles):
+        raise wrong
+    extents = tiles[0][1].shape  # the column's type gives it to all of them
+    shape = tuple(count * extent for count, extent in zip(counts, extents, strict=True))
+    file.check_shape(shape)
+    lo = numbers * np.array(extents, np.int64)
+    return np.stack([lo, lo + np.array(extents, np.int64)], axis=-1), shape
+
+
+def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> int:
+    """Writes a file with a single row but for its elements, and leaves room for them.
+
+    Returns:
+        Where they begin.
+
+    Raises:
+        NotSupportedError: Arrow has no row of that many elements.
+        ProgrammingError: Columns of that name are flags.
+    """
+    import pyarrow as pa  # as above
+
+    if prod(shape) > MOST:
+        raise NotSupportedError(
+            f"An .arrow file holds at most {MOST} elements in a row, not {prod(shape)}",
+            hint="A .npy or a .safetensors file holds more.",
+        )
+    if is_flag(name):
+        raise ProgrammingError(
+            f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
+        )
+    boolean = dtype is DType.BOOLEAN
+    element = pa.uint8() if boolean else pa.from_numpy_dtype(dtype.numpy)
+    # Memory that is never touched, so it takes none.
+    room = mmap.mmap(
+        -1, max(1, prod(shape) * dtype.numpy.itemsize),
+        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
+    )  # fmt: skip
+    body = pa.py_buffer(room)
+    values = pa.Array.from_buffers(element, prod(shape), [None, body])
+    storage = pa.FixedSizeListArray.from_buffers(
+        pa.list_(element, prod(shape)), 1, [None], children=[values]
+    )
+    column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), storage)
+    field = pa.field(name, column.type, metadata=BOOLEAN_BYTES if boolean else None)
+    sink = _Sparse(file, body)
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema([field])) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column], schema=pa.schema([field])))
+    return sink.start
+
+
+class _Sparse:
+    """A file for pyarrow that leaves a hole where one buffer would be written.
+
+    Attributes:
+        start: Where that buffer begins in the file.
+    """
+
+    closed = False
+
+    def __init__(self, file: IO[bytes], body: pa.Buffer) -> None:
+        self._file = file
+        self._body = body
+        self.start = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        """Writes, or skips the buffer that is left out."""
+        if isinstance(data, bytes) or data.address != self._body.address:
+            return self._file.write(data)
+        self.start = self._file.tell()
+        self._file.seek(data.size, 1)
+        return int(data.size)
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Nothing; the file is flushed when it is complete."""
+
+    def close(self) -> None:
+        """Nothing; who opened the file closes it."""

@@ -1,0 +1,63 @@
+"""NumPy's .npz format: a ZIP archive of .npy files."""
+
+from __future__ import annotations
+
+import zipfile
+from math import prod
+
+import numpy as np
+
+from einsql.engine.files import npy
+from einsql.engine.files.mapped import Mapped, pick
+from einsql.engine.files.tensor import Checksum, Content, single
+from einsql.errors import Error
+
+_LOCAL = 30
+"""Bytes of the fixed part of a member's own header; the lengths of what follows end it."""
+
+
+def find(file: Mapped, member: str | None) -> Content:
+    """What an .npz archive holds under a name; a compressed array is read as a whole.
+
+    Raises:
+        OperationalError: The archive is damaged or has no such member.
+    """
+    if file.memory[:2] != b"PK":
+        raise file.refusal("is no .npz file: its first bytes are wrong")
+    try:
+        with zipfile.ZipFile(file.path) as archive:
+            names = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
+            name = pick(file, list(names), member)
+            return _member(file, archive, name, names[name])
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # zipfile raises anything where an archive is damaged
+        raise file.refusal(f"is no .npz archive, or a damaged one: {error}") from error
+
+
+def _member(file: Mapped, archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> Content:
+    if not info.filename.endswith(".npy"):
+        raise file.refusal("holds a file that is no array")
+    with archive.open(info) as text:
+        dtype, shape, fortran = npy.header(file, text)
+        head = text.tell()
+        if info.compress_type == zipfile.ZIP_STORED:
+            start = _data(file, info.header_offset)
+            end = start + info.compress_size
+            kind, array = npy.placed(file, start + head, end, dtype, shape, fortran)
+            checksum = Checksum(start, info.compress_size, info.CRC)
+            return single(name, kind, array, checksum)
+        kind = file.tensor_type(dtype)
+        file.check_shape(shape)
+        size = prod(shape) * dtype.itemsize
+        elements = text.read(size + 1)  # reading its end checks the checksum
+    if len(elements) != size:
+        raise file.refusal(f"is truncated or damaged: {name} has not the size of its shape")
+    array = np.ndarray(shape, dtype, elements, order="F" if fortran else "C")
+    return single(name, kind, array)
+
+
+def _data(file: Mapped, offset: int) -> int:
+    """Where a member's bytes begin: behind its own header, which zipfile has checked."""
+    lengths = file.memory[offset + _LOCAL - 4 : offset + _LOCAL]
+    return offset + _LOCAL + sum(int.from_bytes(lengths[n : n + 2], "little") for n in (0, 2))

@@ -1,0 +1,196 @@
+"""A tensor in a file: what it is, and copies of its boxes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql import boxes
+from einsql.engine.files.mapped import Mapped, refusing
+from einsql.errors import InterfaceError
+from einsql.schema import DType
+
+Box = np.ndarray | Sequence[slice]
+"""int64 (axes, 2), an interval for each axis; or slices without a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What a format says of a range of bytes: their CRC-32."""
+
+    offset: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """Where a tensor is in a file.
+
+    Attributes:
+        member: Its name, in formats that have names.
+        dtype: Type of its elements.
+        shape: Extents of the whole tensor.
+        boxes: int64 (tiles, axes, 2); they cover the tensor and no two of them overlap.
+        tiles: The array of each box, as it lies in the file: perhaps not aligned and in
+            another byte order; or in memory where it cannot be mapped.
+        checksum: What the format gives, else None.
+    """
+
+    member: str | None
+    dtype: DType
+    shape: tuple[int, ...]
+    boxes: np.ndarray
+    tiles: tuple[np.ndarray, ...]
+    checksum: Checksum | None = None
+
+
+def single(
+    member: str | None, dtype: DType, array: np.ndarray, checksum: Checksum | None = None
+) -> Content:
+    """A tensor that is one array."""
+    return Content(member, dtype, array.shape, whole(array.shape)[None], (array,), checksum)
+
+
+def whole(shape: Sequence[int]) -> np.ndarray:
+    """The box of all elements."""
+    return np.array([(0, n) for n in shape], np.int64).reshape(-1, 2)
+
+
+def box_of(shape: Sequence[int], wanted: Box) -> np.ndarray:
+    """A box as int64 (axes, 2).
+
+    Raises:
+        InterfaceError: It has other axes than the tensor, a step, or lies beyond it.
+    """
+    if not isinstance(wanted, np.ndarray):
+        if any(s.step not in (None, 1) for s in wanted) or len(wanted) != len(shape):
+            raise InterfaceError(f"No slices of a tensor of shape {tuple(shape)}: {wanted}")
+        pairs = [s.indices(n)[:2] for s, n in zip(wanted, shape, strict=True)]
+        wanted = np.array([(lo, max(lo, hi)) for lo, hi in pairs], np.int64).reshape(-1, 2)
+    inside = wanted.shape == (len(shape), 2) and bool(
+        np.all(wanted[:, 0] >= 0)
+        and np.all(wanted[:, 0] <= wanted[:, 1])
+        and np.all(wanted[:, 1] <= np.array(shape, np.int64))
+    )
+    if not inside:
+        raise InterfaceError(f"No box of a tensor of shape {tuple(shape)}: {wanted.tolist()}")
+    return wanted
+
+
+def slices(box: np.ndarray) -> tuple[slice, ...]:
+    """A box as an index."""
+    return tuple(slice(int(lo), int(hi)) for lo, hi in box)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A tensor in a file, as it is told to other processes; `files.reopen` opens it.
+
+    Attributes:
+        path: Absolute.
+        member: Name of the array, in formats that have names.
+        dtype: Type of its elements.
+        shape: Extents of the whole tensor.
+        size: Bytes in the file.
+        mtime_ns: When the file was last changed, in nanoseconds.
+    """
+
+    path: str
+    member: str | None
+    dtype: DType
+    shape: tuple[int, ...]
+    size: int
+    mtime_ns: int
+
+
+class FileTensor:
+    """A tensor in an open file."""
+
+    def __init__(self, file: Mapped, content: Content) -> None:
+        self._file = file
+        self._content = content
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self._content.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the whole tensor."""
+        return self._content.shape
+
+    @property
+    def description(self) -> Description:
+        """What another process needs to open the same tensor."""
+        found, file = self._content, self._file
+        return Description(
+            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns
+        )
+
+    def read(self, box: Box) -> np.ndarray:
+        """A copy of a box: aligned, contiguous, in the machine's byte order.
+
+        Only pages with elements of the box are read. What a format's checksum covers is
+        checked when everything is read.
+
+        Args:
+            box: int64 (axes, 2), or a slice without a step for each axis.
+
+        Raises:
+            OperationalError: The file has changed since it was opened, does not fit in
+                memory, or holds what is no value of the type.
+            InterfaceError: The tensor has no such box.
+        """
+        wanted = box_of(self.shape, box)
+        found = self._content
+        with refusing(self._file.path):
+            self._file.check_current()
+            if np.array_equal(wanted, whole(self.shape)):
+                self._check_sum()
+            result = np.empty(tuple(boxes.extents(wanted)), self.dtype.numpy)
+            shared = boxes.common(found.boxes, wanted)
+            for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
+                here = slices(shared[n] - found.boxes[n][:, :1])
+                result[slices(shared[n] - wanted[:, :1])] = found.tiles[n][here]
+            self._check_booleans(result)
+            self._file.check_current()
+        return result
+
+    @property
+    def array(self) -> np.ndarray:
+        """The whole tensor, read-only and mapped where it lies in the file as in memory.
+
+        Whoever hands out what is computed from it copies what is still mapped: reading a
+        page that the file no longer has kills the process.
+
+        Raises:
+            OperationalError: As `read`.
+        """
+        found = self._content
+        tile = found.tiles[0]
+        if len(found.tiles) > 1 or not (tile.flags.aligned and tile.dtype.isnative):
+            return self.read(whole(self.shape))
+        with refusing(self._file.path):
+            self._file.check_current()
+            self._check_sum()
+            self._check_booleans(tile)
+        return tile
+
+    def _check_sum(self) -> None:
+        wanted = self._content.checksum
+        if wanted is None:
+            return
+        with memoryview(self._file.memory) as memory:
+            found = zlib.crc32(memory[wanted.offset : wanted.offset + wanted.size])
+        if found != wanted.crc:
+            raise self._file.refusal("is damaged: its checksum is wrong")
+
+    def _check_booleans(self, array: np.ndarray) -> None:
+        """Other bytes than 0 and 1 would be true at one place and false at another."""
+        if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+            raise self._file.refusal("is damaged: a BOOLEAN is neither 0 nor 1")

@@ -1,0 +1,127 @@
+"""Which site sends how much to which other site in a step of a placed program.
+
+The messages are those of the runtime, which go straight to their targets: one for each
+piece of a tile and each of its fields. Those from one site to another are kept together,
+for they share a connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql.boxes import common, extents
+from einsql.placements import Tiles
+from einsql.supersteps import Complete, Exchange, Local
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """What goes between different sites, at most one entry from each site to each other one.
+
+    Attributes:
+        sites: How many sites there are.
+        source: int64 (entries,), who sends it.
+        target: int64 (entries,), who receives it.
+        size: float64 (entries,), whole numbers above zero: elements, or bytes.
+        pieces: int64 (entries,), in how many pieces of tiles, or messages.
+    """
+
+    sites: int
+    source: np.ndarray
+    target: np.ndarray
+    size: np.ndarray
+    pieces: np.ndarray
+
+    def of(self, width: int, fields: int) -> Messages:
+        """In bytes and messages, if an element has so many, in so many fields."""
+        return replace(self, size=self.size * width, pieces=self.pieces * fields)
+
+    def sent(self) -> np.ndarray:
+        """What each site sends, float64 (sites,)."""
+        return np.bincount(self.source, self.size, self.sites)
+
+    def received(self) -> np.ndarray:
+        """What each site receives, float64 (sites,)."""
+        return np.bincount(self.target, self.size, self.sites)
+
+
+def together(source: np.ndarray, target: np.ndarray, size: np.ndarray, sites: int) -> Messages:
+    """Pieces as messages: those with the same ends together, those that stay left out."""
+    moves = (source != target) & (size > 0)
+    ends = source[moves] * sites + target[moves]
+    pairs, pair, pieces = np.unique(ends, return_inverse=True, return_counts=True)
+    total = np.bincount(pair.reshape(-1), size[moves], len(pairs))
+    return Messages(sites, pairs // sites, pairs % sites, total, pieces)
+
+
+def exchanging(base: Tiles, step: Exchange, sites: int) -> Messages:
+    """What an exchange sends, in elements.
+
+    Args:
+        base: The tiles of the exchange's first source; what is not at hand comes from them.
+        step: The exchange.
+        sites: How many sites there are.
+    """
+    absent = step.at_hand[:, 0] < 0
+    targets, boxes = step.tiles.sites[absent], step.tiles.boxes[absent]
+    shared = _shared(base.boxes[: base.once], boxes)
+    tile, needed = np.nonzero(shared)
+    target, size = targets[needed], shared[tile, needed]
+    holders = base.sites.reshape(base.copies, base.once)
+    # Each group of sites serves its own; who has a copy asks nobody.
+    source = holders[target * base.copies // sites, tile]
+    there = (holders[:, tile] == target).any(axis=0)
+    return together(np.where(there, target, source), target, size, sites)
+
+
+def _shared(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Elements that each box has in common with each other one, float64 (boxes, others)."""
+    total = np.ones((len(boxes), len(others)))
+    for a in range(boxes.shape[1]):
+        mine, row = np.unique(boxes[:, a], axis=0, return_inverse=True)
+        theirs, column = np.unique(others[:, a], axis=0, return_inverse=True)
+        lengths = extents(common(mine[:, None, None], theirs[None, :, None])).astype(np.float64)
+        total *= lengths[..., 0][np.ix_(row.reshape(-1), column.reshape(-1))]
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merging:
+    """What a completion does, in elements.
+
+    Attributes:
+        before: float64 (sites,), read and written by a site that merges parts of its own.
+        messages: What is sent after that.
+        after: float64 (sites,), read and written by a site that merges what it got.
+    """
+
+    before: np.ndarray
+    messages: Messages
+    after: np.ndarray
+
+
+def merging(local: Local, step: Complete, sites: int) -> Merging:
+    """How partial results are merged; several parts are read, and one is written.
+
+    Args:
+        local: The step whose partial tiles are merged.
+        step: The completion.
+        sites: How many sites there are.
+    """
+    volumes = step.tiles.volumes.astype(np.float64)
+    tile = np.repeat(np.arange(len(volumes)), step.parts.shape[1])
+    key = tile * sites + local.tiles.sites[step.parts].reshape(-1)
+    contributions, parts = np.unique(key, return_counts=True)
+    tile, source = contributions // sites, contributions % sites
+    before = np.bincount(source, _merged(parts) * volumes[tile], sites)
+    arriving = np.bincount(tile, minlength=len(volumes))
+    after = np.bincount(step.tiles.sites, _merged(arriving) * volumes, sites)
+    messages = together(source, step.tiles.sites[tile], volumes[tile], sites)
+    return Merging(before, messages, after)
+
+
+def _merged(parts: np.ndarray) -> np.ndarray:
+    """How often an element is read or written where so many parts become one."""
+    return np.where(parts > 1, parts + 1, 0)

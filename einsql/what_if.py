@@ -1,0 +1,44 @@
+"""What EXPLAIN's options change: what a plan is made for, and the cluster it is played on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from einsql.machine import Topology, topology_like
+from einsql.settings import Settings, changed_settings
+from einsql.sql.syntax import Explain
+
+
+def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:
+    """The settings that a plan is made under, and the cluster if it is to be simulated.
+
+    What is not described is as the settings have it: inside a node as between nodes. Cuts
+    are searched as if every site had its share of its node's links.
+    """
+    machine = settings.machine
+    if asked.flops is not None:
+        machine = machine.with_flops(asked.flops)
+    cluster = None
+    if asked.network is not None:
+        machine = replace(machine, network=asked.network)
+    if asked.simulate or asked.cluster:
+        cluster = replace(topology_like(settings.machine), **dict(asked.cluster))
+        if asked.network is not None:
+            cluster = replace(cluster, network=asked.network)
+        machine = replace(machine, network=cluster.site_network, latency=cluster.latency)
+    made = replace(settings, machine=machine)
+    if asked.sites is not None:
+        made = changed_settings(made, "sites", str(asked.sites))
+    return made, cluster
+
+
+def options_text(options: Mapping[str, int | str]) -> str:
+    """EXPLAIN's options with values, as it reads them."""
+    if not options:
+        return ""
+    return f"({', '.join(f'{name} {_literal(v)}' for name, v in options.items())}) "
+
+
+def _literal(value: int | str) -> str:
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
