@@ -60,7 +60,9 @@ def gathering(
     source = np.repeat(np.arange(len(found)), counts)
     target = np.concatenate([at for _, at, _ in found]) if found else gathered
     boxes = np.concatenate([b for _, _, b in found]) if found else wanted
-    routes = _routes(have.sites[source], need.sites[target], boxes, schema)
+    cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
+    pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
+    routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
     return Moves(routes, source, target, boxes)
 
 
@@ -76,10 +78,12 @@ def completing(local: Local, step: Complete, schema: Schema) -> Moves:
     need = np.repeat(np.arange(len(sources)), [len(s) for s in sources])
     source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
     boxes = step.tiles.boxes[need]
-    routes = _routes(source, step.tiles.sites[need], boxes, schema)
+    routes = _routes(source, step.tiles.sites[need], boxes, schema, np.arange(len(need)))
     return Moves(routes, need, need, boxes)
 
 
-def _routes(sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema) -> Routes:
+def _routes(
+    sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema, pieces: np.ndarray
+) -> Routes:  # fmt: skip
     dtypes = {f.name: f.dtype.numpy for f in schema.fields}
-    return Routes(sources, targets, extents(boxes), dtypes)
+    return Routes(sources, targets, extents(boxes), dtypes, pieces)

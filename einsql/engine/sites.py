@@ -161,9 +161,22 @@ class SiteProgram:
             inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
             return {k: a[inside] for k, a in held[base][tile].items()}
 
-        for n, arrays in transport.exchange(moves.routes, share):
+        places: dict[int, Arrays] = {}
+
+        def room(n: int) -> Arrays | None:
             tile = int(moves.need[n])
-            _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
+            at, box = moves.boxes[n], need.boxes[tile]
+            if (at == box).all():
+                return None  # it is taken as it is
+            if not whole[tile]:
+                whole[tile].update(self._nothing(base, box))
+            places[n] = {k: a[slices(at, box[:, 0])] for k, a in whole[tile].items()}
+            return places[n]
+
+        for n, arrays in transport.exchange(moves.routes, share, room):
+            if arrays is not places.get(n):
+                tile = int(moves.need[n])
+                _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
         for n, fields in whole.items():
             if not fields:  # a tile without elements meets no other
                 fields.update(self._nothing(base, need.boxes[n]))
