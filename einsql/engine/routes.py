@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.boxes import common, extents, volumes
+from einsql.completions import rounds
 from einsql.engine.transport import Routes
 from einsql.schema import Schema
 from einsql.supersteps import Complete, Local, Tiles
@@ -66,20 +67,20 @@ def gathering(
     return Moves(routes, source, target, boxes)
 
 
-def completing(local: Local, step: Complete, schema: Schema) -> Moves:
-    """What each site contributes to the tiles that are merged; it merges its own parts first.
+def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
+    """What sites send of the tiles that are merged, round after round.
 
     Args:
         local: What made the partial tiles.
         step: Which of them belong together.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
-    sources = [np.unique(local.tiles.sites[members]) for members in step.parts]
-    need = np.repeat(np.arange(len(sources)), [len(s) for s in sources])
-    source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
-    boxes = step.tiles.boxes[need]
-    routes = _routes(source, step.tiles.sites[need], boxes, schema, np.arange(len(need)))
-    return Moves(routes, need, need, boxes)
+    found = []
+    for r in rounds(local, step):
+        boxes = step.tiles.boxes[r.tiles]
+        routes = _routes(r.sources, r.targets, boxes, schema, np.arange(len(r.tiles)))
+        found.append(Moves(routes, r.tiles, r.tiles, boxes))
+    return found
 
 
 def _routes(

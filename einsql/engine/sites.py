@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from types import EllipsisType
 
 import numpy as np
@@ -73,6 +74,7 @@ class SiteProgram:
         self._compile = compile_node
         self._runners: dict[object, Runner] = {}
         self._moves: dict[int, Moves] = {}
+        self._rounds: dict[int, list[Moves]] = {}
         self._stated = {
             n: with_state(s.node)
             for n, s in enumerate(program.steps)
@@ -215,28 +217,43 @@ class SiteProgram:
         return self._runners[key]
 
     def _complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
-        """Merges contributions at each site, sends one of each, and merges these."""
+        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
         local = self.program.maker(step)
         node = self._stated[step.source]
-        if number not in self._moves:
-            self._moves[number] = completing(local, step, node.schema)
-        moves = self._moves[number]
+        if number not in self._rounds:
+            self._rounds[number] = completing(local, step, node.schema)
+        # What a site has is merged when it leaves, or at the end: sums are rounded once.
+        parts: dict[tuple[int, int], list[Arrays]] = {}
 
-        def contribution(n: int) -> Arrays:
-            tile = int(moves.need[n])
-            box = step.tiles.boxes[tile]
-            members = step.parts[tile]
-            parts = []
-            for m in members[local.tiles.sites[members] == moves.routes.sources[n]].tolist():
-                inside = slices(box, local.tiles.boxes[m, :, 0])
-                parts.append({k: a[inside] for k, a in held[m].items()})
-            return merged(node, parts)
+        def at_site(tile: int, site: int) -> list[Arrays]:
+            if (tile, site) not in parts:
+                members, box = step.parts[tile], step.tiles.boxes[tile]
+                parts[tile, site] = [
+                    {k: a[slices(box, local.tiles.boxes[m, :, 0])] for k, a in held[m].items()}
+                    for m in members[local.tiles.sites[members] == site].tolist()
+                ]
+            return parts[tile, site]
 
-        arrived: dict[int, list[Arrays]] = {}
-        for n, arrays in transport.exchange(moves.routes, contribution):
-            arrived.setdefault(int(moves.need[n]), []).append(arrays)
-        whole = {n: merged(node, parts) for n, parts in arrived.items()}
-        return {n: {o.name: f[o.name] for o in local.node.outputs} for n, f in whole.items()}
+        for moves in self._rounds[number]:
+            sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
+            tiles = moves.have.tolist()
+
+            def contribution(
+                n: int, tiles: list[int] = tiles, sources: list[int] = sources
+            ) -> Arrays:
+                found = merged(node, at_site(tiles[n], sources[n]))
+                del parts[tiles[n], sources[n]]
+                return found
+
+            arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
+            for n, arrays in arrived:  # in this order, whichever came first
+                at_site(tiles[n], targets[n]).append(arrays)
+        names = [o.name for o in local.node.outputs]
+        whole = {
+            n: merged(node, at_site(n, int(step.tiles.sites[n])))
+            for n in _owned(step.tiles, transport)
+        }
+        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
 
     def _assembled(self, held: Held) -> Fields:
         """The result from one copy of its tiles."""
