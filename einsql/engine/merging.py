@@ -33,6 +33,57 @@ class Joint:
     merge: Callable[[State, State], State]
 
 
+class Total:
+    """Parts of one tile that are merged one after another; float sums are rounded at the end.
+
+    Attributes:
+        parts: How many there are so far.
+    """
+
+    def __init__(self, node: EinSum) -> None:
+        """Nothing yet.
+
+        Args:
+            node: What makes the parts, with the state that merging needs.
+        """
+        companions = {k for o in node.outputs for k in _fields(o)[1:]}
+        self._leading = [(o, _fields(o)) for o in node.outputs if o.name not in companions]
+        self.parts = 0
+        self._node = node
+        self._first: Mapping[str, np.ndarray] | None = None
+        self._states: dict[str, State] = {}
+
+    def add(self, part: Mapping[str, np.ndarray]) -> None:
+        """Merges one more.
+
+        Raises:
+            DataError: An integer sum overflows.
+        """
+        self.parts += 1
+        if self._first is None:
+            self._first = part
+            return
+        for o, names in self._leading:
+            new = tuple(part[k] for k in names)
+            if o.name not in self._states:
+                self._states[o.name] = tuple(self._first[k] for k in names)
+                if _is_float_sum(o):
+                    self._states[o.name] = (self._first[o.name].astype(np.float64),)
+            self._states[o.name] = _merged(o, self._states[o.name], new)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """All of them as one, which may be partial itself."""
+        assert self._first is not None  # there is a part
+        if not self._states:
+            return {o.name: self._first[o.name] for o in self._node.outputs}
+        found = {
+            name: array
+            for o, names in self._leading
+            for name, array in zip(names, self._states[o.name], strict=True)
+        }
+        return {o.name: found[o.name].astype(o.dtype.numpy, copy=False) for o in self._node.outputs}
+
+
 def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Partial results of one tile as one, which may be partial itself.
 
@@ -43,42 +94,38 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
     Raises:
         DataError: An integer sum overflows.
     """
-    if len(parts) == 1:
-        return {o.name: parts[0][o.name] for o in node.outputs}
-    found: dict[str, np.ndarray] = {}
-    for o in node.outputs:
-        joint = JOINT.get(o.reduction or "")
-        if joint is not None:
-            names = joint.names(o.name)
-            state: State = tuple(parts[0][k] for k in names)
-            for p in parts[1:]:
-                state = joint.merge(state, tuple(p[k] for k in names))
-            found.update(zip(names, state, strict=True))
-    for o in node.outputs:
-        if o.name not in found:
-            found[o.name] = _merged(o, [p[o.name] for p in parts])
-    return {o.name: found[o.name] for o in node.outputs}
+    total = Total(node)
+    for part in parts:
+        total.add(part)
+    return total.result()
 
 
-def _merged(o: Output, parts: Sequence[np.ndarray]) -> np.ndarray:
-    name = o.reduction or "sum"  # a map of partial values is linear
-    monoid = REDUCTIONS[name].monoid
-    assert monoid is not None, name  # else it is among JOINT
-    if name == "sum" and o.dtype.is_float:
-        with np.errstate(all="ignore"):  # infinities of both signs make NaN
-            total = parts[0].astype(np.float64)
-            for p in parts[1:]:
-                total += p
-            return total.astype(o.dtype.numpy, copy=False)
-    function = SCALARS[monoid]
-    failure = function.fails.get(o.dtype)
-    total = parts[0]
-    for p in parts[1:]:
-        if failure is not None and np.any(failure.numpy(total, p)):
+def _fields(o: Output) -> tuple[str, ...]:
+    """The fields that are merged together with an output, itself the first."""
+    joint = JOINT.get(o.reduction or "")
+    return (o.name,) if joint is None else joint.names(o.name)
+
+
+def _is_float_sum(o: Output) -> bool:
+    return (o.reduction or "sum") == "sum" and o.dtype.is_float
+
+
+def _merged(o: Output, old: State, new: State) -> State:
+    joint = JOINT.get(o.reduction or "")
+    if joint is not None:
+        return joint.merge(old, new)
+    with np.errstate(all="ignore"):  # infinities of both signs make NaN
+        if _is_float_sum(o):
+            total = old[0]
+            total += new[0]
+            return (total,)
+        monoid = REDUCTIONS[o.reduction or "sum"].monoid  # a map of partial values is linear
+        assert monoid is not None  # else it is among JOINT
+        function = SCALARS[monoid]
+        failure = function.fails.get(o.dtype)
+        if failure is not None and np.any(failure.numpy(old[0], new[0])):
             raise DataError(failure.reason)
-        with np.errstate(all="ignore"):
-            total = np.asarray(function.numpy(total, p)).astype(o.dtype.numpy)
-    return total
+        return (np.asarray(function.numpy(old[0], new[0])).astype(o.dtype.numpy),)
 
 
 def _pair(name: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class RankTransport:
         self.received = [0] * sites
 
     def exchange(
-        self, routes: Routes, cut: Cut, room: Room | None = None
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
         """Sends what leaves owned sites, and gives what arrives at them as it does.
 
@@ -73,7 +73,7 @@ class RankTransport:
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
-        flight = _Flight(self._fabric, schedule, routes, cut, room)
+        flight = _Flight(self._fabric, schedule, routes, cut, room, window)
         self._count(routes)
         if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
@@ -120,21 +120,23 @@ class _Flight:
     """One exchange of one rank: arrays that leave, and room for those that come."""
 
     def __init__(
-        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None
+        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
+        window: int | None,
     ) -> None:  # fmt: skip
         """Gets everything ready that may fail."""
         here = fabric.comm.rank
-        self._fabric = fabric
-        self._schedule = schedule
+        self._fabric, self._schedule, self._routes = fabric, schedule, routes
         self._fields = tuple(routes.dtypes)
-        leaving = dict.fromkeys(n for n, _ in schedule.sends)
-        coming = [n for n, _ in schedule.receives]
+        self._window = window
         self._lines: dict[AllGather, dict[str, np.ndarray]] = {}
         self._incoming: dict[int, Arrays] = {}
+        leaving = dict.fromkeys(n for n, _ in schedule.sends)
+        coming = [n for n, _ in schedule.receives[:window]]
+        later = [n for n, _ in schedule.receives[len(coming) :]]
         for c in (c for c in schedule.collectives if here in c.members):
             if isinstance(c, AllGather):
                 leaving[c.routes[c.members.index(here)]] = None
-                self._lines[c] = self._line_up(c, routes)
+                self._lines[c] = self._line_up(c)
             elif c.root == here:
                 leaving[c.route] = None
             else:
@@ -146,15 +148,17 @@ class _Flight:
             given = None if room is None else room(schedule.serves[n][0])
             fits = given is not None and all(a.flags.c_contiguous for a in given.values())
             self._incoming[n] = given if given is not None and fits else _nothing(routes, n)
-        self._posted: list[tuple[Sequence[int], list[MPI.Request]]] = []
+        # Memory for what nobody takes any more; as long as all is well it is not touched.
+        self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
+        self._receiving: dict[int, list[MPI.Request]] = {}
+        self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
         self._sending: list[MPI.Request] = []
 
     def begin(self) -> None:
         """Starts everything; all ranks do so at the same point."""
         comm, schedule = self._fabric.comm, self._schedule
-        for n, rank in schedule.receives:
-            requests = [comm.Irecv(p, rank) for p in self._messages(self._incoming[n])]
-            self._posted.append(((n,), requests))
+        for n, rank in schedule.receives[: self._window]:
+            self._receive(n, rank)
         for n, rank in schedule.sends:
             self._sending += [comm.Isend(p, rank) for p in self._messages(self._outgoing[n])]
         for c in schedule.collectives:
@@ -162,7 +166,7 @@ class _Flight:
             if group is None:
                 continue
             if isinstance(c, AllGather):
-                self._posted.append((c.routes, self._gather(c, group)))
+                self._gathering.append((c.routes, self._gather(c, group)))
                 continue
             at = c.members.index(c.root)
             arrays = (self._outgoing if group.rank == at else self._incoming)[c.route]
@@ -170,24 +174,62 @@ class _Flight:
             if group.rank == at:
                 self._sending += requests
             else:
-                self._posted.append(((c.route,), requests))
+                self._gathering.append(((c.route,), requests))
 
     def arrivals(self) -> Iterator[tuple[int, Arrays]]:
-        """Numbers of routes with what they have brought, as it comes."""
-        for at in arrivals([requests for _, requests in self._posted]):
-            for n in self._posted[at][0]:
-                if n not in self._outgoing:
-                    yield n, self._incoming[n]
+        """Numbers of routes with what they have brought: as it comes, or in order."""
+        if self._window is None:
+            pairs = [([n], requests) for n, requests in self._receiving.items()]
+            posted = [*pairs, *self._gathering]
+            for at in arrivals([requests for _, requests in posted]):
+                yield from self._brought(posted[at][0])
+            return
+        receives = self._schedule.receives
+        for at, (n, _) in enumerate(receives):
+            finish(self._receiving[n])
+            following = at + self._window
+            if following < len(receives):
+                later, rank = receives[following]
+                self._incoming[later] = _nothing(self._routes, later)
+                self._receive(later, rank)
+            yield from self._brought((n,))
+        for numbers, requests in self._gathering:
+            finish(requests)
+            yield from self._brought(numbers)
 
     def end(self) -> None:
-        """Waits for everything."""
-        finish([r for _, requests in self._posted for r in requests] + self._sending)
+        """Waits for everything, wanted or not."""
+        for n, rank in self._schedule.receives:
+            if n not in self._receiving:
+                self._incoming[n] = self._thrown_away(n)
+                self._receive(n, rank)
+                finish(self._receiving[n])
+        finish([r for requests in self._receiving.values() for r in requests])
+        finish([r for _, requests in self._gathering for r in requests] + self._sending)
 
-    def _line_up(self, c: AllGather, routes: Routes) -> dict[str, np.ndarray]:
+    def _receive(self, n: int, rank: int) -> None:
+        messages = self._messages(self._incoming[n])
+        self._receiving[n] = [self._fabric.comm.Irecv(p, rank) for p in messages]
+
+    def _brought(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+        for n in numbers:
+            if n not in self._outgoing:
+                yield n, self._incoming.pop(n)
+
+    def _thrown_away(self, n: int) -> Arrays:
+        shape, at = self._routes.shapes[n], 0
+        found = {}
+        for k, dtype in self._routes.dtypes.items():
+            nbytes = int(shape.prod()) * dtype.itemsize
+            found[k] = self._spare[at : at + nbytes]
+            at += nbytes
+        return found
+
+    def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
         """Room for the pieces of all members one after another, by field."""
-        shapes = routes.shapes[list(c.routes)]
+        shapes = self._routes.shapes[list(c.routes)]
         ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64)).tolist()
-        lines = {k: np.empty(ends[-1], d) for k, d in routes.dtypes.items()}
+        lines = {k: np.empty(ends[-1], d) for k, d in self._routes.dtypes.items()}
         for n, shape, lo, hi in zip(c.routes, shapes.tolist(), [0, *ends], ends, strict=False):
             self._incoming[n] = {k: line[lo:hi].reshape(shape) for k, line in lines.items()}
         return lines

@@ -24,10 +24,11 @@ from einsql.einsum import (
     labels_of,
 )
 from einsql.engine.executor import Compile, Runner, Tick
-from einsql.engine.merging import merged
+from einsql.engine.merging import Total, merged
 from einsql.engine.relation import Fields
 from einsql.engine.routes import Moves, completing, gathering
-from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.engine.streaming import WINDOW, Part, Share, Stream, candidates, streamed, within
+from einsql.engine.transport import Arrays, Cut, LocalTransport, Transport
 from einsql.schema import Key, Schema
 from einsql.supersteps import (
     Complete,
@@ -81,6 +82,8 @@ class SiteProgram:
             if isinstance(s, Local) and s.partial
         }
         self._released = program.released()
+        self._streaming = candidates(program)
+        self._streams: dict[int, Stream | None] = {}
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step on virtual sites and assembles the result.
@@ -117,21 +120,32 @@ class SiteProgram:
         """
         measure = SiteMeasure(seconds=[0.0] * self.program.sites)
         held: dict[int, Held] = {}
+        streams: dict[int, Stream] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
+            done = self._released[n]
             if isinstance(step, Load):
                 held[n] = load(n, step, _owned(step.tiles, transport))
             elif isinstance(step, Exchange):
-                held[n] = self._exchange(n, step, held, transport)
+                stream = self._stream(n, step)
+                if stream is None:
+                    held[n] = self._exchange(n, step, held, transport)
+                else:  # its reader does it, and needs what it reads
+                    streams[self._streaming[n]] = replace(stream, released=done)
+                    done = []
+            elif isinstance(step, Local) and n in streams:
+                held[n] = self._streamed(streams[n], step, held, transport, tick, measure.seconds)
+                done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure.seconds)
             else:
                 held[n] = self._complete(n, step, held[step.source], transport)
-            for source in self._released[n]:
+            for source in done:
                 del held[source]
-            measure.steps.append(
-                StepMeasure(time.perf_counter() - start, sum(transport.sent) - before)
-            )
+            took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
+            if n in streams:
+                measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
+            measure.steps.append(StepMeasure(took, nbytes))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
         return held[self.program.root], measure
@@ -142,26 +156,9 @@ class SiteProgram:
         self, number: int, step: Exchange, held: dict[int, Held], transport: Transport
     ) -> Held:  # fmt: skip
         """Cuts what is at hand, and sends each owned tile's share of every other tile."""
-        steps, need = self.program.steps, step.tiles
-        whole: Held = {n: {} for n in _owned(need, transport)}
-        for n, fields in whole.items():
-            source, tile = (int(k) for k in step.at_hand[n])
-            if source >= 0:
-                at = step.sources[source]
-                cut = slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
-                fields.update({k: a[cut] for k, a in held[at][tile].items()})
-        base = step.sources[0]
-        have = steps[base].tiles
-        if number not in self._moves:
-            gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
-            schema = self.program.relation(base).schema
-            self._moves[number] = gathering(have, need, gathered, self.program.sites, schema)
-        moves = self._moves[number]
-
-        def share(n: int) -> Arrays:
-            tile = int(moves.have[n])
-            inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
-            return {k: a[inside] for k, a in held[base][tile].items()}
+        need = step.tiles
+        whole: Held = {n: self._at_hand(step, n, held) for n in _owned(need, transport)}
+        base, moves = step.sources[0], self._gathering(number, step)
 
         places: dict[int, Arrays] = {}
 
@@ -175,7 +172,7 @@ class SiteProgram:
             places[n] = {k: a[slices(at, box[:, 0])] for k, a in whole[tile].items()}
             return places[n]
 
-        for n, arrays in transport.exchange(moves.routes, share, room):
+        for n, arrays in transport.exchange(moves.routes, self._share(moves, step, held), room):
             if arrays is not places.get(n):
                 tile = int(moves.need[n])
                 _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
@@ -183,6 +180,36 @@ class SiteProgram:
             if not fields:  # a tile without elements meets no other
                 fields.update(self._nothing(base, need.boxes[n]))
         return whole
+
+    def _at_hand(self, step: Exchange, tile: int, held: dict[int, Held]) -> dict[str, np.ndarray]:
+        """A tile that is cut from one at its site; nothing if it is put together."""
+        source, number = (int(k) for k in step.at_hand[tile])
+        if source < 0:
+            return {}
+        at = step.sources[source]
+        cut = slices(step.tiles.boxes[tile], self.program.steps[at].tiles.boxes[number, :, 0])
+        return {k: a[cut] for k, a in held[at][number].items()}
+
+    def _gathering(self, number: int, step: Exchange) -> Moves:
+        """The pieces of the tiles that are put together."""
+        if number not in self._moves:
+            base = step.sources[0]
+            gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
+            have, schema = self.program.steps[base].tiles, self.program.relation(base).schema
+            self._moves[number] = gathering(have, step.tiles, gathered, self.program.sites, schema)
+        return self._moves[number]
+
+    def _share(self, moves: Moves, step: Exchange, held: dict[int, Held]) -> Cut:
+        """Cuts what a route carries."""
+        base = step.sources[0]
+        have = self.program.steps[base].tiles
+
+        def share(n: int) -> Arrays:
+            tile = int(moves.have[n])
+            inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
+            return {k: a[inside] for k, a in held[base][tile].items()}
+
+        return share
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         fields = self.program.relation(step).schema.fields
@@ -200,16 +227,78 @@ class SiteProgram:
             boxes = [self.program.steps[s].tiles.boxes[t]
                      for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
             operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
-            runner = self._runner(number, node, step, n, boxes)
+            runner = self._runner(number, node, step, step.cells[n], boxes)
             made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
             seconds[int(step.sites[n])] += time.perf_counter() - start
         return made
 
+    def _stream(self, number: int, step: Exchange) -> Stream | None:
+        """How the reader of an exchange takes what arrives piece by piece, if it does."""
+        if number not in self._streaming:
+            return None
+        if number not in self._streams:
+            moves, reader = self._gathering(number, step), self._streaming[number]
+            others = (s for n, s in self._streams.items() if self._streaming[n] == reader)
+            taken = any(s is not None for s in others)
+            stream = None if taken else streamed(self.program, number, reader, moves)
+            self._streams[number] = stream
+        return self._streams[number]
+
+    def _streamed(
+        self, stream: Stream, step: Local, held: dict[int, Held], transport: Transport,
+        tick: Tick, seconds: list[float],
+    ) -> Held:  # fmt: skip
+        """Runs a local step on pieces of an operand as they arrive."""
+        steps, number = self.program.steps, self._streaming[stream.exchange]
+        node = with_state(step.node)
+        names = [o.name for o in self._stated.get(number, step.node).outputs]
+        exchange = steps[stream.exchange]
+        assert isinstance(exchange, Exchange)
+        moves = self._moves[stream.exchange]
+        made: Held = {n: {} for n in _owned(step.tiles, transport)}
+        totals: dict[tuple[int, Part], Total] = {}
+
+        def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
+            """Does what a tile of the operand, or a piece of one, is good for."""
+            start, cell = time.perf_counter(), share.cell
+            boxes, operands = [], []
+            for n, (o, source, pick) in enumerate(
+                zip(step.node.operands, step.operands, step.picks, strict=True)
+            ):
+                tile, fields = box, arrays
+                if n != stream.operand:
+                    tile = steps[source].tiles.boxes[pick[cell]]
+                    fields = held[source][int(pick[cell])]
+                boxes.append(within(o.labels, tile, step, share.domain))
+                inside = slices(boxes[-1], tile[:, 0])
+                operands.append({k: a[inside] for k, a in fields.items()})
+            runner = self._runner(number, node, step, share.domain, boxes)
+            part = runner(operands, lambda done: tick(number / len(steps)))
+            total = totals.setdefault((cell, share.made), Total(node))
+            total.add(part)
+            if total.parts == stream.parts[cell][share.made]:
+                at = np.array(share.made, np.int64).reshape(-1, 2)
+                whole = totals.pop((cell, share.made)).result()
+                _paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+            seconds[int(step.sites[cell])] += time.perf_counter() - start
+
+        share_of = self._share(moves, exchange, held)
+        for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
+            for share in stream.shares.get(n, ()):
+                work(share, moves.boxes[n], arrays)
+        for share in stream.at_hand:
+            if share.cell in made:
+                tile = int(step.picks[stream.operand][share.cell])
+                box = exchange.tiles.boxes[tile]
+                fields = self._at_hand(exchange, tile, held)
+                work(share, box, fields or self._nothing(exchange.sources[0], box))
+        return made
+
     def _runner(
-        self, number: int, node: EinSum, step: Local, cell: int, boxes: Sequence[np.ndarray]
+        self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
     ) -> Runner:
         """The compiled node over one cell; cells that differ in position only share it."""
-        local = cell_node(node, step.labels, step.cells[cell], boxes)
+        local = cell_node(node, step.labels, cell, boxes)
         key = (number, tuple((a.lo, a.hi) for a in local.axes),
                tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
         if key not in self._runners:

@@ -66,7 +66,7 @@ class Transport(Protocol):
         """The sites whose work is done in this process."""
 
     def exchange(
-        self, routes: Routes, cut: Cut, room: Room | None = None
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
         """Sends what leaves owned sites, and gives what arrives at them.
 
@@ -76,6 +76,8 @@ class Transport(Protocol):
             routes: What moves.
             cut: What each route carries.
             room: Where it may be put, so that it need not be copied once more.
+            window: How many messages may be under way to a process at once. With it they
+                come in an order that is the same in every run.
 
         Returns:
             Numbers of routes that end at owned sites, in any order, and what they carry:
@@ -98,7 +100,7 @@ class LocalTransport:
         self.received = [0] * sites
 
     def exchange(
-        self, routes: Routes, cut: Cut, room: Room | None = None
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
     ) -> Iterator[tuple[int, Arrays]]:
         """Hands the arrays over."""
         ends = zip(routes.sources.tolist(), routes.targets.tolist(), strict=True)

@@ -13,10 +13,13 @@ from unittest import mock
 
 import numpy as np
 
-from einsql.engine import fabric, mpi
+import einsql
+from einsql.engine import fabric, mpi, streaming
+from einsql.engine.executor import Tick
 from einsql.engine.fabric import Fabric
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
-from einsql.engine.transport import Arrays, LocalTransport, Routes
+from einsql.engine.sites import Held, Loading, SiteMeasure, SiteProgram
+from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.engine.waiting import finish
 
 DTYPES: dict[str, np.dtype] = {
@@ -66,15 +69,15 @@ def exchanges(seed: int, rounds: int = 10) -> None:
         ours = RankTransport(comm, sites, lambda: False)
         all_of_them = LocalTransport(sites)
         for routes in [random_routes(pick, sites) for _ in range(3)]:
-            for _ in range(2):  # the second time all is known
-                check(ours, routes)
+            for window in (None, 1, 2):  # after the first time all is known
+                check(ours, routes, window)
                 list(all_of_them.exchange(routes, partial(piece, routes)))
         for site in ours.owned:
             assert ours.sent[site] == all_of_them.sent[site]
             assert ours.received[site] == all_of_them.received[site]
 
 
-def check(ours: RankTransport, routes: Routes) -> None:
+def check(ours: RankTransport, routes: Routes, window: int | None) -> None:
     """Everything arrives, with room for it that is contiguous, strided or missing."""
 
     def room(n: int) -> Arrays | None:
@@ -86,7 +89,7 @@ def check(ours: RankTransport, routes: Routes) -> None:
         assert routes.sources[n] in ours.owned
         return piece(routes, n)
 
-    arrived = dict(ours.exchange(routes, cut, room))
+    arrived = dict(ours.exchange(routes, cut, room, window))
     assert sorted(arrived) == np.flatnonzero(np.isin(routes.targets, ours.owned)).tolist()
     for n, arrays in arrived.items():
         for name, array in piece(routes, n).items():
@@ -118,6 +121,52 @@ def direct() -> None:
     exchanges(1)
 
 
+def programs() -> None:
+    """Tiles of placed programs are those of virtual sites, put together or piece by piece."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    execute = SiteProgram.execute
+    runs = pieces = 0
+
+    def both(
+        self: SiteProgram, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[Held, SiteMeasure]:
+        nonlocal runs, pieces
+        wanted, measure = execute(self, transport, load, tick)
+        ours = RankTransport(comm, self.program.sites, lambda: False)
+        found, _ = execute(self, ours, load, tick)
+        for n, fields in found.items():
+            for name, array in fields.items():
+                np.testing.assert_array_equal(array, wanted[n][name])
+        assert [ours.sent[s] for s in ours.owned] == [measure.sent[s] for s in ours.owned]
+        runs += 1
+        pieces += sum(s is not None for s in self._streams.values())
+        return wanted, measure
+
+    rng = np.random.default_rng(0)
+    with (
+        mock.patch.multiple(streaming, PIECE=0, DEPTH=0, MARGIN=-1000),
+        mock.patch.object(SiteProgram, "execute", both),
+        einsql.connect() as con,
+    ):
+        con.execute("SET sites = 4; SET jit = 'never'")
+        for name, dims in (("x", "ij"), ("y", "jk")):
+            values = rng.integers(-8, 8, (13, 13)).astype(np.float32)
+            con.register(name, values, dims=tuple(dims))
+        con.execute("CREATE TENSOR u PARTITION BY (j 4) AS SELECT * FROM y")
+        con.execute("CREATE TENSOR v PARTITION BY (k 4) AS SELECT * FROM y")
+        for read in ("u", "v"):
+            for what in (
+                f"i, k, SUM(x.val * {read}.val) AS a",
+                f"i, k, MIN(x.val + {read}.val) AS a, ARG_MAX(x.j, {read}.val) AS b",
+            ):
+                hinted = f"SELECT /*+ PARTITION(i=4) */ {what}"
+                con.execute(f"{hinted} FROM x JOIN {read} USING (j) GROUP BY i, k").fetchall()
+    assert runs >= 6
+    assert pieces >= 4
+
+
 def failures() -> None:
     """Who fails while taking what arrives leaves no message behind, nor anyone alone."""
     from mpi4py import MPI
@@ -136,7 +185,7 @@ def failures() -> None:
     for failing in everyone.tolist():
         status = READY
         try:
-            for _ in ours.exchange(routes, cut):
+            for _ in ours.exchange(routes, cut, window=failing % 2 or None):
                 if comm.rank == failing:
                     raise ZeroDivisionError
         except ZeroDivisionError:
@@ -196,7 +245,8 @@ def large() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (direct, collectives, chunks, failures, patience, large)
+    case.__name__: case
+    for case in (direct, collectives, chunks, programs, failures, patience, large)
 }
 
 if __name__ == "__main__":
