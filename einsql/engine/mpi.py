@@ -74,7 +74,10 @@ class RankTransport:
         here = self._comm.rank
         schedule = self._schedule(routes)
         flight = _Flight(self._fabric, schedule, routes, cut, room, window)
-        self._count(routes)
+        for site, nbytes in schedule.sent:
+            self.sent[site] += nbytes
+        for site, nbytes in schedule.received:
+            self.received[site] += nbytes
         if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
         flight.begin()
@@ -105,15 +108,6 @@ class RankTransport:
             routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
         found: Schedule = routes.derived[key]
         return found
-
-    def _count(self, routes: Routes) -> None:
-        """Counts payload between sites, also where one message stands for several."""
-        nbytes = np.where(routes.sources != routes.targets, routes.nbytes, 0)
-        here = self._comm.rank
-        for ends, counts in ((routes.sources, self.sent), (routes.targets, self.received)):
-            own = self.ranks[ends] == here
-            for site in np.unique(ends[own]).tolist():
-                counts[site] += int(nbytes[ends == site].sum())
 
 
 class _Flight:

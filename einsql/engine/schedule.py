@@ -79,6 +79,8 @@ class Schedule:
         receives: A route that arrives here, and the rank it comes from.
         collectives: Those of all ranks, in the order in which their members meet.
         serves: For each route above that arrives here all those it stands for.
+        sent: Payload bytes that leave each site of this rank for another site.
+        received: Payload bytes that reach each site of this rank from another one.
     """
 
     crosses: bool
@@ -87,6 +89,8 @@ class Schedule:
     receives: tuple[tuple[int, int], ...]
     collectives: tuple[Broadcast | AllGather, ...]
     serves: dict[int, tuple[int, ...]]
+    sent: tuple[tuple[int, int], ...]
+    received: tuple[tuple[int, int], ...]
 
 
 def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -> Schedule:
@@ -120,6 +124,12 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
             own = stood.get(int(routes.pieces[n]), n)
             if own != n:
                 serves[n] = serves.pop(own)
+    between, nbytes = routes.sources != routes.targets, routes.nbytes
+    sent, received = (
+        tuple((s, int(nbytes[between & (at == s)].sum())) for s in own.tolist())
+        for at in (routes.sources, routes.targets)
+        for own in [np.unique(at[between & (ranks[at] == here)])]
+    )
     left = carried[~np.isin(routes.pieces[carried], taken)]
     return Schedule(
         crosses=len(crossing) > 0,
@@ -128,6 +138,8 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
         receives=tuple((n, int(out[n])) for n in left[into[left] == here].tolist()),
         collectives=tuple(collectives),
         serves={n: tuple(served) for n, served in serves.items()},
+        sent=sent,
+        received=received,
     )
 
 
