@@ -3,20 +3,20 @@
 All of it follows from the routes, so that every rank finds the same without a word. A
 piece goes to a rank once, for however many of its sites it is.
 
-Which collectives pay. Within a node they do not: receivers copy out of the sender's memory
-all at once, while a tree waits for one after another. On two cores (MPICH 5, the best of
-several runs, in µs) a broadcast took
+Which collectives pay. Within a node they do not. On two cores, shared with other work, a
+broadcast took (MPICH 5, the shortest of up to a hundred, in µs)
 
     ranks    1 kB: pairs, tree    1 MB: pairs, tree    64 MB: pairs, tree
       2            6,   61            177,  223            4657,  4666
       4            5,  235            426,  594           11474, 11569
 
-and gathering at all or from all to all likewise. Between nodes n − 1 messages leave the
-root over one link, where a tree is done after log₂ n. So a broadcast is one where at least
+and gathering at all or from all to all were no faster than pairs by more than the noise.
+Between nodes, where nothing was measured, n − 1 messages leave the root over one link, and
+a tree is done after log₂ n. So a broadcast is one where at least
 `FAR` members are on other nodes than the root. Gathering at all by pairs loads every link
 alike already, but takes n − 1 messages where doubling takes log₂ n: it is one call for
-pieces of up to `SMALL` bytes. Scatter, gather and all-to-all with pieces of any size are
-pairs inside MPI as well, which gains nothing for the copies that packing takes.
+pieces of up to `SMALL` bytes. Scatter, gather and all-to-all of unequal pieces send as many
+bytes over the same links either way, and would have to be packed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ cells are. So what holds for cuts holds here: all but the order of float sums is
 
 When it pays. It saves the memory of the operand and a copy of most of it, and on a
 network whose adapters move data by themselves it hides the transfer behind the work.
-4096² FLOAT products on two cores took, in seconds of each rank's processor and MB at most:
+4096² FLOAT products on two cores, shared with other work, took in seconds of each rank's
+processor, and in MB at most (the process with its tensors):
 
                                         whole operands       piece by piece
     pieces side by side, 4 ranks        0.43 s, 360 MB       0.36 s, 310 MB
