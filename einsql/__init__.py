@@ -68,7 +68,8 @@ def connect(
             to start, or "world", those of the job that this program is a rank of, or another
             connection's `cluster`, shared with it; "mpiexec", the command that starts them,
             with {n} for their number; "mpi_host", the name under which they reach this
-            machine. See docs/mpi.md.
+            machine. On ranks "sites" is their number and "cost" is seconds unless they are
+            given. See docs/mpi.md.
 
     Raises:
         InterfaceError: An argument is of a wrong type, or the job's ranks are used up.
@@ -94,8 +95,9 @@ def connect(
     for name, value in options.items():
         settings = changed_settings(settings, str(name), str(value))
     cluster = _cluster(ranks)
-    if cluster is not None and "sites" not in options:
-        settings.sites = cluster.ranks
+    if cluster is not None:
+        settings.sites = settings.sites if "sites" in options else cluster.ranks
+        settings.cost = settings.cost if "cost" in options else "seconds"
     return Connection(cluster, settings)
 
 

@@ -24,7 +24,7 @@ from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
 
-CHUNK = 1.5e10
+CHUNK = 2.3e10
 """Operations on doubles between two ticks, per thread: some tenths of a second of BLAS."""
 MOST_PIECES = 2**16
 """A product is not cut into more."""
