@@ -17,6 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from einsql import buffers
 from einsql.cluster import remains
 from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
 from einsql.cluster.meeting import KEY, reach
@@ -41,7 +42,7 @@ from einsql.cluster.messages import (
 from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
-from einsql.engine.memory import enough_memory
+from einsql.engine.memory import available, enough_memory
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
 from einsql.errors import Error, InternalError, InterruptedError
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds a rank has to leave what it does once the driver is gone."""
 
+SHARE = 16
+"""The part of free memory that all ranks together may keep for results to come."""
+
 _REPORTS = 0.2
 """Seconds between two reports of progress."""
 
@@ -65,6 +69,7 @@ def serve(connection: Connection, comm: MPI.Intracomm) -> None:
         connection: To the driver.
         comm: Of all ranks.
     """
+    buffers.keep(max(buffers.KEPT, (available() or 0) // (SHARE * comm.size)))
     Rank(connection, comm).serve()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.buffers import empty
 from einsql.engine.fabric import Fabric
 from einsql.engine.schedule import AllGather, Schedule, scheduled
 from einsql.engine.transport import Arrays, Cut, Room, Routes
@@ -252,4 +253,5 @@ class _Flight:
 
 def _nothing(routes: Routes, n: int) -> Arrays:
     """Room for what a route carries."""
-    return {k: np.empty(routes.shapes[n], d) for k, d in routes.dtypes.items()}
+    shape = tuple(routes.shapes[n].tolist())
+    return {k: empty(shape, d) for k, d in routes.dtypes.items()}

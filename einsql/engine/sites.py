@@ -15,6 +15,7 @@ from types import EllipsisType
 import numpy as np
 
 from einsql.boxes import extents
+from einsql.buffers import empty
 from einsql.einsum import EinSum
 from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
@@ -223,7 +224,8 @@ class SiteProgram:
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         fields = self.program.relation(step).schema.fields
-        return {f.name: np.empty(extents(box), f.dtype.numpy) for f in fields}
+        shape = tuple(extents(box).tolist())
+        return {f.name: empty(shape, f.dtype.numpy) for f in fields}
 
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
@@ -418,5 +420,5 @@ def _paste(
         return  # beside a tile that was taken as it is and may be read-only
     for name, part in arrays.items():
         if name not in fields:
-            fields[name] = np.empty(extents(box), part.dtype)
+            fields[name] = empty(tuple(extents(box).tolist()), part.dtype)
         fields[name][slices(at, box[:, 0])] = part

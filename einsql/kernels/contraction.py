@@ -17,8 +17,8 @@ from math import isfinite, prod
 import numpy as np
 
 from einsql.algebra import cast_failure
+from einsql.buffers import LARGE, empty
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
-from einsql.kernels.buffers import LARGE, empty
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from einsql.buffers import empty
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.buffers import empty
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.views import is_plain, spread
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from einsql.kernels import buffers
-from einsql.kernels.buffers import empty
+from einsql import buffers
+from einsql.buffers import empty
 
 F = np.dtype(np.float32)
 SIDE = 1024  # 4 MiB of float32, the least that is kept

@@ -15,7 +15,7 @@ import numpy as np
 LARGE = 1 << 22
 """Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""
 KEPT = 1 << 27
-"""Most bytes of all blocks that are remembered, lent or free."""
+"""Most bytes of all blocks that are remembered, lent or free; `keep` changes it."""
 
 _blocks: list[np.ndarray] = []
 """Blocks that may be lent or free; the one lent most recently is last."""
@@ -32,6 +32,12 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if not LARGE <= nbytes < KEPT:
         return np.empty(shape, dtype)
     return _lend(nbytes).view(dtype).reshape(shape)
+
+
+def keep(nbytes: int) -> None:
+    """Sets how many bytes are remembered; a process that does nothing else may keep more."""
+    global KEPT
+    KEPT = nbytes
 
 
 def _lend(nbytes: int) -> np.ndarray:
