@@ -30,7 +30,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, Any]] = []
-        self.before: Callable[[list[Any]], None] = lambda commands: None
+        self.before: Callable[[list[Any]], object] = lambda commands: None
 
     def of(self, kind: type) -> list[tuple[Any, Any]]:
         """Commands of a kind with their answers."""
@@ -145,7 +145,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     path.write_bytes(b"old")
     with pytest.raises(einsql.DataError, match="absent or NULL"):
         con.execute(f"COPY (SELECT i, j, val FROM w WHERE val > 0) TO '{path}'")
-    watch.before = lambda commands: [p.unlink() for p in tmp_path.glob("*.part*")] and None
+    watch.before = lambda commands: tuple(map(Path.unlink, tmp_path.glob("*.part*")))
     with pytest.raises(einsql.OperationalError, match="cannot be written"):
         con.execute(f"COPY w TO '{path}'")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("w.npy", b"old")]
