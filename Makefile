@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench optimality fuzz everywhere ranks clean
+.PHONY: help demo test bench peers optimality fuzz everywhere ranks clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +24,9 @@ test: $(VENV)/.dev  ## format, lint, types, imports, tests
 
 bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
+
+peers: $(VENV)/.bench $(VENV)/.mpi  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
+	$(BIN)/python -m benchmarks.ranks
 
 optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 	@$(BIN)/python -m benchmarks.optimality

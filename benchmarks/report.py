@@ -16,7 +16,6 @@ import numpy as np
 from benchmarks.measure import Estimate
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 _PACKAGES = ("numpy", "torch", "duckdb", "pyarrow", "sqlglot", "numba", "scipy")
 
 
@@ -116,13 +115,14 @@ def _row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def record(sections: Iterable[Section]) -> Path:
-    """Writes the results into the document, between its two marks."""
+def record(sections: Iterable[Section], mark: str = "results") -> Path:
+    """Writes the results into the document, between the two marks of that name."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     text = DOCUMENT.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2]
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
     DOCUMENT.write_text(
-        f"{before}{_BEGIN}\n\n{as_markdown(sections)}\n\n{_END}{after}", encoding="utf-8"
+        f"{before}{begin}\n\n{as_markdown(sections)}\n\n{end}{after}", encoding="utf-8"
     )
     return DOCUMENT
 

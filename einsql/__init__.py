@@ -32,7 +32,7 @@ from einsql.errors import (
     Warning,
 )
 from einsql.session import Connection
-from einsql.settings import changed_settings
+from einsql.settings import RANKS, Settings, changed_settings
 
 if TYPE_CHECKING:
     from einsql import tra
@@ -64,12 +64,18 @@ def connect(
     Args:
         database: ":memory:"; files come with a later version.
         read_only: Only for files.
-        config: Settings as SET takes them.
+        config: Settings as SET takes them, and where MPI ranks do the work: "mpi", how many
+            to start, or "world", those of the job that this program is a rank of, or another
+            connection's `cluster`, shared with it; "mpiexec", the command that starts them,
+            with {n} for their number; "mpi_host", the name under which they reach this
+            machine. See docs/mpi.md.
 
     Raises:
-        InterfaceError: An argument is of a wrong type.
+        InterfaceError: An argument is of a wrong type, or the job's ranks are used up.
         NotSupportedError: A file is named.
+        OperationalError: There is no MPI, or ranks do not start.
         ProgrammingError: A setting is unknown.
+        SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
     """
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
@@ -82,24 +88,24 @@ def connect(
         )
     if read_only:
         raise NotSupportedError("A database in memory cannot be read-only")
-    settings = dict(config or {})
-    con = Connection(_cluster(settings))
-    for name, value in settings.items():
-        con.settings = changed_settings(con.settings, str(name), str(value))
-    return con
+    options = dict(config or {})
+    ranks = {name: options.pop(name, None) for name in RANKS}
+    settings = Settings()
+    for name, value in options.items():
+        settings = changed_settings(settings, str(name), str(value))
+    cluster = _cluster(ranks)
+    if cluster is not None and "sites" not in options:
+        settings.sites = cluster.ranks
+    return Connection(cluster, settings)
 
 
-def _cluster(settings: dict[str, object]) -> Cluster | None:
-    """The MPI ranks that settings ask for, which are taken out of them."""
-    ranks, launcher = settings.pop("mpi", None), settings.pop("mpiexec", None)
-    if ranks is None:
+def _cluster(options: Mapping[str, object]) -> Cluster | None:
+    """The MPI ranks that options ask for."""
+    if all(value is None for value in options.values()):
         return None
-    if not str(ranks).isdecimal() or int(str(ranks)) < 1:
-        raise ProgrammingError(f"mpi is a number of ranks, not {ranks!r}")
-    from einsql.cluster.driver import Cluster  # MPI is for who asks for it
+    from einsql.cluster.start import cluster  # MPI is for who asks for it
 
-    settings.setdefault("sites", ranks)
-    return Cluster(int(str(ranks)), None if launcher is None else str(launcher))
+    return cluster(options)
 
 
 _default: list[Connection] = []

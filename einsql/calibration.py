@@ -1,13 +1,15 @@
 """CALIBRATE: measures the rates of a site, with the kernels and exchanges that plans use.
 
 Virtual sites share this process, so what one of them reaches while it runs alone is what
-a site is taken to reach.
+a site is taken to reach. Ranks are measured while all of them work, as they do in plans:
+they may share cores, memory and the network.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +19,13 @@ from einsql.machine import Machine
 from einsql.planning import compiler
 from einsql.schema import DType, Field, Key, Schema
 from einsql.settings import RATES, Settings
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
+    from einsql.cluster.program import RankProgram
+    from einsql.engine.relation import Fields
+    from einsql.engine.sites import SiteProgram
+    from einsql.supersteps import Program
 
 BUDGET = 0.08
 """Seconds for each measurement, which is repeated as long; the fastest counts."""
@@ -28,17 +37,20 @@ DEGREE = 8
 """Of the polynomial whose evaluation is the measured map."""
 
 VIRTUAL = 4
-"""Sites between which exchanges are measured."""
+"""Sites between which exchanges are measured where there is one process."""
 
 
-def calibrated(settings: Settings, tick: Tick) -> Machine:
-    """Measures this process as a machine, in about a second; three digits of a rate mean anything.
+def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
+    """Measures this process or the ranks as a machine, in about a second.
+
+    Three digits of a rate mean anything.
 
     Args:
         settings: Which kernels plans use.
         tick: Called with the fraction done; what it raises ends the measurement.
+        cluster: The ranks of the session.
     """
-    measures = _Measures(settings, tick)
+    measures = _Measures(settings, tick, cluster)
     rates = {
         "flops_float": measures.contraction(DType.FLOAT),
         "flops_double": measures.contraction(DType.DOUBLE),
@@ -46,11 +58,13 @@ def calibrated(settings: Settings, tick: Tick) -> Machine:
         "map_double": measures.map(DType.DOUBLE),
     }
     rates["memory_bandwidth"] = measures.bandwidth()
-    overhead, latency, _ = measures.sites(VIRTUAL)
-    _, large, nbytes = measures.sites(1024)
-    rates["call_overhead"] = overhead / VIRTUAL
-    rates["latency"] = latency / (VIRTUAL * (VIRTUAL - 1))
-    rates["network"] = nbytes / max(1e-9, large - latency)
+    sites, processes = measures.sites, measures.processes
+    overhead, latency, _ = measures.exchange(sites)
+    _, large, nbytes = measures.exchange(1024)
+    # What one process does takes its time one after another.
+    rates["call_overhead"] = overhead / (sites / processes)
+    rates["latency"] = latency / (sites * (sites - 1) / processes)
+    rates["network"] = nbytes / processes / max(1e-9, large - latency)
     return Machine(**{name: float(f"{rate:.3g}") for name, rate in rates.items()})
 
 
@@ -60,59 +74,112 @@ def calibration_rows(machine: Machine) -> list[tuple[str, float, str]]:
 
 
 class _Measures:
-    """Single measurements, with progress over all of them."""
+    """Single measurements, with progress over all of them.
 
-    def __init__(self, settings: Settings, tick: Tick) -> None:
-        self._compile = compiler(settings)
+    Attributes:
+        sites: Between which exchanges are measured.
+        processes: Those that the sites are in.
+    """
+
+    def __init__(self, settings: Settings, tick: Tick, cluster: Cluster | None) -> None:
+        self._settings = settings
         self._tick = tick
         self._done = 0
+        self._cluster = cluster if cluster is not None and cluster.ranks > 1 else None
+        self.processes = 1 if self._cluster is None else self._cluster.ranks
+        self.sites = VIRTUAL if self._cluster is None else self.processes
 
     def contraction(self, dtype: DType) -> float:
         """Scalar operations per second of a matrix product."""
-        a, b = _tensor("a", "ij", MATRIX, dtype), _tensor("b", "jk", MATRIX, dtype)
+        rows, shared = _tensors("ab", ("ij", "jk"), self._extents(MATRIX), dtype)
         product = Call("mul", (_value(0, dtype), _value(1, dtype)), dtype)
-        node = _einsum("ijk", "ik", [(a, "ij"), (b, "jk")], product, "sum", MATRIX, dtype)
+        operands = [(rows, "ij"), (shared, "jk")]
+        node = _einsum("ijk", "ik", operands, product, "sum", self._extents(MATRIX), dtype)
         return 2 * MATRIX**3 / self._kernel(node)
 
     def map(self, dtype: DType) -> float:
         """Scalar operations per second of a polynomial at every element."""
-        x = _tensor("a", "ij", 256, dtype)
+        extents = self._extents(256)
+        (x,) = _tensors("a", ("ij",), extents, dtype)
         value: Expr = _value(0, dtype)
         for _ in range(DEGREE):
             product = Call("mul", (value, _value(0, dtype)), dtype)
             value = Call("add", (product, _value(0, dtype)), dtype)
-        node = _einsum("ij", "ij", [(x, "ij")], value, None, 256, dtype)
+        node = _einsum("ij", "ij", [(x, "ij")], value, None, extents, dtype)
         return 2 * DEGREE * 256**2 / self._kernel(node)
 
     def bandwidth(self) -> float:
         """Bytes per second of a sum that reads two large arrays and writes one."""
-        extent, dtype = 2048, DType.FLOAT
-        x, y = _tensor("a", "ij", extent, dtype), _tensor("b", "ij", extent, dtype)
+        extents, dtype = self._extents(2048), DType.FLOAT
+        x, y = _tensors("ab", ("ij", "ij"), extents, dtype)
         total = Call("add", (_value(0, dtype), _value(1, dtype)), dtype)
-        node = _einsum("ij", "ij", [(x, "ij"), (y, "ij")], total, None, extent, dtype)
-        return 3 * 4 * extent**2 / self._kernel(node)
+        node = _einsum("ij", "ij", [(x, "ij"), (y, "ij")], total, None, extents, dtype)
+        return 3 * 4 * 2048**2 / self._kernel(node)
 
-    def sites(self, extent: int) -> tuple[float, float, int]:
-        """A map by rows and a map by columns over virtual sites, with an exchange between.
+    def exchange(self, extent: int) -> tuple[float, float, int]:
+        """A map by rows and a map by columns over sites, with an exchange between.
 
         Returns:
             Seconds of the second map, seconds of the exchange and its bytes.
         """
-        from einsql.engine.sites import SiteProgram  # 20 ms, for several sites only
-        from einsql.optimizer.decomposition import Cut, Decomposition
-        from einsql.optimizer.placement import place
-        from einsql.supersteps import Exchange
+        from einsql.supersteps import Exchange  # 20 ms, for several sites only
 
-        x = _tensor("a", "ij", extent, DType.FLOAT)
+        extents = {"i": extent, "j": extent}
+        (x,) = _tensors("a", ("ij",), extents, DType.FLOAT)
         one = Call("neg", (_value(0, DType.FLOAT),), DType.FLOAT)
-        rows = _einsum("ij", "ij", [(x, "ij")], one, None, extent, DType.FLOAT)
-        columns = _einsum("ij", "ij", [(rows, "ij")], one, None, extent, DType.FLOAT)
-        parts = ({"i": VIRTUAL, "j": 1}, {"i": 1, "j": VIRTUAL})
-        cuts = tuple(Cut(f"r{n}", p, 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        placed = place(columns, Decomposition("calibration", VIRTUAL, cuts, 0.0))
-        program = SiteProgram(placed, columns.schema, self._compile)
-        inputs = {"a": {"val": np.ones((extent, extent), np.float32)}}
+        rows = _einsum("ij", "ij", [(x, "ij")], one, None, extents, DType.FLOAT)
+        columns = _einsum("ij", "ij", [(rows, "ij")], one, None, extents, DType.FLOAT)
+        placed = self._placed(columns, {"i": self.sites, "j": 1}, {"i": 1, "j": self.sites})
+        best = self._program(placed, columns)
         at = next(n for n, s in enumerate(placed.steps) if isinstance(s, Exchange))
+        return float(best[-1]), float(best[at]), placed.bytes_sent
+
+    def _extents(self, extent: int) -> dict[str, int]:
+        """Of every label, with as many rows for each of the processes."""
+        return {"i": extent * self.processes, "j": extent, "k": extent}
+
+    def _kernel(self, node: EinSum) -> float:
+        """Seconds of the kernel that a node is compiled to, in every process at once."""
+        if self._cluster is not None:
+            cut = {a.label: self.sites if a.label == "i" else 1 for a in node.axes}
+            return float(self._program(self._placed(node, cut), node)[-1])
+        _, runner = compiler(self._settings)(node)
+        fields = [
+            {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
+            for o in node.operands
+        ]
+        return self._fastest(lambda: runner(fields, lambda _: None))
+
+    def _placed(self, root: EinSum, *parts: Mapping[str, int]) -> Program:
+        """A graph whose nodes are cut as given."""
+        from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
+        from einsql.optimizer.placement import place
+
+        cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
+        return place(root, Decomposition("calibration", self.sites, cuts, 0.0))
+
+    def _program(self, placed: Program, root: EinSum) -> np.ndarray:
+        """Seconds of each step of a program."""
+        from einsql.supersteps import Load  # as in `exchange`
+
+        inputs: dict[str, Fields] = {}
+        for step in placed.steps:
+            if isinstance(step, Load):
+                schema = step.source.schema
+                ones = np.ones(schema.shape, schema.values[0].dtype.numpy)
+                inputs[step.source.name] = {schema.values[0].name: ones}
+        program: SiteProgram | RankProgram
+        if self._cluster is None:
+            from einsql.engine.sites import SiteProgram
+
+            program = SiteProgram(placed, root.schema, compiler(self._settings))
+        else:
+            from einsql.cluster.program import RankProgram
+
+            def keep(name: str, _: Fields, found: Fields) -> None:
+                inputs[name] = found
+
+            program = RankProgram(self._cluster, placed, root.schema, self._settings.jit, keep)
         took: list[list[float]] = []
 
         def run() -> None:
@@ -120,17 +187,7 @@ class _Measures:
             took.append([s.seconds for s in measure.steps])
 
         self._fastest(run)
-        best = np.min(took, axis=0)
-        return float(best[-1]), float(best[at]), placed.bytes_sent
-
-    def _kernel(self, node: EinSum) -> float:
-        """Seconds of the kernel that a node is compiled to."""
-        _, runner = self._compile(node)
-        fields = [
-            {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
-            for o in node.operands
-        ]
-        return self._fastest(lambda: runner(fields, lambda _: None))
+        return np.asarray(np.min(took, axis=0))
 
     def _fastest(self, run: Callable[[], object]) -> float:
         run()  # kernels are compiled and threads started here
@@ -148,9 +205,13 @@ class _Measures:
 MEASUREMENTS = 7
 
 
-def _tensor(name: str, keys: str, extent: int, dtype: DType) -> Input:
-    schema = Schema(tuple(Key(k, 0, extent) for k in keys), (Field("val", dtype),))
-    return Input(name, schema)
+def _tensors(
+    names: Iterable[str], keys: Iterable[str], extents: Mapping[str, int], dtype: DType
+) -> list[Input]:
+    return [
+        Input(n, Schema(tuple(Key(x, 0, extents[x]) for x in own), (Field("val", dtype),)))
+        for n, own in zip(names, keys, strict=True)
+    ]
 
 
 def _value(operand: int, dtype: DType) -> Expr:
@@ -163,12 +224,11 @@ def _einsum(
     operands: Sequence[tuple[Node, str]],
     value: Expr,
     reduction: str | None,
-    extent: int,
+    extents: Mapping[str, int],
     dtype: DType,
 ) -> EinSum:
-    """A node whose labels all have one extent."""
     return EinSum(
-        tuple(Axis(x, 0, extent) for x in labels),
+        tuple(Axis(x, 0, extents[x]) for x in labels),
         tuple(Operand(source, tuple(terms)) for source, terms in operands),
         TRUE,
         tuple(keys),

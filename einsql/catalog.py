@@ -85,7 +85,9 @@ def drop(con: Connection, statement: Drop) -> None:
 def show(con: Connection, statement: Show) -> Table:
     """The rows of SHOW SETTINGS, SHOW TENSORS and DESCRIBE."""
     if statement.what == "settings":
-        return ("name", "value"), [(n, setting_text(con.settings, n)) for n in SETTINGS]
+        settings = [(n, setting_text(con.settings, n)) for n in SETTINGS]
+        ranks = "none" if con.cluster is None else str(con.cluster.ranks)
+        return ("name", "value"), [*settings, ("mpi", ranks)]
     if statement.what == "tensors":
         tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
         return ("name", "keys", "values", "bytes", "partition", "placement"), [

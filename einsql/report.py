@@ -154,7 +154,8 @@ def as_json(
         measure: What a run took, for EXPLAIN ANALYZE.
 
     Returns:
-        strategy, cost, sites, total, nodes and per_site. `floats` are EinDecomp's, in
+        strategy, cost, sites, total, nodes and per_site, and with a measure `ranks`, the
+        processes that shared the work. `floats` are EinDecomp's, in
         elements, and tra_cost is the TRA paper's count of them; bytes are those sent
         between different sites; `memory` is what a cell takes, or what a site holds at
         once, in bytes. Everything is planned but what stands under `measured`, and what
@@ -188,6 +189,7 @@ def as_json(
         ],
     }
     if measure is not None:
+        report["ranks"] = measure.ranks
         ran = zip(
             measure.flops, measure.sent, measure.received, measure.seconds, strict=True
         )  # fmt: skip

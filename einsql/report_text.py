@@ -56,7 +56,8 @@ def _totals(report: Report) -> list[str]:
     measured = [n["measured"] for n in report["nodes"] if "measured" in n]
     if measured:
         seconds, sent = (sum(m[key] for m in measured) for key in ("seconds", "bytes_sent"))
-        made.append(f"measured   {duration(seconds)} in all sites; {data_size(sent)} sent")
+        where = f"on {report['ranks']:,} ranks" if report.get("ranks", 1) > 1 else "in all sites"
+        made.append(f"measured   {duration(seconds)} {where}; {data_size(sent)} sent")
     return made
 
 

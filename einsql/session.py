@@ -65,6 +65,7 @@ class Connection:
     """A database session.
 
     Attributes:
+        cluster: The MPI ranks that do the work, if there are any.
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
         planner_calls: How many queries were planned so far; a repeated one is not.
@@ -81,10 +82,12 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(self, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster | None = None, settings: Settings | None = None
+    ) -> None:  # fmt: skip
         self.store = Store()
-        self.cluster = cluster
-        self.settings = Settings()
+        self.cluster = None if cluster is None else cluster.join()
+        self.settings = settings or Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
@@ -208,7 +211,8 @@ class Connection:
         self._plans.clear()
         self.store = Store()
         if self.cluster is not None:
-            self.cluster.close()
+            self.cluster.part()
+            self.cluster = None
 
     def __enter__(self) -> Connection:
         return self
@@ -460,7 +464,7 @@ class Connection:
     def _calibrate(self) -> list[tuple[str, float, str]]:
         from einsql.calibration import calibrated, calibration_rows  # few sessions need it
 
-        machine = calibrated(self.settings, self._tick)
+        machine = calibrated(self.settings, self._tick, self.cluster)
         self.settings = replace(self.settings, machine=machine)
         self._plans.clear()
         return calibration_rows(machine)

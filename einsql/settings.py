@@ -51,6 +51,9 @@ RATES: dict[str, Quantity] = {
 }
 """The machine's attributes, each a setting."""
 
+RANKS = ("mpi", "mpiexec", "mpi_host")
+"""What `connect` takes beside settings: which MPI ranks do the work."""
+
 SETTINGS = (
     *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", "site_memory",
     *RATES,
@@ -93,6 +96,11 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         if on and not settings.enable_external_access:
             raise ProgrammingError("enable_external_access cannot be turned on again")
         return replace(settings, enable_external_access=on)
+    if name in RANKS:
+        raise ProgrammingError(
+            f"{name} is given when a session begins, and cannot be changed",
+            hint="einsql --mpi 4, or einsql.connect(config={'mpi': 4}).",
+        )
     raise ProgrammingError(
         f'There is no setting "{name}"', hint=suggest(name, SETTINGS, "settings")
     )

@@ -20,6 +20,7 @@ import sys
 import time
 import warnings
 
+from einsql.cluster.start import starting
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
 from tests.oracle.ranks import WatchedCluster, changing, tiled
@@ -72,7 +73,7 @@ def _on_ranks(args: argparse.Namespace) -> bool:
     for n, ranks in enumerate(counts):
         share = (n + 1) * args.queries // len(counts) - n * args.queries // len(counts)
         seed = args.seed * 1000 + ranks
-        cluster = WatchedCluster(ranks)
+        cluster = WatchedCluster(starting(ranks))
         try:
             found = campaign(share, seed, args.minutes, True, settings, args.repros, cluster)
             others += changing(cluster, share // 4, seed, settings)

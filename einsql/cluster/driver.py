@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from einsql.cluster.job import Job
+from einsql.cluster.meeting import Processes
 from einsql.cluster.messages import (
     Cancel,
     Command,
@@ -51,20 +51,40 @@ class Cluster:
         ranks: How many there are.
     """
 
-    def __init__(self, ranks: int, launcher: str | None = None) -> None:
+    def __init__(self, start: Callable[[], Processes]) -> None:
         """Starts the ranks.
+
+        Args:
+            start: Gives their processes, which end when nobody needs the cluster any more.
 
         Raises:
             OperationalError: There is no MPI, or they do not start.
         """
-        self.ranks = ranks
-        self._launcher = launcher
+        job = start()
+        self.ranks = len(job.lines)
+        self._users = 0
         self._numbers = count(1)
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
         self._busy = threading.RLock()
-        self._job = Job(ranks, launcher)
-        self._end = weakref.finalize(self, _leave, self._job)
+        self._job = job
+        self._end = weakref.finalize(self, _leave, job)
+
+    def join(self) -> Self:
+        """Counts one more connection that uses the ranks."""
+        self._users += 1
+        return self
+
+    def part(self) -> None:
+        """Counts one connection less; the ranks leave with the last one."""
+        self._users -= 1
+        if self._users == 0:
+            self.close()
+
+    def kill(self) -> None:
+        """Ends the ranks at once, whatever they do."""
+        self._end.detach()
+        self._job.kill()
 
     def tiles(self) -> Lease:
         """A handle for tiles that ranks are about to make."""
@@ -110,7 +130,7 @@ class Cluster:
             OperationalError: A rank has gone.
         """
         with self._busy:
-            number = next(self._numbers)
+            number, self._fraction = next(self._numbers), 0.0
             released, forgotten = tuple(self._released), tuple(self._forgotten)
             del self._released[: len(released)], self._forgotten[: len(forgotten)]
             # Who gets no command must hear of what is released with a later one.
@@ -180,7 +200,7 @@ class Cluster:
         )
 
 
-def _leave(job: Job) -> None:
+def _leave(job: Processes) -> None:
     for line in job.lines:
         try:
             send(line, Order(0, Shutdown()))

@@ -55,7 +55,7 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
-        self._versions = [(tiles, lease, self.names)]
+        self._versions = [(tiles, sites, lease, self.names)]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if self.origin is not None:
@@ -98,16 +98,17 @@ class RankFields(PlacedFields):
 
         return moved(self, tiles, tick)
 
-    def version(self, tiles: Tiles) -> Kept | None:
-        """What ranks know of exactly these tiles, if they keep them."""
-        for known, lease, names in self._versions:
-            if known.equals(replace(tiles, layout=known.layout)):  # whatever it is called
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """What ranks know of exactly these tiles, of so many sites, if they keep them."""
+        for known, of, lease, names in self._versions:
+            # Sites are dealt to the ranks: among others the same site is at another rank.
+            if of == sites and known.equals(replace(tiles, layout=known.layout)):
                 return Kept(lease.number, names)
         return None
 
-    def add(self, tiles: Tiles, lease: Lease) -> None:
+    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
         """Remembers that ranks keep it in other tiles as well, under its own names."""
-        self._versions.append((tiles, lease, {name: name for name in self.names}))
+        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
 
     def holders(self) -> Holders:
         """Who has the tiles of one copy."""
@@ -197,16 +198,16 @@ class AtRanks(ABC):
             return reads(cluster, file, fields.name, tiles, self.program.sites)
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
-            there = fields.version(tiles)
+            there = fields.version(tiles, self.program.sites)
             if there is not None:
                 return [there] * cluster.ranks
             if fields.origin is None and fields.sites == self.program.sites:
                 made = fields.moved(tiles, tick)
-                fields.add(tiles, made.lease)
+                fields.add(tiles, fields.sites, made.lease)
                 return [Kept(made.lease.number, made.names)] * cluster.ranks
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
-            kept.append(partial(fields.add, tiles, lease))
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
         elif covers(tiles, step.source.schema):
             found = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
@@ -289,4 +290,5 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
-    return SiteMeasure(steps, seconds, flops, sent, received, sum(m.read for m in measures))
+    read = sum(m.read for m in measures)
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
+from einsql.cluster.meeting import KEY, reach
 from einsql.cluster.messages import (
     Cancel,
     Done,
@@ -29,6 +31,7 @@ from einsql.cluster.messages import (
     ShipBlocks,
     Shutdown,
 )
+from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import enough_memory
@@ -56,7 +59,7 @@ def serve(address: str, key: bytes, comm: MPI.Intracomm) -> None:
         key: What it knows its ranks by.
         comm: Of all ranks.
     """
-    Rank(Client(address, authkey=key), comm).serve()
+    Rank(reach(address, key), comm).serve()
 
 
 class Rank:
@@ -98,8 +101,10 @@ class Rank:
                 message = receive(self._connection)
                 if isinstance(message, Cancel):
                     self._cancelled = message.number
-                else:
-                    self._orders.put(message)
+                    continue
+                self._orders.put(message)
+                if isinstance(message.command, Shutdown):
+                    return
         except (EOFError, OSError):
             self._gone = True
             self._orders.put(None)
@@ -210,5 +215,8 @@ def main(arguments: Sequence[str]) -> Any:
     from mpi4py import MPI
 
     (address,) = arguments
-    key = bytes.fromhex(os.environ.pop("EINSQL_CLUSTER_KEY"))
-    serve(address, key, MPI.COMM_WORLD)
+    key = os.environ.pop(KEY, None)
+    if key is None:
+        sys.exit(f"{KEY} has not come along: the launcher has to hand on the environment")
+    share_cores(MPI.COMM_WORLD)
+    serve(address, bytes.fromhex(key), MPI.COMM_WORLD)

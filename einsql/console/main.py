@@ -7,13 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import einsql
 from einsql.console.render import MODES
 from einsql.console.settings import Database, Leave, Settings
 from einsql.console.shell import Shell
 from einsql.errors import Error
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -25,12 +28,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: What follows the command's name; by default `sys.argv`'s.
     """
+    world = launched()
+    if world is None:
+        return _console(arguments)
+    from einsql.cluster.joined import end, follow  # for who runs on ranks
+
+    if world.rank:
+        follow(world)
+        end()
+        return 0
+    try:
+        return _console(arguments, "world")
+    finally:
+        end()
+
+
+def launched() -> MPI.Intracomm | None:
+    """The ranks of the MPI job that the command was started as, by `python -m mpi4py -m einsql`."""
+    if not {"mpi4py.run", "mpi4py.MPI"} & set(sys.modules):
+        # Variables of launchers say nothing: they are set in shells of a batch job as well,
+        # where joining ranks that are not there would be to wait forever.
+        _notice_of_loners()
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.size > 1 else None
+
+
+def _notice_of_loners() -> None:
+    """Says, once for all of them, that processes of one job do not know of each other."""
+    for launcher in ("PMI", "OMPI_COMM_WORLD"):
+        ranks = os.environ.get(f"{launcher}_SIZE", "1")
+        if ranks != "1" and os.environ.get(f"{launcher}_RANK") == "0":
+            print(
+                f"Notice: each of {ranks} processes works for itself; to join them, start "
+                "them as python -m mpi4py -m einsql",
+                file=sys.stderr,
+            )
+            return
+
+
+def _console(arguments: Sequence[str] | None, mpi: str | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if mpi is not None and options.mpi is not None:
+        print("Error: --mpi starts ranks, but this is one of several already", file=sys.stderr)
+        return 1
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a replaced stream may be of any kind
             stream.reconfigure(errors="replace")
     try:
-        return _run(options)
+        return _run(options, mpi or options.mpi)
     except Leave as e:
         return e.status
     except KeyboardInterrupt:
@@ -42,12 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _BROKEN_PIPE
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, mpi: object) -> int:
     settings = Settings(
         mode=options.mode, null=options.nullvalue, echo=options.echo, bail=options.bail
     )
+    config = dict(options.set) if mpi is None else {**dict(options.set), "mpi": mpi}
     try:
-        shell = Shell(Database(options.database, options.readonly, dict(options.set)), settings)
+        shell = Shell(Database(options.database, options.readonly, config), settings)
     except Error as e:
         print(f"Error: {e}", file=sys.stderr)
         return 1
@@ -119,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-no-init", "--no-init", action="store_true", help="don't run ~/.einsqlrc")
     add("--set", action="append", type=_setting, default=[], metavar="NAME=VALUE",
         help="change a setting; SHOW SETTINGS lists them")  # fmt: skip
-    add("--mpi", type=_mpi, metavar="N", help="run on N sites (not available yet)")
+    add("--mpi", type=_ranks, metavar="N", help="start N MPI ranks that do the work")
     add("-version", "--version", action="version", version=f"einsql {einsql.__version__}")
     return parser
 
@@ -131,7 +179,7 @@ def _setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _mpi(_: str) -> int:
-    raise argparse.ArgumentTypeError(
-        "not available yet, it comes with the MPI transport; leave it out to run on this machine"
-    )
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is no number of ranks')
+    return int(text)

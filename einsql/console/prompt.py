@@ -36,6 +36,8 @@ def interact(shell: Shell) -> None:
         print('For editing, history and completion: pip install "einsql[console]"')
         read = _plain(shell)
     where = "In memory" if shell.database.path == ":memory:" else shell.database.path
+    if shell.connection.cluster is not None:
+        where += f", on {shell.connection.cluster.ranks} MPI ranks"
     print(f'{where}. Statements end with ";". .help lists commands, Ctrl-D leaves.')
     while True:
         shell.failed = False  # the user has seen what failed

@@ -55,4 +55,4 @@ class Database:
 
     path: str = ":memory:"
     read_only: bool = False
-    config: dict[str, str] = field(default_factory=dict)
+    config: dict[str, object] = field(default_factory=dict)

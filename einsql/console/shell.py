@@ -7,9 +7,9 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import einsql
 from einsql.console.box import Row
@@ -19,6 +19,11 @@ from einsql.console.settings import Bail, CommandError, Database, Leave, Setting
 from einsql.console.values import columns_of
 from einsql.console.work import Worker
 from einsql.errors import Error, InterruptedError
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
+
+T = TypeVar("T")
 
 _BATCH = 4096
 
@@ -40,20 +45,23 @@ class Shell:
         self.settings = settings
         self.failed = False
         self.database = database
+        self._ranks: Cluster | None = None
         self.connection = self._connect(database)
+        if self.connection.cluster is not None:
+            self._ranks = self.connection.cluster.join()
         self._worker = Worker(sys.stderr)
         self._file: IO[str] | None = None
         self._once = False
         self._reading: list[str] = []
 
-    @staticmethod
-    def _connect(database: Database) -> einsql.Connection:
-        return einsql.connect(
-            database.path, read_only=database.read_only, config=dict(database.config) or None
-        )
+    def _connect(self, database: Database) -> einsql.Connection:
+        config = database.config
+        if self._ranks is not None:
+            config = {**config, "mpi": self._ranks}
+        return einsql.connect(database.path, read_only=database.read_only, config=config)
 
     def open(self, path: str) -> None:
-        """Closes the database and opens another one, by the same options.
+        """Closes the database and opens another one, by the same options and on the same ranks.
 
         Raises:
             Error: It can't be opened; then the former one stays open.
@@ -68,9 +76,11 @@ class Shell:
         self.connection, self.database = connection, database
 
     def close(self) -> None:
-        """Closes the output file and the database."""
+        """Closes the output file and the database; MPI ranks leave."""
         self.write_to(None)
         self.connection.close()
+        if self._ranks is not None:
+            self._ranks.part()
 
     # Reading
 
@@ -202,24 +212,28 @@ class Shell:
 
     def _query(self, sql: str) -> None:
         try:
-            cursor = self._worker.run(
-                self.connection, lambda: self.connection.execute(sql), self.settings.progress
-            )
+            cursor = self._work(lambda: self.connection.execute(sql))
         finally:
             for notice in self.connection.notices:
                 print(f"Notice: {notice}", file=sys.stderr)
             self.connection.notices.clear()
         if cursor.description is not None:
             columns = columns_of(cursor.description)
-            self.print_lines(
-                render(self.settings.mode, columns, _rows(cursor), self._style(cursor))
-            )
+            # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
+            total, first = self._work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
+            if self._worker.interrupted:
+                raise KeyboardInterrupt
+            rows = _rows(first, cursor)
+            self.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
 
-    def _style(self, cursor: einsql.Cursor) -> Style:
+    def _work(self, work: Callable[[], T]) -> T:
+        return self._worker.run(self.connection, work, self.settings.progress)
+
+    def _style(self, total: int) -> Style:
         width = None
         if self._file is None and sys.stdout.isatty():
             width = shutil.get_terminal_size().columns
-        return Style(self.settings.null, self.settings.maxrows, width, cursor.rowcount)
+        return Style(self.settings.null, self.settings.maxrows, width, total)
 
     # Printing
 
@@ -298,6 +312,7 @@ class Shell:
         print(f"Error in {source}: {message}" if source else f"Error: {message}", file=sys.stderr)
 
 
-def _rows(cursor: einsql.Cursor) -> Iterator[Row]:
+def _rows(first: Sequence[Row], cursor: einsql.Cursor) -> Iterator[Row]:
+    yield from first
     while batch := cursor.fetchmany(_BATCH):
         yield from batch

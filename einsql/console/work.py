@@ -61,7 +61,7 @@ class Worker:
             self.interrupted = True
             connection.interrupt()
             self._erase()
-            _wait_or_die(done)
+            _wait_or_die(done, connection)
         self._erase()
         if failures:
             raise failures[0]
@@ -93,9 +93,13 @@ class Worker:
             self._drawn = False
 
 
-def _wait_or_die(done: threading.Event) -> None:
+def _wait_or_die(done: threading.Event, connection: einsql.Connection) -> None:
     try:
         done.wait()
     except KeyboardInterrupt:
         # No thread can be ended from outside, and an orderly exit would wait for this one.
-        os._exit(130)
+        try:
+            if connection.cluster is not None:
+                connection.cluster.kill()
+        finally:
+            os._exit(130)

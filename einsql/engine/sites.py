@@ -62,6 +62,7 @@ class SiteMeasure:
         sent: Bytes that left each site for another one.
         received: Bytes that reached each site from another one.
         read: Bytes read from files.
+        ranks: Processes that shared the work; a step lasted as long as at the slowest.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -70,6 +71,7 @@ class SiteMeasure:
     sent: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     read: int = 0
+    ranks: int = 1
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]

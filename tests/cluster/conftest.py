@@ -21,12 +21,13 @@ Connected = Callable[[int], einsql.Connection]
 def ranks() -> Iterator[Callable[[int], Cluster]]:
     """Gives so many ranks; those that were started are kept until the module's tests are done."""
     from einsql.cluster.driver import Cluster
+    from einsql.cluster.start import starting
 
     known: dict[int, Cluster] = {}
 
     def of(count: int) -> Cluster:
         if count not in known:
-            known[count] = Cluster(count)
+            known[count] = Cluster(starting(count))
         return known[count]
 
     yield of

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
+from einsql.cluster.start import starting
 from tests.cluster.conftest import without_ranks
 from tests.oracle.campaign import campaign
 from tests.oracle.oracle import Oracle
@@ -19,7 +20,7 @@ QUERIES = 40
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def cluster(request: pytest.FixtureRequest) -> Iterator[WatchedCluster]:
-    made = WatchedCluster(request.param)
+    made = WatchedCluster(starting(request.param))
     yield made
     made.close()
 
@@ -33,12 +34,12 @@ def test_random_queries_agree_with_duckdb(cluster: WatchedCluster) -> None:
 
 
 def test_queries_between_changes_agree_with_duckdb(cluster: WatchedCluster) -> None:
-    found = changing(cluster, 20, cluster.ranks)
+    found = changing(cluster, 12, cluster.ranks)
     assert not found, "\n\n".join(found)
 
 
 def test_queries_over_tiles_give_what_loops_give(cluster: WatchedCluster) -> None:
-    assert not tiled(cluster, 15, cluster.ranks)
+    assert not tiled(cluster, 10, cluster.ranks)
 
 
 def test_parameters_agree_with_duckdb(cluster: WatchedCluster) -> None:

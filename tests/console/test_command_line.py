@@ -117,7 +117,7 @@ def test_help_names_every_command_and_schema_every_column(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--mpi", "4"], "not available yet"),
+        (["--mpi", "0"], "no number of ranks"),
         (["-nonsense"], "unrecognized arguments"),
         (["--set", "fallback"], "NAME=VALUE"),
     ],

@@ -27,7 +27,8 @@ def stored(db: Database, c: Choices, ranks: int) -> Database:
     lose elements for good. What is derived from them is derived after that. How work is cut
     is part of the database too, for the cheapest cut mostly moves nothing.
     """
-    strategy = c.weighted([(4, "eindecomp"), (4, "equal"), (2, "paper")])
+    few = all(len(t.dims) < 3 for t in db.tensors)  # `equal` makes 2**n cells of n labels
+    strategy = c.weighted([(4, "eindecomp"), (4, "equal" if few else "paper"), (2, "paper")])
     sites = ranks * c.weighted([(4, 1), (1, 2)])
     settings = [f"SET sites = {sites}", f"SET strategy = '{strategy}'"]
     arrays = [replace(t, name=f"s_{t.name}") for t in db.tensors]

@@ -1,0 +1,1 @@
+"""einsql's sites on MPI ranks beside other systems; run by `make peers`."""
