@@ -14,9 +14,11 @@ from einsql.cluster.storage import load, reads, write
 from einsql.einsum import (
     TRUE,
     Axis,
+    Const,
     EinSum,
     Expr,
     Input,
+    Label,
     Operand,
     Output,
     Value,
@@ -31,6 +33,7 @@ from einsql.engine.result import Result
 from einsql.engine.store import Tensor
 from einsql.planning import BinderCatalog
 from einsql.schema import PRESENT, DType, Field, Schema
+from einsql.sql.changes import Touch
 
 if TYPE_CHECKING:
     from einsql.session import Connection
@@ -178,6 +181,33 @@ def overwritten(
     made = con.run_node(node, binder)
     assert isinstance(made, PlacedFields)
     return settled(tensor, made, {f.name: f.name for f in schema.values})
+
+
+def widened(touch: Touch, tensor: Tensor) -> Touch:
+    """The same rows told by arrays over all keys of the tensor, if everything read has them.
+
+    Conditions on keys have narrowed the domain, but the new state is over all keys.
+    """
+    node = touch.node
+    if len(set(touch.labels)) < len(touch.labels):
+        return touch
+    axes, guard = {a.label: a for a in node.axes}, [node.guard]
+    for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):
+        axis = axes[label]
+        if (axis.lo, axis.hi) == (key.lo, key.hi):
+            continue
+        read = [
+            k for o in node.operands
+            for x, k in zip(o.labels, o.source.schema.keys, strict=True) if x == label
+        ]  # fmt: skip
+        if axis.define is not None or any(k.lo > key.lo or k.hi < key.hi for k in read):
+            return touch
+        axes[label] = Axis(label, key.lo, key.hi)
+        at = Label(label)
+        guard.append(negate(call("lt", DType.BOOLEAN, at, Const(axis.lo, DType.BIGINT))))
+        guard.append(call("lt", DType.BOOLEAN, at, Const(axis.hi, DType.BIGINT)))
+    wide = replace(node, axes=tuple(axes.values()), guard=conj(*guard))
+    return replace(touch, node=wide)
 
 
 def _merging(

@@ -31,7 +31,7 @@ def update(con: Connection, tree: exp.Update) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = bind_update(binder, target, tree)
+    touch = over_all_keys(con, bind_update(binder, target, tree), tensor)
     fields = con.run_node(touch.node, binder)
     several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
     if several:
@@ -54,6 +54,15 @@ def update(con: Connection, tree: exp.Update) -> int:
         new[column] = _written(tensor, touch, fields[column], mask, column, con.borrowed())
     con.store.put(changed(tensor, new, relation.present))
     return touched
+
+
+def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
+    """On ranks the touched rows told over all keys of the tensor, if that can be."""
+    if con.cluster is None or in_place(touch, tensor):
+        return touch
+    from einsql.changes.distant import widened  # for ranks only
+
+    return widened(touch, tensor)
 
 
 def in_place(touch: Touch, tensor: Tensor) -> bool:
@@ -105,7 +114,7 @@ def delete(con: Connection, tree: exp.Delete) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = bind_delete(binder, target, tree)
+    touch = over_all_keys(con, bind_delete(binder, target, tree), tensor)
     if tensor.default is not None:
         raise IntegrityError(
             f"{tensor.name} has a DEFAULT, so no key can be deleted",

@@ -190,6 +190,8 @@ CHANGES = [
     "UPDATE w SET val = val + 1 WHERE val > 2",
     "DELETE FROM w WHERE val < -3",
     "UPDATE w SET val = 7 WHERE val = 0",
+    "UPDATE w SET val = val + i WHERE i BETWEEN 2 AND 4 AND j > 3",
+    "DELETE FROM w WHERE i = 5",
     "INSERT OR REPLACE INTO w SELECT i, j, val * 3 AS val FROM v WHERE val > 4",
     "UPDATE w SET val = v.val FROM v WHERE w.i = v.i AND w.j = v.j AND v.val < 0",
     "DELETE FROM w",
