@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.changes.target import constant, refuse_null, rows
+from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
@@ -47,24 +47,11 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _declared(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
-        made = _settled(con, replace(made, partition=parts, order=order))
+        made = as_declared(con, replace(made, partition=parts, order=order))
     con.store.put(made)
     if statement.query is None and PRESENT in made.relation.fields:
         return 0
     return rows(made.relation.fields, made.relation.schema)
-
-
-def _settled(con: Connection, tensor: Tensor) -> Tensor:
-    """A tensor whose tiles lie as its partition says, if they are at sites already."""
-    relation = tensor.relation
-    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
-        return tensor
-    from einsql.optimizer.layouts import declared  # for several sites only
-
-    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
-    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
-    fields = relation.fields.moved(tiles, con._tick)
-    return replace(tensor, relation=Relation(relation.schema, fields))
 
 
 def _parts(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from einsql.changes.target import refuse_null, rows, settled
+from einsql.changes.target import as_declared, refuse_null, rows, settled
 from einsql.cluster.program import RankFields
 from einsql.cluster.storage import load, reads, write
 from einsql.einsum import (
@@ -173,14 +173,14 @@ def overwritten(
         bare = fields.renamed(
             Schema(schema.keys, schema.values), {new: columns[new] for new in columns}
         )
-        return settled(tensor, bare, {f.name: f.name for f in schema.values})
+        return as_declared(con, settled(tensor, bare, {f.name: f.name for f in schema.values}))
     node = _merging(con, tensor, fields, columns, presence)
     binder = con.query_binder()
     assert isinstance(binder.catalog, BinderCatalog)
     binder.catalog.fields.update({_OLD: tensor.relation.fields, _NEW: fields})
     made = con.run_node(node, binder)
     assert isinstance(made, PlacedFields)
-    return settled(tensor, made, {f.name: f.name for f in schema.values})
+    return as_declared(con, settled(tensor, made, {f.name: f.name for f in schema.values}))
 
 
 def widened(touch: Touch, tensor: Tensor) -> Touch:

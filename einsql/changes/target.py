@@ -74,6 +74,19 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
     return replace(tensor, relation=Relation(new, fields.renamed(new, names)))
 
 
+def as_declared(con: Connection, tensor: Tensor) -> Tensor:
+    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    relation = tensor.relation
+    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+        return tensor
+    from einsql.optimizer.layouts import declared  # for several sites only
+
+    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
+    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    fields = relation.fields.moved(tiles, con._tick)
+    return replace(tensor, relation=Relation(relation.schema, fields))
+
+
 def refuse_null(fields: Fields, field: str, column: str) -> None:
     """Refuses values that are NULL where their row exists.
 

@@ -73,9 +73,9 @@ def lies_at_ranks(con: einsql.Connection, name: str) -> bool:
     return isinstance(found.relation.fields, PlacedFields)
 
 
-def stored(con: einsql.Connection, name: str, array: np.ndarray, dims: str = "ij") -> None:
-    con.register("given", array, dims=tuple(dims))
-    con.execute(f"CREATE OR REPLACE TENSOR {name} AS SELECT {', '.join(dims)}, val FROM given")
+def stored(con: einsql.Connection, name: str, array: np.ndarray, cut: str = "") -> None:
+    con.register("given", array, dims=("i", "j"))
+    con.execute(f"CREATE OR REPLACE TENSOR {name}{cut} AS SELECT i, j, val FROM given")
     con.unregister("given")
 
 
@@ -203,15 +203,15 @@ CHANGES = [
 def test_changes_at_the_ranks_are_those_of_one_process(connected: Connected, watch: Watch) -> None:
     here, there = einsql.connect(), connected(3)
     for con in (here, there):
-        stored(con, "w", W)
         stored(con, "v", W[::-1] * 2)
+        stored(con, "w", W, " PARTITION BY (j 3)")
     for sql in CHANGES:
         assert there.execute(sql).rowcount == here.execute(sql).rowcount
         assert not watch.of(Fetch), sql
         both = [con.execute("SELECT i, j, val FROM w").fetchall() for con in (here, there)]
         assert both[0] == both[1], sql
         watch.seen.clear()
-        assert lies_at_ranks(there, "w")
+        assert there.execute("DESCRIBE w").fetchall()[-1][-1] == "DeviceMesh(r0=3) [Shard(j)]"
 
 
 def test_only_the_rows_that_are_asked_for_are_fetched(connected: Connected, watch: Watch) -> None:
