@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench peers optimality fuzz everywhere ranks clean
+.PHONY: help demo test bench peers optimality fuzz everywhere ranks failures clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -39,6 +39,9 @@ everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites und
 
 ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with DuckDB
 	$(BIN)/python -m tests.fuzz --mpi 2,3,4 --queries 2000
+
+failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
+	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -98,6 +99,37 @@ class NotSupportedError(DatabaseError):
 
 class InterruptedError(OperationalError):
     """The statement was cancelled by interrupt() or Ctrl-C."""
+
+
+class RanksLost(OperationalError):  # noqa: N818 - whoever catches it goes on
+    """MPI ranks have ended and the others go on; the statement can be repeated.
+
+    Attributes:
+        before: How many ranks there were.
+        left: How many there are.
+    """
+
+    def __init__(self, reason: str, before: int, left: int) -> None:
+        super().__init__(reason, hint="Run the statement again.")
+        self.before = before
+        self.left = left
+
+
+@contextmanager
+def located(offset: int, sql: str) -> Iterator[None]:
+    """Makes positions in a statement count from the start of the whole script."""
+    try:
+        yield
+    except Error as error:
+        place(error, offset, sql)
+        raise
+
+
+def place(error: Error, offset: int, sql: str) -> None:
+    """Makes an error's position, in a statement that starts at `offset`, count in the script."""
+    if not isinstance(error, InterruptedError):
+        error.position = offset + (error.position or 0)
+    error.sql = sql
 
 
 def suggest(name: str, known: Iterable[str], plural: str) -> str:

@@ -86,7 +86,7 @@ class Connection:
         self, cluster: Cluster | None = None, settings: Settings | None = None
     ) -> None:  # fmt: skip
         self.store = Store()
-        self.cluster = None if cluster is None else cluster.join()
+        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
@@ -238,10 +238,12 @@ class Connection:
                 if inputs is not None:
                     try:
                         cursor._show(plan.result(inputs, self._tick), plan.description)
+                        return
+                    except errors.RanksLost:
+                        pass  # it is planned again, for those that are left
                     except Error as error:
-                        place(error, 0, sql)
+                        errors.place(error, 0, sql)
                         raise
-                    return
             self._run_text(sql, given, cursor, key)
 
     @contextmanager
@@ -271,12 +273,27 @@ class Connection:
             cursor._clear()
             text = sql[span.start : span.end]
             try:
-                with located(span.start, sql):
+                with errors.located(span.start, sql):
                     check_given(text, len(given))
-                    run = partial(self._statement, text, cursor, key, len(spans) == 1)
+                    run = partial(self._repeated, text, cursor, key, len(spans) == 1)
                     run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
                 raise ProgrammingError("The statement nests too deeply") from None
+
+    def _repeated(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+        """Runs a statement, again if ranks end meanwhile and others go on."""
+        while True:
+            try:
+                return self._statement(text, cursor, key, alone)
+            except errors.RanksLost:
+                cursor._clear()
+
+    def regrouped(self, lost: errors.RanksLost) -> None:
+        """Plans for the ranks that are left from now on."""
+        self._plans.clear()
+        if self.settings.sites == lost.before:
+            self.settings = replace(self.settings, sites=lost.left)
+        self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
         statement, doubt = parse(text)
@@ -482,20 +499,3 @@ class Connection:
             raise
         self.settings = changed
         self._plans.clear()
-
-
-@contextmanager
-def located(offset: int, sql: str) -> Iterator[None]:
-    """Makes positions in a statement count from the start of the whole script."""
-    try:
-        yield
-    except Error as error:
-        place(error, offset, sql)
-        raise
-
-
-def place(error: Error, offset: int, sql: str) -> None:
-    """Makes an error's position, in a statement that starts at `offset`, count in the script."""
-    if not isinstance(error, InterruptedError):
-        error.position = offset + (error.position or 0)
-    error.sql = sql

@@ -87,7 +87,7 @@ def tensor_of(result: Result) -> Fields:
     (field,) = (c.field for c in result.columns if c.field is not None)
     if isinstance(result.fields, PlacedFields) and order == list(range(len(order))):
         value = Field(VALUE, schema.dtype(field))
-        return result.fields.renamed(Schema(schema.keys, (value,)), {VALUE: field})
+        return result.fields.renamed(Schema(schema.keys, (value,)), {VALUE: field}, "")
     return {VALUE: result.fields[field].transpose(order)}
 
 

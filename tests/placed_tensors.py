@@ -45,7 +45,7 @@ class InMemory(PlacedFields):
     def __len__(self) -> int:
         return 1
 
-    def renamed(self, schema: Schema, names: Mapping[str, str]) -> InMemory:
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> InMemory:
         return InMemory(self._array, self.tiles, self.sites, names[self._name])
 
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> InMemory:

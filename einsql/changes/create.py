@@ -144,7 +144,7 @@ def _stored(con: Connection, name: str, result: Result) -> Tensor:
         schema_fields.append(Field(PRESENT, DType.BOOLEAN))
     schema = Schema(tuple(keys), tuple(schema_fields))
     if isinstance(result.fields, PlacedFields):
-        placed = result.fields.renamed(schema, columns)
+        placed = result.fields.renamed(schema, columns, name)
         return Tensor(name, Relation(schema, placed), tuple(names))
     foreign = con.borrowed()
     fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}

@@ -69,7 +69,7 @@ def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
     lease = cluster.tiles()
     sources = reads(cluster, file.description, value.name, tiles, sites)
     load(cluster, lease.number, sources, con._tick)
-    fields = RankFields(cluster, lease, schema, tiles, sites)
+    fields = RankFields(cluster, lease, schema, tiles, sites, title=tensor.name)
     return replace(tensor, relation=Relation(schema, fields))
 
 
@@ -104,10 +104,9 @@ def written(con: Connection, result: Result, path: str, name: str) -> bool:
     draft = files.create(path, schema.dtype(column.field), shape, name)
     try:
         origin = np.array([k.lo for k in schema.keys], np.int64)
-        write(
-            fields.cluster, fields.holders(), fields.names[column.field], draft, axes, origin,
-            con._tick,
-        )  # fmt: skip
+        held = fields.holders()
+        field = held.names[column.field]
+        write(fields.cluster, held, field, draft, axes, origin, con._tick)
         files.commit(draft)
     except BaseException:
         files.abandon(draft)
@@ -170,9 +169,7 @@ def overwritten(
     schema = tensor.relation.schema
     whole = touched == schema.size and len(columns) == len(schema.values)
     if whole and presence != "no more":
-        bare = fields.renamed(
-            Schema(schema.keys, schema.values), {new: columns[new] for new in columns}
-        )
+        bare = fields.renamed(Schema(schema.keys, schema.values), columns, tensor.name)
         return as_declared(con, settled(tensor, bare, {f.name: f.name for f in schema.values}))
     node = _merging(con, tensor, fields, columns, presence)
     binder = con.query_binder()

@@ -71,7 +71,7 @@ def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) ->
         names[PRESENT] = PRESENT
     new = Schema(schema.keys, tuple(kept))
     new = schema if new == schema else new
-    return replace(tensor, relation=Relation(new, fields.renamed(new, names)))
+    return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
 
 
 def as_declared(con: Connection, tensor: Tensor) -> Tensor:

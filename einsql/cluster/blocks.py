@@ -8,13 +8,16 @@ from functools import reduce
 import numpy as np
 
 from einsql.blocks import Cuts, KeyTuple
-from einsql.cluster.driver import Cluster, Lease, Tick
+from einsql.cluster.call import Tick
+from einsql.cluster.driver import Cluster
+from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Fetch, ShipBlocks
 from einsql.cluster.program import AtRanks, Keep, RankFields
 from einsql.engine.block_program import loads_of, numbered, tiles_of
 from einsql.engine.blocks import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.engine.implementation import SiteRun
 from einsql.engine.relation import Fields
+from einsql.errors import OperationalError
 from einsql.implementation import Node, walk
 from einsql.physical import PhysicalSchema
 from einsql.schema import Schema
@@ -63,11 +66,20 @@ class RankBlocks(PlacedBlocks):
         return RankFields(self._cluster, self._lease, schema, tiles, self._schema.sites, names)
 
     def _fetched(self) -> Blocks:
-        """One copy of every array from its rank; parts under one key merged by ⊕."""
-        cluster, schema = self._cluster, self._schema
+        """One copy of every array from its rank; parts under one key merged by ⊕.
+
+        Raises:
+            OperationalError: A rank that held some of them has ended.
+        """
+        cluster, schema, now = self._cluster, self._schema, self._lease.group.now
         wanted: dict[int, list[int]] = {}
         for n, (_, site) in (first := _once(schema)).items():
-            wanted.setdefault(site * cluster.ranks // schema.sites, []).append(n)
+            wanted.setdefault(now[site * len(now) // schema.sites], []).append(n)
+        if -1 in wanted:
+            raise OperationalError(
+                f"The result was lost with {self._lease.group.reason}",
+                hint="Run its statement again.",
+            )
         commands: dict[int, Command] = {
             rank: Fetch(self._lease.number, (VALUE,), [(n, (...,)) for n in numbers])
             for rank, numbers in wanted.items()

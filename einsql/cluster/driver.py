@@ -2,77 +2,68 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from multiprocessing.connection import wait
 from typing import Any, Self
 
 import numpy as np
 
-from einsql.cluster.meeting import Processes
-from einsql.cluster.messages import (
-    Cancel,
-    Command,
-    Done,
-    Failed,
-    Handle,
-    Order,
-    Progress,
-    Shutdown,
+from einsql.cluster.call import STUBBORN, Call, Gone, Stubborn, Tick
+from einsql.cluster.groups import Group, Lease
+from einsql.cluster.interrupts import deferred
+from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shutdown
+from einsql.cluster.processes import Processes
+from einsql.cluster.wire import send
+from einsql.errors import InterfaceError, OperationalError, RanksLost
+
+_AGAIN = (
+    "The next statement starts ranks again and sends them what this process holds; "
+    "tensors that lay at the ranks alone are lost."
 )
-from einsql.cluster.wire import receive, send
-from einsql.errors import Error, InternalError, InterruptedError, OperationalError
-
-Tick = Callable[[float], None]
-
-_GLANCE = 0.05
-"""Seconds between two looks whether the statement was cancelled."""
-
-
-class Lease:
-    """Tiles or a program at the ranks; they may forget them once this is collected.
-
-    Attributes:
-        number: Its handle.
-    """
-
-    __slots__ = ("__weakref__", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 class Cluster:
-    """The ranks of a session.
+    """The ranks of a session; when they have ended, whoever needs them starts others.
 
     Attributes:
         ranks: How many there are.
     """
 
-    def __init__(self, start: Callable[[], Processes]) -> None:
+    def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
         """Starts the ranks.
 
         Args:
-            start: Gives their processes, which end when nobody needs the cluster any more.
+            start: Gives their processes, again when all have ended; what it is given is
+                called meanwhile and raises to stop.
 
         Raises:
             OperationalError: There is no MPI, or they do not start.
         """
-        job = start()
-        self.ranks = len(job.lines)
+        self.ranks = 0
+        self._start = start
         self._users = 0
+        self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
+        self._owner = os.getpid()
         self._numbers = count(1)
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
         self._busy = threading.RLock()
-        self._job = job
-        self._end = weakref.finalize(self, _leave, job)
+        self._job: Processes | None = None
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        self._running()
 
-    def join(self) -> Self:
-        """Counts one more connection that uses the ranks."""
+    def join(self, hear: Callable[[RanksLost], None] | None = None) -> Self:
+        """Counts one more connection that uses the ranks.
+
+        Args:
+            hear: Its method that is told when some ranks have ended and the others go on.
+        """
         self._users += 1
+        if hear is not None:
+            self._hearers.append(weakref.WeakMethod(hear))
         return self
 
     def part(self) -> None:
@@ -84,19 +75,27 @@ class Cluster:
     def kill(self) -> None:
         """Ends the ranks at once, whatever they do."""
         self._end.detach()
-        self._job.kill()
+        if self._job is not None:
+            self._job.end()
 
     def tiles(self) -> Lease:
         """A handle for tiles that ranks are about to make."""
-        lease = Lease(next(self._numbers))
-        weakref.finalize(lease, self._released.append, lease.number)
-        return lease
+        return self._lease(self._released)
 
     def plan(self) -> Lease:
         """A handle for a program."""
-        lease = Lease(next(self._numbers))
-        weakref.finalize(lease, self._forgotten.append, lease.number)
+        return self._lease(self._forgotten)
+
+    def _lease(self, unused: list[int]) -> Lease:
+        with self._busy:
+            self._running()
+            lease = Lease(next(self._numbers), self._group)
+        weakref.finalize(lease, unused.append, lease.number)
         return lease
+
+    def knows(self, lease: Lease) -> bool:
+        """True if the ranks are those for which a handle was made."""
+        return self._job is not None and lease.group is self._group
 
     def close(self) -> None:
         """Ends the ranks."""
@@ -127,89 +126,119 @@ class Cluster:
         Raises:
             InterruptedError: The work was cancelled.
             Error: It failed; the first rank's error, if several failed.
-            OperationalError: A rank has gone.
+            RanksLost: A rank has ended; the others are a smaller cluster now.
+            OperationalError: A rank has ended, and all others with it.
         """
-        with self._busy:
-            number, self._fraction = next(self._numbers), 0.0
-            released, forgotten = tuple(self._released), tuple(self._forgotten)
-            del self._released[: len(released)], self._forgotten[: len(forgotten)]
-            # Who gets no command must hear of what is released with a later one.
-            quiet = set(range(self.ranks)) - set(commands)
-            if quiet:
-                self._released[:0], self._forgotten[:0] = released, forgotten
-                released, forgotten = (), ()
-            for rank, command in commands.items():
-                self._send(rank, Order(number, command, released, forgotten))
-            return self._answers(number, list(commands), tick, into or {})
+        with self._busy, deferred() as interrupted:
+            job = self._running(interrupted)
+            call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
+            try:
+                if job.ended():
+                    raise Gone
+                call.tell(*self._unused(everybody=len(commands) == self.ranks))
+                return call.values()
+            except Gone:
+                raise self._lost(job) from None
+            except Stubborn as stop:
+                who = job.named(stop.rank)
+                self._abandon(who)
+                raise OperationalError(
+                    f"The statement was cancelled, but {who} did not stop within "
+                    f"{STUBBORN:g} s, so all ranks were ended",
+                    hint=_AGAIN,
+                ) from call.stopped
+            except BaseException:
+                if call.apart or not call.complete:
+                    self._abandon("the ranks")  # nobody knows what is still under way
+                raise
 
-    def _answers(
-        self, number: int, ranks: Sequence[int], tick: Tick | None,
-        into: Mapping[int, Sequence[np.ndarray]],
-    ) -> list[Any]:  # fmt: skip
-        lines = {self._job.lines[rank]: rank for rank in ranks}
-        answers: dict[int, Done | Failed] = {}
-        stopped: BaseException | None = None
-        while len(answers) < len(ranks):
-            for line in wait([line for line, r in lines.items() if r not in answers], _GLANCE):
-                rank = lines[line]  # type: ignore[index]  # only connections were given
-                message = self._receive(rank, into.get(rank, ()))
-                if isinstance(message, Progress):
-                    self._progress(message.fraction, tick)
-                elif message.number == number:
-                    answers[rank] = message
-            if tick is not None and stopped is None:
-                try:
-                    tick(self._fraction)
-                except BaseException as error:  # Ctrl-C may come as well
-                    stopped = error
-                    for rank in ranks:
-                        self._send(rank, Cancel(number))
-        failed = [a for a in answers.values() if isinstance(a, Failed)]
-        if stopped is not None:
-            raise stopped
-        for failure in failed:
-            if failure.error is not None:
-                raise _error(failure)
-        if failed:
-            raise InterruptedError("The statement was cancelled")
-        return [a.value for r in ranks if isinstance(a := answers[r], Done)]
+    def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
+        """What ranks may forget; all must hear of it, so not if some get no message."""
+        if not everybody:
+            return (), ()
+        released, forgotten = tuple(self._released), tuple(self._forgotten)
+        del self._released[: len(released)], self._forgotten[: len(forgotten)]
+        return released, forgotten
 
-    _fraction = 0.0
+    # ---- the ranks begin and end
 
-    def _progress(self, fraction: float, tick: Tick | None) -> None:
-        self._fraction = fraction
+    def _running(self, interrupted: Callable[[], None] = lambda: None) -> Processes:
+        if os.getpid() != self._owner:
+            raise InterfaceError(
+                "The MPI ranks belong to the process that has started them",
+                hint="After a fork, einsql.connect() anew.",
+            )
+        if self._job is None:
+            with deferred() as inner:
 
-    def _send(self, rank: int, message: object) -> None:
-        try:
-            send(self._job.lines[rank], message)
-        except OSError:
-            raise self._lost(rank) from None
+                def check() -> None:
+                    inner()
+                    interrupted()
 
-    def _receive(self, rank: int, into: Sequence[np.ndarray]) -> Any:
-        try:
-            return receive(self._job.lines[rank], into)
-        except (EOFError, OSError):
-            raise self._lost(rank) from None
+                self._job = self._start(check)
+                self._end = weakref.finalize(self, _leave, self._job)
+            self._form(len(self._job.ranks))
+        return self._job
 
-    def _lost(self, rank: int) -> OperationalError:
-        """The ranks have ended; the reason, in words."""
-        hello = self._job.ranks[rank]
-        self._job.kill()
-        return OperationalError(
-            f"Rank {rank} (process {hello.pid} on {hello.host}) has ended, and the others with it"
-        )
+    def _form(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._group = Group(ranks)
+        self._groups.add(self._group)
+
+    def _abandon(self, reason: str) -> None:
+        """Ends the ranks; the next call starts others."""
+        job, self._job = self._job, None
+        if job is not None:
+            self._end.detach()
+            job.end()
+        for group in self._groups:
+            group.renumber({}, reason)
+
+    def _lost(self, job: Processes) -> OperationalError:
+        """A rank has ended: goes on with the others if MPI can, else ends them too."""
+        first = job.ended()[0]
+        who, before = job.named(first), self.ranks
+        reason = f"{who[:1].upper()}{who[1:]} {job.end_of(first)}"
+        if job.tolerant and self._regrouped(job, who):
+            lost = RanksLost(reason, before, self.ranks)
+            for remembered in self._hearers:
+                hear = remembered()
+                if hear is not None:
+                    hear(lost)
+            return lost
+        self._abandon(who)
+        return OperationalError(f"{reason}, and all ranks were ended with it", hint=_AGAIN)
+
+    def _regrouped(self, job: Processes, who: str) -> bool:
+        """Forms a communicator of the ranks that are left; False if that fails."""
+        while len(job.ended()) < self.ranks:
+            ended = job.ended()
+            left = [n for n in range(self.ranks) if n not in ended]
+            call = Call(job, next(self._numbers), dict.fromkeys(left, Decline(None)))
+            try:
+                call.regroup()
+                hellos: list[Hello] = call.values()
+            except Gone:
+                continue  # another one has ended meanwhile
+            except Stubborn:
+                return False
+            if {h.ranks for h in hellos} != {len(left)}:
+                continue
+            order = sorted(left, key=lambda n: hellos[left.index(n)].rank)
+            job.keep(order)
+            for group in self._groups:
+                group.renumber({old: new for new, old in enumerate(order)}, who)
+            self._form(len(order))
+            return True
+        return False
 
 
 def _leave(job: Processes) -> None:
-    for line in job.lines:
+    if os.getpid() != job.owner:
+        return
+    for process in job.ranks:
         try:
-            send(line, Order(0, Shutdown()))
+            send(process.line, Order(0, Shutdown()))
         except OSError:
             break
     job.close()
-
-
-def _error(failure: Failed) -> Error:
-    if isinstance(failure.error, Error):
-        return failure.error
-    return InternalError(f"A rank failed: {failure.trace.strip()}")

@@ -5,35 +5,50 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
+import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from multiprocessing.connection import Connection
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from einsql.cluster import remains
 from einsql.cluster.meeting import KEY, Meeting
-from einsql.cluster.messages import Hello
+from einsql.cluster.processes import Process, Processes
 from einsql.cluster.threads import limited
 from einsql.errors import OperationalError, ProgrammingError
 
 LEAVE = 5.0
 """Seconds they have to leave before they are killed."""
+LAST_WORDS = 1.0
+"""Seconds the launcher has to say how a rank ended."""
+
+MARK = "EINSQL_CLUSTER_JOB"
+"""The variable by which the ranks of a job are found."""
+
+_ENDED = (
+    re.compile(  # MPICH
+        r"PID (?P<pid>\d+) RUNNING AT.*?EXIT CODE: (?P<status>\d+)"
+        r"(.*?EXIT STRING: .*?\(signal (?P<signal>\d+)\))?", re.S,
+    ),
+    re.compile(r"PID (?P<pid>\d+) on node \S+ exited on\s+signal (?P<signal>\d+)"),  # Open MPI
+)  # fmt: skip
+"""What launchers say of a process that ended."""
 
 
-class Job:
-    """Ranks started by mpiexec.
-
-    Attributes:
-        lines: A connection to each rank, by its number.
-        ranks: What each said of itself.
-    """
+class Job(Processes):
+    """Ranks started by mpiexec."""
 
     def __init__(
-        self, ranks: int, launcher: str | None = None, host: str | None = None
+        self, ranks: int, launcher: str | None = None, host: str | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Starts the ranks and waits until all have reported.
 
@@ -43,75 +58,125 @@ class Job:
                 default the mpiexec of this environment, else that of the path.
             host: The name under which ranks on other machines reach this one; by default
                 its own name where the launcher may start any.
+            check: Called meanwhile; raises to stop.
 
         Raises:
             OperationalError: There is no MPI, or the ranks do not start.
         """
         command = launcher_of(launcher, ranks)
         here = host is None and launcher is None and not _scattered()
-        self._folder = tempfile.TemporaryDirectory(prefix="einsql-", ignore_cleanup_errors=True)
-        self._log: IO[bytes] = open(Path(self._folder.name) / "log", "w+b")  # noqa: SIM115 - kept
-        environment = _environment(ranks if here else None)
-        try:
-            with Meeting(self._folder.name, None if here else host or "") as meeting:
-                program = [sys.executable, "-m", "mpi4py", "-m", "einsql.cluster", meeting.address]
-                environment[KEY] = meeting.key.hex()
-                self._process = subprocess.Popen(
-                    [*command, *program],
-                    stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                    env=environment, start_new_session=True,  # Ctrl-C is for this process alone
-                )  # fmt: skip
-                found = self._reported(meeting, ranks)
-        except BaseException:
-            self.kill()
-            raise
-        self.ranks = [hello for hello, _ in found]
-        self.lines = [line for _, line in found]
+        with Meeting(None if here else host or "") as meeting:
+            super().__init__()
+            self.tolerant = any("ulfm" in word for word in command)
+            self._ended = False
+            self._since = time.time()
+            token = secrets.token_hex(8)
+            self._mark = f"{MARK}={token}"
+            self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - kept
+            environment = _environment(ranks if here else None)
+            environment |= {KEY: meeting.key.hex(), MARK: token}
+            program = [sys.executable, "-m", "mpi4py", "-m", "einsql.cluster", meeting.address]
+            self._process = subprocess.Popen(
+                [*command, *program],
+                stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+            )  # fmt: skip
+            # Whoever waits for it reaps it, however idle the session is when it ends.
+            threading.Thread(target=self._process.wait, name="einsql mpiexec", daemon=True).start()
+            try:
+                self._gather(meeting, ranks, check)
+            except BaseException:
+                self.end()
+                raise
 
-    _process: subprocess.Popen[bytes] | None = None
+    def _coming(self) -> bool:
+        return self._process.poll() is None
 
-    def _reported(self, meeting: Meeting, ranks: int) -> list[tuple[Hello, Connection]]:
-        """Every rank's first message and line, in their order."""
-        process = self._process
-        assert process is not None
-        found = meeting.gather(ranks, lambda: process.poll() is None)
-        if len(found) == ranks:
-            return [found[n] for n in range(ranks)]
-        raise OperationalError(
-            f"{len(found)} of {ranks} MPI ranks have started: {self.last_words()}",
-            hint="The command was: " + shlex.join(map(str, process.args)),  # type: ignore[arg-type]  # a list
+    def _failed(self, reason: str) -> OperationalError:
+        first = self._closed_lines()
+        who = (
+            f"; rank {first[0].started.rank} ({first[0]}) {self._end_of(first[0])}" if first else ""
         )
+        command = shlex.join(map(str, self._process.args))  # type: ignore[arg-type]  # a list
+        return OperationalError(
+            f"The ranks have not started: {reason}{who}. {self.last_words()}",
+            hint=f"The command was: {command}",
+        )
+
+    def _hush(self) -> None:
+        """Gives the launcher time to say what it knows."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS)
 
     def last_words(self) -> str:
         """The end of what the launcher and the ranks have printed."""
-        self._log.seek(0)
-        text = self._log.read().decode(errors="replace").strip()
-        return " / ".join(text.splitlines()[-6:]) or "they say nothing"
+        lines = [s for s in self._text().splitlines() if s.strip(" =")]
+        return "They said: " + " / ".join(lines[-6:]) if lines else "They said nothing."
+
+    def _text(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size  # its offset is where others append
+        start = max(0, size - 2**16)
+        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
+
+    def end_of(self, rank: int) -> str:
+        """How a rank ended, as far as the launcher says."""
+        return self._end_of(self.ranks[rank])
+
+    def _end_of(self, process: Process) -> str:
+        if not self.tolerant:
+            self._hush()
+        for found in (f for pattern in _ENDED for f in pattern.finditer(self._text())):
+            facts = found.groupdict()
+            own = int(facts["pid"]) == process.started.pid
+            if facts["signal"] is not None:
+                number = signal.Signals(int(facts["signal"]))
+                # MPICH may name a rank that it killed itself, with that one's signal.
+                if own or number != signal.SIGKILL:
+                    return f"was ended by {number.name}"
+            elif own:
+                return f"has ended with status {facts['status']}"
+        return "has ended"
 
     def close(self) -> None:
-        """Waits for the ranks to leave, and kills what stays."""
-        for line in self.lines:
-            line.close()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LEAVE)
-        self.kill()
+        """Waits for the ranks to leave, and ends what stays."""
+        if self._ended or os.getpid() != self.owner:
+            return
+        for process in self.ranks:
+            self._forget(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE)
+        self.end()
 
-    def kill(self) -> None:
-        """Ends the launcher and every rank on this machine, and frees what they shared."""
+    def end(self) -> None:
+        """Ends the launcher and every rank on this machine, and removes what they leave."""
+        if self._ended or os.getpid() != self.owner:
+            return
+        self._ended = True
+        shared: set[str] = set()
+        for pid in remains.marked(self._mark):
+            shared |= remains.segments(pid)
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process is None or self._process.poll() is not None:
-                break
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(2.0)
-        for hello in getattr(self, "ranks", ()):
-            for name in hello.segments:  # ranks that were killed leave theirs behind
-                with contextlib.suppress(OSError):
-                    os.unlink(name)
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1.0)
+        remains.end(self._mark)  # the ranks are in sessions of their own
+        remains.unlink(shared)
+        if not self.ranks:
+            remains.unlink(remains.forsaken(self._since))
+        for folder in Path(tempfile.gettempdir()).glob(f"ompi.{self._process.pid}"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._close_lines()
+
+    def _close_lines(self) -> None:
+        super()._close_lines()
         self._log.close()
-        self._folder.cleanup()
+
+    def orphaned(self) -> None:
+        """In a fork of the owner: lets go of the lines, which must close with the owner."""
+        self._ended = True
+        super().orphaned()
 
 
 def launcher_of(given: str | None, ranks: int) -> list[str]:

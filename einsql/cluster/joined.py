@@ -9,10 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ from weakref import ReferenceType, ref
 
 from einsql.cluster.driver import Cluster
 from einsql.cluster.meeting import Meeting, reach
-from einsql.cluster.messages import Hello
-from einsql.cluster.rank import Rank, serve
+from einsql.cluster.processes import Processes
+from einsql.cluster.rank import serve
 from einsql.cluster.threads import share_cores
 from einsql.errors import InterfaceError, OperationalError
 
@@ -75,9 +75,23 @@ def joined(host: str | None = None) -> Cluster:
         raise SystemExit(0)
     comm, near = _meet(MPI.COMM_WORLD)
     atexit.register(_farewell)
-    cluster = Cluster(partial(Joined, comm, host, near))
+    cluster = Cluster(_once(partial(Joined, comm, host, near)))
     _clusters.append(ref(cluster))
     return cluster
+
+
+def _once(start: Callable[[Callable[[], None]], Processes]) -> Callable[..., Processes]:
+    """What starts ranks that nobody can start again."""
+    starts = iter([start])
+
+    def started(check: Callable[[], None]) -> Processes:
+        for first in starts:
+            return first(check)
+        raise OperationalError(
+            "The ranks of this job have ended", hint="Start the job again with mpiexec."
+        )
+
+    return started
 
 
 def follow(world: MPI.Intracomm) -> None:
@@ -88,10 +102,10 @@ def follow(world: MPI.Intracomm) -> None:
         share_cores(comm)
         try:
             line = reach(*letter)
-        except OSError as error:
+        except (OSError, EOFError) as error:
             sys.exit(f"Rank {comm.rank} cannot reach rank 0 at {letter[0]}: {error}")
         os.dup(line.fileno())  # open for as long as this process is there; `end` waits for that
-        Rank(line, comm).serve()
+        serve(line, comm)
     _wait(comm.Ibarrier())
 
 
@@ -117,75 +131,73 @@ def end() -> None:
                 line.recv_bytes()
 
 
-class Joined:
-    """The ranks of the job that this process is rank 0 of.
+class Joined(Processes):
+    """The ranks of the job that this process is rank 0 of."""
 
-    Attributes:
-        lines: A connection to each rank, by its number.
-        ranks: What each said of itself.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, host: str | None, near: bool) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, host: str | None, near: bool, check: Callable[[], None]
+    ) -> None:
         """Tells all ranks where to report, and waits for them.
 
         Args:
             comm: Of all ranks.
             host: The name under which they reach this machine.
             near: Whether all of them are on this machine.
+            check: Called meanwhile; raises to stop.
 
         Raises:
             OperationalError: They do not reach it.
         """
-        local = near and host is None
-        with ExitStack() as stack:
-            folder = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="einsql-", ignore_cleanup_errors=True)
-            )
-            try:
-                meeting = stack.enter_context(Meeting(folder, None if local else host or ""))
-            except OperationalError:
-                comm.bcast(None)
-                raise
+        try:
+            meeting = Meeting(None if near and host is None else host or "")
+        except OperationalError:
+            comm.bcast(None)
+            raise
+        with meeting:
+            super().__init__()
+            self._address = meeting.address
             comm.bcast((meeting.address, meeting.key))
             self._thread = threading.Thread(
                 target=_work, args=(comm, meeting.address, meeting.key),
                 name="einsql rank 0", daemon=True,
             )  # fmt: skip
             self._thread.start()
-            found = meeting.gather(comm.size, self._thread.is_alive)
-        if len(found) < comm.size:
-            raise OperationalError(
-                f"{len(found)} of {comm.size} MPI ranks have reported at {meeting.address}",
-                hint="config 'mpi_host' is the name under which they reach rank 0's machine.",
-            )
-        self.lines: list[Connection] = [found[n][1] for n in range(comm.size)]
-        _lines.extend(self.lines[1:])
-        self.ranks: list[Hello] = [found[n][0] for n in range(comm.size)]
+            try:
+                self._gather(meeting, comm.size, check)
+            except BaseException:
+                self.end()
+                raise
+        _lines.extend(p.line for p in self.ranks[1:])
 
-    def last_words(self) -> str:
-        """Nothing: what ranks print goes where the job's output goes."""
-        return "they say nothing"
+    def _coming(self) -> bool:
+        return self._thread.is_alive()
+
+    def _failed(self, reason: str) -> OperationalError:
+        return OperationalError(
+            f"The ranks do not reach rank 0 at {self._address}: {reason}",
+            hint="config 'mpi_host' is the name under which they reach rank 0's machine.",
+        )
 
     def close(self) -> None:
         """Waits until MPI is the main thread's again; ends the job if it never will be."""
+        if os.getpid() != self.owner:
+            return
         self._thread.join(LEAVE)
         if self._thread.is_alive():
             from mpi4py import MPI
 
             MPI.COMM_WORLD.Abort(1)
 
-    def kill(self) -> None:
+    def end(self) -> None:
         """Lets go of the ranks, which end, and the job with them, unless they have left."""
-        for line in self.lines:
-            with suppress(OSError):
-                line.close()
+        self._close_lines()
 
 
 def _work(comm: MPI.Intracomm, address: str, key: bytes) -> None:
     """What the thread of rank 0 does."""
     share_cores(comm)
-    with suppress(OSError):  # the main thread says who has not come
-        serve(address, key, comm)
+    with suppress(OSError, EOFError):  # the main thread says who has not come
+        serve(reach(address, key), comm)
 
 
 def _meet(world: MPI.Intracomm) -> tuple[MPI.Intracomm, bool]:

@@ -1,4 +1,4 @@
-"""Where ranks report to the driver: a socket of this machine, or one that others reach."""
+"""Where ranks call: a socket of this machine, or one that others reach."""
 
 from __future__ import annotations
 
@@ -7,57 +7,33 @@ import os
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
-from typing import Protocol
 
-from einsql.cluster.messages import Hello
-from einsql.cluster.wire import receive
+from einsql.cluster.messages import Started
+from einsql.cluster.wire import receive, send
 from einsql.errors import OperationalError
 
 KEY = "EINSQL_CLUSTER_KEY"
 """The variable that hands a rank the key, which nobody else may read."""
-START = 60.0
-"""Seconds the ranks have to report."""
 
-
-class Processes(Protocol):
-    """The processes behind a session's ranks, however they were started.
-
-    Attributes:
-        lines: A connection to each rank, by its number.
-        ranks: What each said of itself.
-    """
-
-    lines: list[Connection]
-    ranks: list[Hello]
-
-    def last_words(self) -> str:
-        """What they have printed last."""
-
-    def close(self) -> None:
-        """Waits for ranks that were told to leave."""
-
-    def kill(self) -> None:
-        """Ends them at once."""
+_NUMBERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+"""Where launchers say which rank a process will be."""
 
 
 class Meeting:
-    """Listens until every rank has reported.
+    """Listens for the ranks' calls.
 
     Attributes:
-        address: `/path` of a socket of this machine, or `host:port`.
+        address: `@name` of a socket of this machine, or `host:port`.
         key: What the driver and its ranks know each other by.
     """
 
-    def __init__(self, folder: str, host: str | None = None) -> None:
+    def __init__(self, host: str | None = None) -> None:
         """Begins to listen.
 
         Args:
-            folder: Where a socket of this machine may lie.
             host: The name or address under which ranks elsewhere reach this machine; an
                 empty text is the machine's own name. None if all ranks are here.
 
@@ -66,8 +42,11 @@ class Meeting:
         """
         self.key = secrets.token_bytes(32)
         if host is None:
-            self.address = str(Path(folder) / "driver")
-            self._listener = Listener(self.address, "AF_UNIX", backlog=128, authkey=self.key)
+            # A name that is in no file system has not to be removed from one.
+            self.address = f"@einsql-{secrets.token_hex(8)}"
+            self._listener = Listener(
+                self.address.replace("@", "\0"), "AF_UNIX", backlog=128, authkey=self.key
+            )
             return
         try:
             # A machine's own name may stand for its loopback, which nobody else reaches.
@@ -86,58 +65,41 @@ class Meeting:
     def __exit__(self, *exc: object) -> None:
         self._listener.close()
 
-    def gather(self, ranks: int, going: Callable[[], bool]) -> dict[int, tuple[Hello, Connection]]:
-        """Waits for ranks, as long as they can be expected.
+    @contextlib.contextmanager
+    def accepting(self, ranks: int, note: Callable[[Connection, Started], None]) -> Iterator[None]:
+        """Meanwhile processes that call are noted.
 
         Args:
-            ranks: How many there will be.
-            going: Whether those that are missing may still come.
-
-        Returns:
-            The first message and the line of each rank that has reported, by its number.
-
-        Raises:
-            OperationalError: They belong to another job than was started.
+            ranks: How many may call.
+            note: Told of the line to each and of what it says of itself.
         """
-        found: dict[int, tuple[Hello, Connection]] = {}
-        strangers: list[Hello] = []
-        over = threading.Event()
+        enough = threading.Event()
 
         def accept() -> None:
-            while len(found) < ranks and not over.is_set():
+            calls = 0
+            while calls < ranks and not enough.is_set():
                 with contextlib.suppress(AuthenticationError, OSError, EOFError):
                     line = self._listener.accept()
-                    hello = receive(line)
-                    if isinstance(hello, Hello):
+                    started = receive(line)
+                    if isinstance(started, Started):
                         prompt(line)
-                        found[hello.rank] = hello, line
-                        strangers.extend([hello] * (hello.ranks != ranks))
+                        note(line, started)
+                        calls += 1
 
         thread = threading.Thread(target=accept, name="einsql ranks", daemon=True)
         thread.start()
-        deadline = time.monotonic() + START
         try:
-            while thread.is_alive() and time.monotonic() < deadline and not strangers:
-                thread.join(0.02)
-                if len(found) < ranks and not going():
-                    break
+            yield
         finally:
-            over.set()
-            with contextlib.suppress(OSError, AuthenticationError, EOFError):
-                if thread.is_alive():  # it waits for a caller
+            enough.set()
+            while thread.is_alive():  # it may wait for a caller
+                with contextlib.suppress(OSError, AuthenticationError, EOFError):
                     Client(self._listener.address).close()
-        if strangers:
-            raise OperationalError(
-                f"Of {ranks} processes one says that it is rank {strangers[0].rank} of "
-                f"{strangers[0].ranks}: the launcher belongs to another MPI than mpi4py's",
-                hint="config 'mpiexec' names the launcher; "
-                "python -m mpi4py --mpi-lib-version tells which MPI is used.",
-            )
-        return found
+                thread.join(0.02)
 
 
 def reach(address: str, key: bytes) -> Connection:
-    """A rank's line to the driver.
+    """A rank's line to the driver, which is told of this process.
 
     Args:
         address: As a Meeting gives it.
@@ -145,12 +107,16 @@ def reach(address: str, key: bytes) -> Connection:
 
     Raises:
         OSError: There is nobody.
+        EOFError: There is nobody any more.
     """
-    if address.startswith("/"):
-        return Client(address, "AF_UNIX", authkey=key)
-    host, _, port = address.rpartition(":")
-    line = Client((host, int(port)), "AF_INET", authkey=key)
-    prompt(line)
+    if address.startswith("@"):
+        line = Client(address.replace("@", "\0", 1), "AF_UNIX", authkey=key)
+    else:
+        host, _, port = address.rpartition(":")
+        line = Client((host, int(port)), "AF_INET", authkey=key)
+        prompt(line)
+    number = next((int(n) for k in _NUMBERS if (n := os.environ.get(k, "")).isdigit()), None)
+    send(line, Started(number, os.getpid(), socket.gethostname()))
     return line
 
 

@@ -21,21 +21,33 @@ Handle = int
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """The first thing a process says, before it starts MPI.
+
+    Attributes:
+        rank: The number that its launcher gave it, if that can be known.
+        pid: Its process on `host`.
+    """
+
+    rank: int | None
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """The first thing a rank says.
+    """What a rank says once MPI has started.
 
     Attributes:
         rank: Its number.
         ranks: How many there are.
-        pid: Its process, on `host`.
-        segments: Files of shared memory it has mapped.
     """
 
     rank: int
     ranks: int
-    pid: int
-    host: str
-    segments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +183,20 @@ class Shutdown:
     """Ends the rank."""
 
 
-Command = Ship | ShipBlocks | Run | Fill | Write | Count | Fetch | Shutdown
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Instead of a command that this rank cannot have.
+
+    Attributes:
+        reason: Why; None if it was cancelled.
+        together: Whether the others wait for this one.
+    """
+
+    reason: BaseException | None
+    together: bool = False
+
+
+Command = Ship | ShipBlocks | Run | Fill | Write | Count | Fetch | Shutdown | Decline
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +212,25 @@ class Order:
     release: tuple[Handle, ...] = ()
     forget: tuple[int, ...] = ()
 
+    @property
+    def together(self) -> bool:
+        """True if all ranks get such a command and wait for each other."""
+        return isinstance(self.command, Run)
+
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Stops the command of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup:
+    """Leave the communicator, for a rank has gone, and form one without it.
+
+    Answered with `Done` and a `Hello`.
+    """
 
     number: int
 
@@ -218,9 +258,10 @@ class Failed:
     Attributes:
         error: Why, or None if another rank failed or it was cancelled.
         cancelled: True if it was told to stop.
+        apart: True if MPI failed, so that the ranks do not know any more where the others are.
     """
 
     number: int
     error: BaseException | None
     cancelled: bool = False
-    trace: str = ""
+    apart: bool = False

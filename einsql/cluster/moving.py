@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.cluster.driver import Tick
+from einsql.cluster.call import Tick
 from einsql.cluster.program import RankFields, RankProgram
 from einsql.einsum import Input
 from einsql.placements import Tiles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from weakref import ReferenceType, ref
@@ -11,13 +12,16 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from einsql.boxes import common, volumes
-from einsql.cluster.driver import Cluster, Lease, Tick
+from einsql.cluster.call import Tick
+from einsql.cluster.driver import Cluster
+from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Source
 from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.einsum import Input, Operand
 from einsql.engine.files import FileFields
 from einsql.engine.relation import Fields, PlacedFields, Term
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
+from einsql.errors import OperationalError, RanksLost
 from einsql.placements import Tiles
 from einsql.schema import Schema
 from einsql.supersteps import Load, Local, Program, Step
@@ -34,7 +38,7 @@ class RankFields(PlacedFields):
 
     def __init__(
         self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
-        names: Mapping[str, str] | None = None, origin: Fields | None = None,
+        names: Mapping[str, str] | None = None, origin: Fields | None = None, title: str = "",
     ) -> None:  # fmt: skip
         """Describes what ranks hold.
 
@@ -46,6 +50,7 @@ class RankFields(PlacedFields):
             sites: How many sites there are.
             names: The fields' names at the ranks, if they have been renamed.
             origin: Where the driver has the same arrays, if it has.
+            title: The name of the tensor, for messages.
         """
         self.cluster = cluster
         self.lease = lease
@@ -54,6 +59,7 @@ class RankFields(PlacedFields):
         self.sites = sites
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
+        self.title = title
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
         self._versions = [(tiles, sites, lease, self.names)]
 
@@ -67,25 +73,23 @@ class RankFields(PlacedFields):
             self._known[name] = ref(array)
         return array
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names  # Mapping would fetch it
-
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def renamed(self, schema: Schema, names: Mapping[str, str]) -> RankFields:
-        """The same tiles as fields of another relation.
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> RankFields:
+        """The same tiles as fields of a stored tensor.
 
         Args:
-            schema: Keys and fields of that relation.
+            schema: Keys and fields of that tensor.
             names: What its fields are called here, by their names there.
+            title: Its name, for messages.
         """
         found = {new: self.names[old] for new, old in names.items()}
         return RankFields(
-            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin
+            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
         )
 
     def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
@@ -99,10 +103,16 @@ class RankFields(PlacedFields):
         return moved(self, tiles, tick)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
-        """What ranks know of exactly these tiles, of so many sites, if they keep them."""
+        """What the present ranks know of exactly these tiles, if they keep them.
+
+        Args:
+            tiles: Where they are to lie.
+            sites: How many sites there are; they are dealt to the ranks, so among others
+                the same site is at another rank.
+        """
         for known, of, lease, names in self._versions:
-            # Sites are dealt to the ranks: among others the same site is at another rank.
-            if of == sites and known.equals(replace(tiles, layout=known.layout)):
+            same = of == sites and known.equals(replace(tiles, layout=known.layout))
+            if same and self.cluster.knows(lease):
                 return Kept(lease.number, names)
         return None
 
@@ -111,14 +121,32 @@ class RankFields(PlacedFields):
         self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
 
     def holders(self) -> Holders:
-        """Who has the tiles of one copy."""
-        tiles, once = self.tiles, slice(self.tiles.once)
-        ranks = tiles.sites[once] * self.cluster.ranks // self.sites
-        return Holders(self.lease.number, np.arange(tiles.once), ranks, tiles.boxes[once])
+        """Who has the tiles of one copy, put together from several where ranks have ended.
+
+        Raises:
+            OperationalError: Some tiles are nowhere.
+        """
+        for n, (tiles, sites, lease, names) in enumerate(self._versions):
+            now = np.array(lease.group.now)
+            ranks = now[tiles.sites * len(now) // sites]
+            there = (ranks >= 0).reshape(tiles.copies, -1)
+            if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
+                numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
+                return Holders(lease.number, names, numbers, ranks[numbers], tiles.boxes[numbers])
+        what = f'The tensor "{self.title}"' if self.title else "The result"
+        raise OperationalError(
+            f"{what} was lost with {self.lease.group.reason}",
+            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … makes it again."
+            if self.title
+            else "Run its statement again.",
+        )
 
     def count(self, terms: Sequence[Term]) -> int:
         """How many keys meet all terms, counted at the ranks."""
-        return count(self.cluster, self.holders(), renamed_terms(terms, self.names))
+        while True:
+            held = self.holders()
+            with suppress(RanksLost):  # others may have copies
+                return count(self.cluster, held, renamed_terms(terms, held.names))
 
     def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
         """Some fields over a box of keys, from the ranks that have it.
@@ -130,9 +158,13 @@ class RankFields(PlacedFields):
         Raises:
             Error: As `Cluster.call`.
         """
-        dtypes = {self.names[name]: self.schema.dtype(name).numpy for name in names}
-        found = fetch(self.cluster, self.holders(), dtypes, box) if dtypes else {}
-        return {name: found[self.names[name]] for name in names}
+        while names:
+            held = self.holders()
+            dtypes = {held.names[name]: self.schema.dtype(name).numpy for name in names}
+            with suppress(RanksLost):  # others may have copies
+                found = fetch(self.cluster, held, dtypes, box)
+                return {name: found[held.names[name]] for name in names}
+        return {}
 
     def _whole(self) -> np.ndarray:
         """The box of all keys."""
@@ -168,7 +200,7 @@ class AtRanks(ABC):
             Error: As `Cluster.call`.
         """
         cluster = self._cluster
-        if self._plan is None:
+        if self._plan is None or not cluster.knows(self._plan):
             plan = cluster.plan()
             cluster.all(self._ship(plan.number), tick)
             self._plan = plan
@@ -201,7 +233,8 @@ class AtRanks(ABC):
             there = fields.version(tiles, self.program.sites)
             if there is not None:
                 return [there] * cluster.ranks
-            if fields.origin is None and fields.sites == self.program.sites:
+            alive = fields.origin is None and cluster.knows(fields.lease)
+            if alive and fields.sites == self.program.sites:
                 made = fields.moved(tiles, tick)
                 fields.add(tiles, fields.sites, made.lease)
                 return [Kept(made.lease.number, made.names)] * cluster.ranks

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
+import pickle
 import queue
-import socket
+import signal
 import sys
 import threading
 import time
@@ -14,10 +17,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from einsql.cluster import remains
 from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
 from einsql.cluster.meeting import KEY, reach
 from einsql.cluster.messages import (
     Cancel,
+    Command,
+    Decline,
     Done,
     Failed,
     Handle,
@@ -26,18 +32,19 @@ from einsql.cluster.messages import (
     Order,
     Progress,
     Read,
+    Regroup,
     Run,
     Ship,
     ShipBlocks,
     Shutdown,
 )
 from einsql.cluster.threads import share_cores
-from einsql.cluster.wire import receive, send
+from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import enough_memory
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
-from einsql.errors import InternalError, InterruptedError
+from einsql.errors import Error, InternalError, InterruptedError
 from einsql.kernels import compile_node
 from einsql.supersteps import Load
 
@@ -51,15 +58,14 @@ _REPORTS = 0.2
 """Seconds between two reports of progress."""
 
 
-def serve(address: str, key: bytes, comm: MPI.Intracomm) -> None:
+def serve(connection: Connection, comm: MPI.Intracomm) -> None:
     """Does what the driver says until it says no more.
 
     Args:
-        address: Where the driver listens.
-        key: What it knows its ranks by.
+        connection: To the driver.
         comm: Of all ranks.
     """
-    Rank(reach(address, key), comm).serve()
+    Rank(connection, comm).serve()
 
 
 class Rank:
@@ -70,60 +76,85 @@ class Rank:
         self._comm = comm
         self._held: dict[Handle, Held] = {}
         self._programs: dict[int, SiteProgram | BlockProgram] = {}
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
         self._cancelled = -1
         self._gone = False
         self._reported = 0.0
 
     def serve(self) -> None:
         """Runs orders one after another until there are no more."""
-        send(self._connection, self._hello())
+        nameless(self._comm)
+        self._answer(Hello(self._comm.rank, self._comm.size))
         threading.Thread(target=self._listen, name="einsql orders", daemon=True).start()
         while (order := self._orders.get()) is not None:
+            if isinstance(order, Regroup):
+                self._regroup(order)
+                continue
             for handle in order.release:
                 self._held.pop(handle, None)
             for plan in order.forget:
                 self._programs.pop(plan, None)
             if isinstance(order.command, Shutdown):
                 return
-            self._answer(self._obey(order))
-
-    def _hello(self) -> Hello:
-        with open("/proc/self/maps", encoding="utf-8") as maps:
-            mapped = {line.split(maxsplit=5)[-1].strip() for line in maps if "/dev/shm/" in line}
-        return Hello(
-            self._comm.rank, self._comm.size, os.getpid(), socket.gethostname(), tuple(mapped)
-        )
+            self._reply(order.number, self._obey(order))
 
     def _listen(self) -> None:
         try:
-            while True:
-                message = receive(self._connection)
-                if isinstance(message, Cancel):
-                    self._cancelled = message.number
-                    continue
-                self._orders.put(message)
-                if isinstance(message.command, Shutdown):
-                    return
+            while self._heard():
+                pass
         except (EOFError, OSError):
             self._gone = True
             self._orders.put(None)
             time.sleep(PATIENCE)
             os._exit(1)  # the driver has gone and this rank is stuck
 
-    def _answer(self, message: object) -> None:
+    def _heard(self) -> bool:
+        """Takes a message; False if it was the last one."""
         try:
+            message = receive(self._connection)
+        except Withdrawn:
+            return True
+        except Unread as unread:
+            message = Order(unread.number, Decline(unread.reason, unread.together))
+        if isinstance(message, Cancel):
+            self._cancelled = message.number
+            return True
+        if isinstance(message, Regroup):
+            # This ends whatever the other thread waits for, on all ranks.
+            self._comm.Revoke()
+        self._orders.put(message)
+        return not (isinstance(message, Order) and isinstance(message.command, Shutdown))
+
+    def _answer(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # the other thread hears of it
             send(self._connection, message)
+
+    def _reply(self, number: int, answer: Done | Failed) -> None:
+        """Answers an order, unless it is cancelled meanwhile or memory does not suffice."""
+        stops = self._stops(number)
+        try:
+            if not send(self._connection, answer, lambda: not stops()):
+                self._answer(Failed(number, None, True))
         except OSError:
             self._gone = True
+        except Exception as error:
+            self._answer(_failed(number, error))
+
+    def _regroup(self, order: Regroup) -> None:
+        from mpi4py import MPI
+
+        self._comm = MPI.Intracomm(self._comm.Shrink())
+        self._answer(Done(order.number, Hello(self._comm.rank, self._comm.size)))
 
     # ---- orders
 
     def _obey(self, order: Order) -> Done | Failed:
         command = order.command
-        if isinstance(command, Run):
+        if order.together or (isinstance(command, Decline) and command.together):
             return self._together(order.number, command)
         try:
+            if isinstance(command, Decline):
+                return _declined(order.number, command)
             if isinstance(command, Ship):
                 self._programs[command.plan] = SiteProgram(
                     command.program, command.schema, lambda node: compile_node(node, command.jit)
@@ -141,26 +172,40 @@ class Rank:
         except Exception as error:
             return _failed(order.number, error)
 
-    def _together(self, number: int, command: Run) -> Done | Failed:
+    def _together(self, number: int, command: Command) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
-        program = self._programs[command.plan]
         stops = self._stops(number)
-        transport = RankTransport(self._comm, program.sites, stops)
+        transport = RankTransport(self._comm, self._comm.size, stops)
         try:
+            if isinstance(command, Decline):
+                return self._withdraw(transport, _declined(number, command))
+            assert isinstance(command, Run)
+            program = self._programs[command.plan]
+            transport = RankTransport(self._comm, program.sites, stops)
             with enough_memory:
                 held, measure = self._run(command, program, transport, self._tick(number, stops))
             transport.agree(CANCELLED if stops() else READY)
         except Abandoned as stop:
             return Failed(number, None, stop.status == CANCELLED)
+        except InterruptedError:
+            return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # whatever it is, the others must hear of it
-            cancelled = isinstance(error, InterruptedError)
-            try:
-                transport.agree(CANCELLED if cancelled else FAILED)
-            except Abandoned as stop:
-                cancelled = cancelled or stop.status == CANCELLED
-            return Failed(number, None, True) if cancelled else _failed(number, error)
+            return self._withdraw(transport, _failed(number, error))
         self._held[command.result] = compact(held)
         return Done(number, measure)
+
+    def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
+        """Tells the others why this rank leaves a program before its end."""
+        if answer.apart:
+            return answer
+        try:
+            transport.agree(CANCELLED if answer.cancelled else FAILED)
+        except Abandoned as stop:
+            if stop.status == CANCELLED:
+                return Failed(answer.number, None, True)
+        except Exception as error:
+            return _failed(answer.number, error)
+        return answer
 
     def _run(
         self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
@@ -204,19 +249,53 @@ class Rank:
         return tick
 
 
+def _declined(number: int, command: Decline) -> Failed:
+    return Failed(number, None, True) if command.reason is None else _failed(number, command.reason)
+
+
 def _failed(number: int, error: BaseException) -> Failed:
     trace = "".join(traceback.format_exception(error))
+    apart = type(error).__module__.startswith("mpi4py")
+    try:
+        with enough_memory:
+            raise error
+    except Error as known:
+        error = known
+    except BaseException:
+        error = InternalError(f"A rank failed: {trace.strip()}")
     error.__cause__ = error.__context__ = None  # the driver needs the reason alone
-    return Failed(number, error.with_traceback(None), trace=trace)
+    error.with_traceback(None)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an error with arguments of its own
+        error = InternalError(f"A rank failed: {trace.strip()}")
+    return Failed(number, error, apart=apart)
+
+
+def nameless(comm: MPI.Intracomm) -> None:
+    """Takes the names away from shared memory that all ranks have mapped.
+
+    So nothing is left of it, however they end.
+    """
+    comm.Barrier()
+    remains.unlink(remains.segments())
 
 
 def main(arguments: Sequence[str]) -> Any:
     """A rank that a driver started: `python -m mpi4py -m einsql.cluster ADDRESS`."""
-    from mpi4py import MPI
-
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver says when to stop
+    faulthandler.enable()
     (address,) = arguments
     key = os.environ.pop(KEY, None)
     if key is None:
         sys.exit(f"{KEY} has not come along: the launcher has to hand on the environment")
+    connection = None
+    with contextlib.suppress(OSError, EOFError):
+        connection = reach(address, bytes.fromhex(key))
+    # Without a driver too: who leaves while others start MPI makes them leave memory behind.
+    from mpi4py import MPI
+
     share_cores(MPI.COMM_WORLD)
-    serve(address, bytes.fromhex(key), MPI.COMM_WORLD)
+    if connection is not None:
+        serve(connection, MPI.COMM_WORLD)
+    MPI.Finalize()  # while the other thread can still end a process that is stuck

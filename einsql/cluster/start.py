@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from einsql.cluster.driver import Cluster
-from einsql.cluster.meeting import Processes
+from einsql.cluster.processes import Processes
 from einsql.errors import ProgrammingError
 
 MOST_RANKS = 65536
@@ -56,7 +56,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
 
 def starting(
     ranks: int, launcher: str | None = None, host: str | None = None
-) -> Callable[[], Processes]:
+) -> Callable[[Callable[[], None]], Processes]:
     """What starts so many new ranks.
 
     Args:

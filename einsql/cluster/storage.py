@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.boxes import common, extents, volumes
-from einsql.cluster.driver import Cluster, Tick
+from einsql.cluster.call import Tick
+from einsql.cluster.driver import Cluster
 from einsql.cluster.messages import Command, Count, Fetch, Fill, Handle, Read, Write
 from einsql.engine import files
 from einsql.engine.relation import Term
@@ -22,12 +23,14 @@ class Holders:
 
     Attributes:
         handle: What ranks know them by.
+        names: Its fields' names at the ranks.
         numbers: int64 (tiles,), what ranks know each one by.
         ranks: int64 (tiles,), who has it.
         boxes: int64 (tiles, keys, 2), its keys.
     """
 
     handle: Handle
+    names: Mapping[str, str]
     numbers: np.ndarray
     ranks: np.ndarray
     boxes: np.ndarray

@@ -33,6 +33,9 @@ class DistantFields(Mapping[str, np.ndarray]):
         """What of them has been brought here and is kept."""
         return {}
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == known for known in self)  # Mapping would bring it here
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -61,12 +64,13 @@ class PlacedFields(DistantFields):
     sites: int
 
     @abstractmethod
-    def renamed(self, schema: Schema, names: Mapping[str, str]) -> PlacedFields:
-        """The same tiles as fields of another relation.
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> PlacedFields:
+        """The same tiles as fields of a stored tensor.
 
         Args:
-            schema: Keys and fields of that relation.
+            schema: Keys and fields of that tensor.
             names: What its fields are called here, by their names there.
+            title: Its name, for messages.
         """
 
     @abstractmethod

@@ -8,8 +8,10 @@ are summed first. Each operand becomes a stack of matrices, `[batch, M, K]` and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from math import isfinite, prod
 
 import numpy as np
@@ -22,8 +24,12 @@ from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
 
-CHUNK = 4e10
-"""Floating-point operations between two ticks: some tenths of a second of BLAS."""
+CHUNK = 1.5e10
+"""Operations on doubles between two ticks, per thread: some tenths of a second of BLAS."""
+MOST_PIECES = 2**16
+"""A product is not cut into more."""
+LEAST = 256
+"""Rows and columns of a block of a product below which BLAS is slower."""
 FLAT = 4
 """How many times wider than high a product must be to be computed transposed."""
 WIDE = 2048
@@ -245,13 +251,13 @@ def _outer(
         out = empty(shape, work)
         a, b = a[lift_a], b[lift_b]
         if IN_CACHE < out.nbytes < LONG_ROWS * IN_CACHE * shape[0]:
-            return _outer_by_rows(np.broadcast_to(a, shape), np.broadcast_to(b, shape), out)
+            return _outer_by_rows(np.broadcast_to(a, shape), np.broadcast_to(b, shape), out, tick)
         return from_zero(np.multiply(a, b, out=out), out=out)
 
     return outer
 
 
-def _outer_by_rows(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _outer_by_rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, tick: Tick) -> np.ndarray:
     """Products, a few rows at a time: they are still in cache when they become sums."""
     rows = max(1, IN_CACHE * len(out) // out.nbytes)
     products = np.empty((rows, *out.shape[1:]), out.dtype)
@@ -259,6 +265,7 @@ def _outer_by_rows(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
         part = slice(start, start + rows)
         made = np.multiply(a[part], b[part], out=products[: len(out[part])])
         from_zero(made, out=out[part])
+        tick(start / len(out))
     return out
 
 
@@ -281,8 +288,8 @@ def _matrices(
     fold_a = None if len(m) == len(flat_m) and len(k) == 1 else shape_a
     fold_b = None if len(n) == len(flat_n) and len(k) == 1 else shape_b
     flat = (*stack, *flat_m, *flat_n)
-    chunks = _chunks(flat, size_k)
-    if natural == list(result) and chunks == 1:
+    pieces = _pieces(flat, size_k, work)
+    if natural == list(result) and prod(pieces) == 1:
         out_shape = tuple(extent[x] for x in natural)
         unfold = None if out_shape == flat else out_shape
         is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
@@ -302,7 +309,7 @@ def _matrices(
 
     def multiply_into(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         whole, out = prepare(flat)
-        _chunked(a.reshape(shape_a), b.reshape(shape_b), out, chunks, tick)
+        _blocked(a.reshape(shape_a), b.reshape(shape_b), out, pieces, tick)
         return whole if turn is None else whole.transpose(turn)
 
     return multiply_into
@@ -377,29 +384,57 @@ def _dots(stack: tuple[int, ...], size_k: int) -> Combine:
     return dots
 
 
-def _chunks(flat: tuple[int, ...], size_k: int) -> int:
-    """Into how many parts a product is cut along its longest axis, to report progress."""
-    flops = 2.0 * prod(flat) * size_k
-    return max(1, min(max(flat, default=1), int(flops / CHUNK)))
+def _threads() -> int:
+    """How many threads BLAS has, as far as the environment says."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            return max(1, int(os.environ[name]))
+    return os.cpu_count() or 1
 
 
-def _chunked(a: np.ndarray, b: np.ndarray, out: np.ndarray, chunks: int, tick: Tick) -> None:
-    if chunks == 1:
+def _pieces(flat: tuple[int, ...], size_k: int, work: np.dtype) -> tuple[int, ...]:
+    """Into how many parts the axes of a product and then K are cut, to tick in between.
+
+    Always the longest pieces are cut: a block is fast if it is high and wide. K is cut where
+    the result is too small for that.
+    """
+    wanted = 2.0 * prod(flat) * size_k * work.itemsize / (8 * CHUNK * _threads())
+    parts, extents = [1] * (len(flat) + 1), (*flat, size_k)
+    while prod(parts) < min(wanted, MOST_PIECES):
+        pieces = [e / p for e, p in zip(flat, parts, strict=False)]
+        # Of equal axes the last: a block that is high is cut among threads better.
+        axis = max(range(len(flat)), key=lambda d: (pieces[d], d))
+        if pieces[axis] < 2 * LEAST:
+            axis = len(flat) if size_k / parts[-1] >= 2 * LEAST else axis
+        if parts[axis] == extents[axis]:
+            break
+        parts[axis] += 1
+    return tuple(parts)
+
+
+def _blocked(
+    a: np.ndarray, b: np.ndarray, out: np.ndarray, pieces: tuple[int, ...], tick: Tick
+) -> None:  # fmt: skip
+    """Products of matrices, block by block of the result and piece by piece of K."""
+    whole = prod(pieces)
+    if whole == 1:
         np.matmul(a, b, out=out)
         return
-    # Of equal axes the last: a part that is high is cut among threads better than a flat one.
-    axis = max(range(out.ndim), key=lambda d: (out.shape[d], d))
-    stacked = min(a.ndim, b.ndim) - 2 if min(a.ndim, b.ndim) > 2 else 0
-    rows = np.linspace(0, out.shape[axis], chunks + 1).astype(int)
-    for n in range(chunks):
-        part = (*(slice(None),) * axis, slice(rows[n], rows[n + 1]))
-        if axis < stacked:
-            np.matmul(a[part], b[part], out=out[part])
-        elif axis == a.ndim - 2 and a.ndim > 1:
-            np.matmul(a[part], b, out=out[part])
+    extents = (*out.shape, a.shape[-1])
+    edges = [np.linspace(0, e, p + 1).astype(int) for e, p in zip(extents, pieces, strict=True)]
+    cuts = [[slice(lo, hi) for lo, hi in pairwise(e)] for e in edges]
+    stack = max(0, min(a.ndim, b.ndim) - 2)
+    high = a.ndim > 1
+    for n, (*block, k) in enumerate(product(*cuts)):
+        over, rest = block[:stack], block[stack:]
+        rows, columns = rest[: int(high)], rest[int(high) :]
+        left, right = a[(*over, *rows, k)], b[(*over, k, *columns)]
+        part = out[tuple(block)]
+        if k.start == 0:
+            np.matmul(left, right, out=part)
         else:
-            np.matmul(a, b[..., rows[n] : rows[n + 1]], out=out[part])
-        tick((n + 1) / chunks)
+            part += np.matmul(left, right)
+        tick((n + 1) / whole)
 
 
 def _finish(

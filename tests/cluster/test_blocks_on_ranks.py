@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 from einsql import tra
-from einsql.cluster.driver import Tick
+from einsql.cluster.call import Tick
 from einsql.cluster.messages import Command, Kept, Run, Source
 from einsql.engine.implementation import SiteRun
 from einsql.engine.relation import PlacedFields

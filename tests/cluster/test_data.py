@@ -238,11 +238,10 @@ def test_only_the_rows_that_are_asked_for_are_fetched(connected: Connected, watc
 def resident(con: einsql.Connection) -> int:
     """Bytes of memory that the ranks have."""
     assert con.cluster is not None
-    pages = [
-        int(Path(f"/proc/{hello.pid}/statm").read_text().split()[1])
-        for hello in con.cluster._job.ranks
-    ]
-    return sum(pages) * 4096
+    job = con.cluster._job
+    assert job is not None
+    pids = [process.started.pid for process in job.ranks]
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * 4096
 
 
 def test_ranks_free_what_nobody_needs(connected: Connected) -> None:

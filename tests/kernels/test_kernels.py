@@ -148,10 +148,11 @@ def test_vector_in_blocks(case: Case, size: int) -> None:
 
 
 @settings(SETTINGS, max_examples=100)
-@given(products())
-def test_contraction_in_chunks(case: Case) -> None:
+@given(products(), st.sampled_from([1, 256]))
+def test_contraction_in_chunks(case: Case, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction, "CHUNK", 2.0)
+        patch.setattr(contraction, "CHUNK", 2.0 / contraction._threads())
+        patch.setattr(contraction, "LEAST", least)
         runner = CONTRACTION.match(case.node)
     assert runner is not None
     check(case, runner)

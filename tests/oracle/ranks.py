@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import einsql
-from einsql.cluster.driver import Cluster, Tick
+from einsql.cluster.call import Tick
+from einsql.cluster.driver import Cluster
 from einsql.cluster.messages import Command, Run
 from tests.oracle.campaign import BAD
 from tests.oracle.changes import changes, stored

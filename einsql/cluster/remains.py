@@ -1,0 +1,91 @@
+"""What ranks can leave behind on this machine: processes, shared memory, folders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_SHARED = Path("/dev/shm")
+_NAMES = re.compile(r"(mpich_shm|sm_segment|ucx_shm|vader_segment)")
+"""Shared memory of MPIs that is in the file system."""
+
+
+def segments(pid: int | str = "self") -> set[str]:
+    """Files of shared memory that a process has mapped and that still have a name."""
+    found = set()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        for line in maps:
+            path = line.split(maxsplit=5)[-1].strip()
+            if path.startswith(f"{_SHARED}/") and _NAMES.match(path[len(f"{_SHARED}/") :]):
+                found.add(path)
+    return {p for p in found if not p.endswith(" (deleted)")}
+
+
+def unlink(paths: Iterable[str]) -> None:
+    """Takes names away from shared memory; who has mapped it keeps it until it goes."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of this user that were started with an environment that contains a text."""
+    found, wanted = [], mark.encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:
+                if wanted in file.read():
+                    found.append(int(entry.name))
+    return found
+
+
+def end(mark: str, within: float = 5.0) -> None:
+    """Kills marked processes until none is left.
+
+    Args:
+        mark: Part of their environment.
+        within: Seconds after which it is given up.
+    """
+    deadline = time.monotonic() + within
+    while (pids := marked(mark)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def forsaken(since: float) -> list[str]:
+    """Shared memory of this user that was made after a time and that nobody has mapped.
+
+    A rank that is killed while MPI starts has told nobody what it made. A segment that is
+    just being made elsewhere is mapped by then: it is looked for twice.
+
+    Args:
+        since: Seconds since the epoch.
+    """
+    found = _unmapped(since)
+    if found:
+        time.sleep(0.2)
+        found &= _unmapped(since)
+    return sorted(found)
+
+
+def _unmapped(since: float) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(_SHARED):
+            with contextlib.suppress(OSError):
+                facts = entry.stat()
+                own = facts.st_uid == os.getuid() and facts.st_mtime >= since
+                if own and _NAMES.match(entry.name):
+                    found.add(entry.path)
+    if found:
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                found -= segments(entry.name)
+    return found

@@ -1,0 +1,56 @@
+"""Processes as tests see them: who comes from whom, and what is left of ranks."""
+
+import os
+import time
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that come from this one, whether or not those between are alive."""
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                facts = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if facts[0] != "Z":
+                parents[int(entry.name)] = int(facts[1])
+    found = [pid]
+    for known in found:
+        found += [p for p, parent in parents.items() if parent == known]
+    return found[1:]
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The ranks among the descendants of a process, in the order of their numbers."""
+    found = []
+    for p in descendants(pid):
+        try:
+            command = Path(f"/proc/{p}/cmdline").read_bytes().split(b"\0")
+            environ = Path(f"/proc/{p}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"einsql.cluster" in command and os.path.basename(command[0]).startswith(b"python"):
+            told = dict(e.split(b"=", 1) for e in environ if b"=" in e)
+            number = told.get(b"PMI_RANK", told.get(b"PMIX_RANK"))
+            if number is not None:
+                found.append((int(number), p))
+    return [p for _, p in sorted(found)]
+
+
+def gone(pids: list[int], seconds: float = 20.0) -> bool:
+    """Waits until processes are gone or dead; false if they stay."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(_alive(p) for p in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
