@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test bench peers optimality fuzz everywhere ranks failures clean
+.PHONY: help demo test large bench peers optimality fuzz everywhere ranks failures clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -21,6 +21,9 @@ test: $(VENV)/.dev  ## format, lint, types, imports, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest
+
+large: $(VENV)/.dev  ## run the tests that take gigabytes of memory
+	$(BIN)/pytest -n 0 -m large
 
 bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import EllipsisType
@@ -173,7 +173,7 @@ def _exchange(
     source, target = node.source.schema, node.schema
     moved = list(array_transfers(source, target))
     shapes = [source.blocks.shape(key) for key, _, _, _ in moved]
-    routes = _routes([t[2:] for t in moved], shapes, source)
+    routes = _routes([t[2:] for t in moved], shapes, source, [t[:3] for t in moved])
     made: dict[int, AtSite] = {
         site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
         for site, own in held.items()
@@ -195,7 +195,8 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
     old = assembled(source.blocks, "Repartition")
     moved = list(piece_transfers(source, target, old, node.cuts))
     shapes = [tuple(hi - lo for lo, hi in piece.box) for piece, _, _ in moved]
-    routes = _routes([t[1:] for t in moved], shapes, source)
+    cuts = [(piece.source, piece.box, origin) for piece, origin, _ in moved]
+    routes = _routes([t[1:] for t in moved], shapes, source, cuts)
     made: dict[int, AtSite] = {
         site: {
             (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
@@ -217,13 +218,16 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
 
 
 def _routes(
-    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema
-) -> Routes:
-    """What moves, in the order in which the transfers are listed."""
+    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema,
+    pieces: Iterable[Hashable],
+) -> Routes:  # fmt: skip
+    """What moves, in the order in which the transfers are listed; equal pieces are the same."""
     sites = np.array(ends, np.int64).reshape(-1, 2)
     rank = len(shapes[0]) if shapes else 0
     extents = np.array(shapes, np.int64).reshape(len(shapes), rank)
-    return Routes(sites[:, 0], sites[:, 1], extents, {VALUE: schema.blocks.dtype.numpy})
+    numbers: dict[Hashable, int] = {}
+    same = np.array([numbers.setdefault(p, len(numbers)) for p in pieces], np.int64)
+    return Routes(sites[:, 0], sites[:, 1], extents, {VALUE: schema.blocks.dtype.numpy}, same)
 
 
 def _within(

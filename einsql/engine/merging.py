@@ -1,8 +1,14 @@
-"""Merging partial results: what each reduction makes of the states of its parts."""
+"""Merging partial results: what each reduction makes of the states of its parts.
+
+A state is one field, or several that only mean something together: an ARG_MIN has its
+argument, the extreme value, and whether there is any. What comes out is a state again, so
+that parts can be merged in any grouping.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +16,72 @@ from einsql.algebra import REDUCTIONS, SCALARS, less
 from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
 from einsql.supersteps import best_of, some_of
+
+State = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A reduction whose state has several fields.
+
+    Attributes:
+        names: Its fields, for an output; all of them are outputs of the node with state.
+        merge: Two states, the earlier one first, to one.
+    """
+
+    names: Callable[[str], tuple[str, ...]]
+    merge: Callable[[State, State], State]
+
+
+class Total:
+    """Parts of one tile that are merged one after another; float sums are rounded at the end.
+
+    Attributes:
+        parts: How many there are so far.
+    """
+
+    def __init__(self, node: EinSum) -> None:
+        """Nothing yet.
+
+        Args:
+            node: What makes the parts, with the state that merging needs.
+        """
+        companions = {k for o in node.outputs for k in _fields(o)[1:]}
+        self._leading = [(o, _fields(o)) for o in node.outputs if o.name not in companions]
+        self.parts = 0
+        self._node = node
+        self._first: Mapping[str, np.ndarray] | None = None
+        self._states: dict[str, State] = {}
+
+    def add(self, part: Mapping[str, np.ndarray]) -> None:
+        """Merges one more.
+
+        Raises:
+            DataError: An integer sum overflows.
+        """
+        self.parts += 1
+        if self._first is None:
+            self._first = part
+            return
+        for o, names in self._leading:
+            new = tuple(part[k] for k in names)
+            if o.name not in self._states:
+                self._states[o.name] = tuple(self._first[k] for k in names)
+                if _is_float_sum(o):
+                    self._states[o.name] = (self._first[o.name].astype(np.float64),)
+            self._states[o.name] = _merged(o, self._states[o.name], new)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """All of them as one, which may be partial itself."""
+        assert self._first is not None  # there is a part
+        if not self._states:
+            return {o.name: self._first[o.name] for o in self._node.outputs}
+        found = {
+            name: array
+            for o, names in self._leading
+            for name, array in zip(names, self._states[o.name], strict=True)
+        }
+        return {o.name: found[o.name].astype(o.dtype.numpy, copy=False) for o in self._node.outputs}
 
 
 def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -22,39 +94,58 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
     Raises:
         DataError: An integer sum overflows.
     """
-    if len(parts) == 1:
-        return {o.name: parts[0][o.name] for o in node.outputs}
-    return {o.name: _merged(o, parts) for o in node.outputs}
+    total = Total(node)
+    for part in parts:
+        total.add(part)
+    return total.result()
 
 
-def _merged(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    name = o.reduction or "sum"  # a map of partial values is linear
-    reduction = REDUCTIONS[name]
-    if reduction.monoid is None:
-        return _merged_pairs(o, parts)
-    if name == "sum" and o.dtype.is_float:
-        with np.errstate(all="ignore"):  # infinities of both signs make NaN
-            total = np.add.reduce([p[o.name] for p in parts], axis=0, dtype=np.float64)
-            return np.asarray(total).astype(o.dtype.numpy)
-    function = SCALARS[reduction.monoid]
-    failure = function.fails.get(o.dtype)
-    total = parts[0][o.name]
-    for p in parts[1:]:
-        if failure is not None and np.any(failure.numpy(total, p[o.name])):
+def _fields(o: Output) -> tuple[str, ...]:
+    """The fields that are merged together with an output, itself the first."""
+    joint = JOINT.get(o.reduction or "")
+    return (o.name,) if joint is None else joint.names(o.name)
+
+
+def _is_float_sum(o: Output) -> bool:
+    return (o.reduction or "sum") == "sum" and o.dtype.is_float
+
+
+def _merged(o: Output, old: State, new: State) -> State:
+    joint = JOINT.get(o.reduction or "")
+    if joint is not None:
+        return joint.merge(old, new)
+    with np.errstate(all="ignore"):  # infinities of both signs make NaN
+        if _is_float_sum(o):
+            total = old[0]
+            total += new[0]
+            return (total,)
+        monoid = REDUCTIONS[o.reduction or "sum"].monoid  # a map of partial values is linear
+        assert monoid is not None  # else it is among JOINT
+        function = SCALARS[monoid]
+        failure = function.fails.get(o.dtype)
+        if failure is not None and np.any(failure.numpy(old[0], new[0])):
             raise DataError(failure.reason)
-        with np.errstate(all="ignore"):
-            total = np.asarray(function.numpy(total, p[o.name])).astype(o.dtype.numpy)
-    return total
+        return (np.asarray(function.numpy(old[0], new[0])).astype(o.dtype.numpy),)
 
 
-def _merged_pairs(o: Output, parts: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
-    arg, best, some = (parts[0][k] for k in (o.name, best_of(o.name), some_of(o.name)))
-    for p in parts[1:]:
-        new_arg, new_best, new_some = (p[k] for k in (o.name, best_of(o.name), some_of(o.name)))
-        ahead, behind = less(new_best, best), less(best, new_best)
-        if o.reduction == "arg_max":
-            ahead, behind = behind, ahead
-        wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
-        arg, best = np.where(wins, new_arg, arg), np.where(wins, new_best, best)
-        some = some | new_some
-    return np.asarray(arg)
+def _pair(name: str) -> tuple[str, ...]:
+    return name, best_of(name), some_of(name)
+
+
+def _arg_min(a: State, b: State) -> State:
+    return _better(a, b, less(b[1], a[1]), less(a[1], b[1]))
+
+
+def _arg_max(a: State, b: State) -> State:
+    return _better(a, b, less(a[1], b[1]), less(b[1], a[1]))
+
+
+def _better(a: State, b: State, ahead: np.ndarray, behind: np.ndarray) -> State:
+    """Of two pairs the better one, among equal ones that of the least argument."""
+    (arg, best, some), (new_arg, new_best, new_some) = a, b
+    wins = new_some & (~some | ahead | (~behind & less(new_arg, arg)))
+    return np.where(wins, new_arg, arg), np.where(wins, new_best, best), some | new_some
+
+
+JOINT = {"arg_min": Joint(_pair, _arg_min), "arg_max": Joint(_pair, _arg_max)}
+"""Reductions whose state has several fields, by name."""

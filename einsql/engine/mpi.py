@@ -6,13 +6,15 @@ of them leave the program together. So an exchange that has begun is always comp
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.engine.transport import Arrays, Cut, Routes
+from einsql.engine.fabric import Fabric
+from einsql.engine.schedule import AllGather, Schedule, scheduled
+from einsql.engine.transport import Arrays, Cut, Room, Routes
+from einsql.engine.waiting import arrivals, finish
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,9 +24,6 @@ READY, FAILED, CANCELLED = range(3)
 
 LARGEST = 2**30
 """Bytes of a message, at most: counts are 32 bits wide in MPI 3."""
-
-_EAGER = 2e-4
-"""Seconds of waiting before a rank lets others have its core for longer."""
 
 
 class Abandoned(Exception):  # noqa: N818 - it ends a program without being its error
@@ -49,7 +48,7 @@ class RankTransport:
     """
 
     def __init__(self, comm: MPI.Intracomm, sites: int, cancelled: Callable[[], bool]) -> None:
-        """Speaks for the sites of this rank.
+        """Speaks for the sites of this rank; all ranks do so at the same point.
 
         Args:
             comm: Of all ranks.
@@ -57,53 +56,39 @@ class RankTransport:
             cancelled: Asked before each exchange whether to stop.
         """
         self._comm = comm
+        self._fabric = Fabric.of(comm)
         self._cancelled = cancelled
         self.ranks = np.arange(sites) * comm.size // sites
         self.owned: Sequence[int] = np.flatnonzero(self.ranks == comm.rank).tolist()
         self.sent = [0] * sites
         self.received = [0] * sites
 
-    def exchange(self, routes: Routes, cut: Cut) -> Iterator[tuple[int, Arrays]]:
-        """Sends what leaves owned sites, and gives what arrives at them.
+    def exchange(
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Sends what leaves owned sites, and gives what arrives at them as it does.
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
         """
-        here, (out, into) = (
-            self._comm.rank,
-            (self.ranks[s] for s in (routes.sources, routes.targets)),
-        )
-        nbytes, sizes = routes.nbytes, routes.shapes.tolist()
-        remote = (out != into) & (nbytes > 0)
-        leaving = [
-            (n, {k: np.ascontiguousarray(a) for k, a in cut(n).items()})
-            for n in np.flatnonzero(remote & (out == here)).tolist()
-        ]
-        arriving = [
-            (n, {k: np.empty(sizes[n], d) for k, d in routes.dtypes.items()})
-            for n in np.flatnonzero(remote & (into == here)).tolist()
-        ]
-        self._count(routes, nbytes, out, into)
-        if remote.any():
+        here = self._comm.rank
+        schedule = self._schedule(routes)
+        flight = _Flight(self._fabric, schedule, routes, cut, room, window)
+        for site, nbytes in schedule.sent:
+            self.sent[site] += nbytes
+        for site, nbytes in schedule.received:
+            self.received[site] += nbytes
+        if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
-        receiving = [
-            [self._comm.Irecv(part, int(out[n])) for a in arrays.values() for part in _parts(a)]
-            for n, arrays in arriving
-        ]
-        sending = [
-            self._comm.Isend(part, int(into[n]))
-            for n, arrays in leaving
-            for k in routes.dtypes
-            for part in _parts(arrays[k])
-        ]
+        flight.begin()
         try:
-            for n in np.flatnonzero(~remote & (into == here)).tolist():
-                yield n, cut(n) if out[n] == here else _nothing(routes, sizes[n])
-            for (n, arrays), requests in zip(arriving, receiving, strict=True):
-                self._wait(requests)
-                yield n, arrays
+            for n in schedule.stays:
+                yield n, cut(n) if self.ranks[routes.sources[n]] == here else _nothing(routes, n)
+            for n, arrays in flight.arrivals():
+                for served in schedule.serves[n]:
+                    yield served, arrays
         finally:  # whoever takes what arrives may fail, but not the exchange
-            self._wait([r for requests in receiving for r in requests] + sending)
+            flight.end()
 
     def agree(self, status: int) -> None:
         """Tells all ranks how this one is; every rank calls it at the same point.
@@ -111,42 +96,160 @@ class RankTransport:
         Raises:
             Abandoned: One of them is not ready.
         """
-        mine, worst = np.array([status], np.int32), np.zeros(1, np.int32)
-        self._wait([self._comm.Iallreduce(mine, worst, _max())])
-        if worst[0] != READY:
-            raise Abandoned(int(worst[0]))
+        worst = self._fabric.worst(status)
+        if worst != READY:
+            raise Abandoned(worst)
 
-    def _count(
-        self, routes: Routes, nbytes: np.ndarray, out: np.ndarray, into: np.ndarray
+    def _schedule(self, routes: Routes) -> Schedule:
+        """What this rank does, found out once for a step."""
+        key = type(self), self._comm.size, self._comm.rank
+        if key not in routes.derived:
+            nodes = self._fabric.nodes
+            routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
+        found: Schedule = routes.derived[key]
+        return found
+
+
+class _Flight:
+    """One exchange of one rank: arrays that leave, and room for those that come."""
+
+    def __init__(
+        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
+        window: int | None,
     ) -> None:  # fmt: skip
-        crossing = routes.sources != routes.targets
-        for n in np.flatnonzero(crossing & (out == self._comm.rank)).tolist():
-            self.sent[routes.sources[n]] += int(nbytes[n])
-        for n in np.flatnonzero(crossing & (into == self._comm.rank)).tolist():
-            self.received[routes.targets[n]] += int(nbytes[n])
+        """Gets everything ready that may fail."""
+        here = fabric.comm.rank
+        self._fabric, self._schedule, self._routes = fabric, schedule, routes
+        self._fields = tuple(routes.dtypes)
+        self._window = window
+        self._lines: dict[AllGather, dict[str, np.ndarray]] = {}
+        self._incoming: dict[int, Arrays] = {}
+        leaving = dict.fromkeys(n for n, _ in schedule.sends)
+        coming = [n for n, _ in schedule.receives[:window]]
+        later = [n for n, _ in schedule.receives[len(coming) :]]
+        for c in (c for c in schedule.collectives if here in c.members):
+            if isinstance(c, AllGather):
+                leaving[c.routes[c.members.index(here)]] = None
+                self._lines[c] = self._line_up(c)
+            elif c.root == here:
+                leaving[c.route] = None
+            else:
+                coming.append(c.route)
+        self._outgoing = {
+            n: {k: np.ascontiguousarray(a) for k, a in cut(n).items()} for n in leaving
+        }
+        for n in coming:
+            given = None if room is None else room(schedule.serves[n][0])
+            fits = given is not None and all(a.flags.c_contiguous for a in given.values())
+            self._incoming[n] = given if given is not None and fits else _nothing(routes, n)
+        # Memory for what nobody takes any more; as long as all is well it is not touched.
+        self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
+        self._receiving: dict[int, list[MPI.Request]] = {}
+        self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
+        self._sending: list[MPI.Request] = []
 
-    def _wait(self, requests: list[MPI.Request]) -> None:
-        """Waits without keeping the core from ranks that share it."""
+    def begin(self) -> None:
+        """Starts everything; all ranks do so at the same point."""
+        comm, schedule = self._fabric.comm, self._schedule
+        for n, rank in schedule.receives[: self._window]:
+            self._receive(n, rank)
+        for n, rank in schedule.sends:
+            self._sending += [comm.Isend(p, rank) for p in self._messages(self._outgoing[n])]
+        for c in schedule.collectives:
+            group = self._fabric.group(c.members)
+            if group is None:
+                continue
+            if isinstance(c, AllGather):
+                self._gathering.append((c.routes, self._gather(c, group)))
+                continue
+            at = c.members.index(c.root)
+            arrays = (self._outgoing if group.rank == at else self._incoming)[c.route]
+            requests = [group.Ibcast(p, at) for p in self._messages(arrays)]
+            if group.rank == at:
+                self._sending += requests
+            else:
+                self._gathering.append(((c.route,), requests))
+
+    def arrivals(self) -> Iterator[tuple[int, Arrays]]:
+        """Numbers of routes with what they have brought: as it comes, or in order."""
+        if self._window is None:
+            pairs = [([n], requests) for n, requests in self._receiving.items()]
+            posted = [*pairs, *self._gathering]
+            for at in arrivals([requests for _, requests in posted]):
+                yield from self._brought(posted[at][0])
+            return
+        receives = self._schedule.receives
+        for at, (n, _) in enumerate(receives):
+            finish(self._receiving[n])
+            following = at + self._window
+            if following < len(receives):
+                later, rank = receives[following]
+                self._incoming[later] = _nothing(self._routes, later)
+                self._receive(later, rank)
+            yield from self._brought((n,))
+        for numbers, requests in self._gathering:
+            finish(requests)
+            yield from self._brought(numbers)
+
+    def end(self) -> None:
+        """Waits for everything, wanted or not."""
+        for n, rank in self._schedule.receives:
+            if n not in self._receiving:
+                self._incoming[n] = self._thrown_away(n)
+                self._receive(n, rank)
+                finish(self._receiving[n])
+        finish([r for requests in self._receiving.values() for r in requests])
+        finish([r for _, requests in self._gathering for r in requests] + self._sending)
+
+    def _receive(self, n: int, rank: int) -> None:
+        messages = self._messages(self._incoming[n])
+        self._receiving[n] = [self._fabric.comm.Irecv(p, rank) for p in messages]
+
+    def _brought(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+        for n in numbers:
+            if n not in self._outgoing:
+                yield n, self._incoming.pop(n)
+
+    def _thrown_away(self, n: int) -> Arrays:
+        shape, at = self._routes.shapes[n], 0
+        found = {}
+        for k, dtype in self._routes.dtypes.items():
+            nbytes = int(shape.prod()) * dtype.itemsize
+            found[k] = self._spare[at : at + nbytes]
+            at += nbytes
+        return found
+
+    def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
+        """Room for the pieces of all members one after another, by field."""
+        shapes = self._routes.shapes[list(c.routes)]
+        ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64)).tolist()
+        lines = {k: np.empty(ends[-1], d) for k, d in self._routes.dtypes.items()}
+        for n, shape, lo, hi in zip(c.routes, shapes.tolist(), [0, *ends], ends, strict=False):
+            self._incoming[n] = {k: line[lo:hi].reshape(shape) for k, line in lines.items()}
+        return lines
+
+    def _gather(self, c: AllGather, group: MPI.Intracomm) -> list[MPI.Request]:
         from mpi4py import MPI
 
-        start = time.perf_counter()
-        while not MPI.Request.Testall(requests):
-            time.sleep(0 if time.perf_counter() - start < _EAGER else 5e-5)
+        own = c.routes[group.rank]
+        requests = []
+        for k in self._fields:
+            self._incoming[own][k][...] = self._outgoing[own][k]
+            counts = [self._incoming[n][k].nbytes for n in c.routes]
+            line = self._lines[c][k].view(np.uint8)
+            requests.append(group.Iallgatherv(MPI.IN_PLACE, [line, counts, MPI.BYTE]))
+        return requests
+
+    def _messages(self, arrays: Arrays) -> Iterator[Any]:
+        """The bytes of all fields, in pieces that MPI can count."""
+        from mpi4py import MPI
+
+        for k in self._fields:
+            flat = arrays[k].reshape(-1).view(np.uint8)
+            for at in range(0, flat.nbytes, LARGEST):
+                yield [flat[at : at + LARGEST], MPI.BYTE]
 
 
-def _max() -> MPI.Op:
-    from mpi4py import MPI
-
-    return MPI.MAX
-
-
-def _nothing(routes: Routes, shape: Sequence[int]) -> Arrays:
-    return {k: np.empty(shape, d) for k, d in routes.dtypes.items()}
-
-
-def _parts(array: np.ndarray) -> list[Any]:
-    """The bytes of an array as messages."""
-    from mpi4py import MPI
-
-    flat = array.reshape(-1).view(np.uint8)
-    return [[flat[n : n + LARGEST], MPI.BYTE] for n in range(0, flat.nbytes, LARGEST)]
+def _nothing(routes: Routes, n: int) -> Arrays:
+    """Room for what a route carries."""
+    return {k: np.empty(routes.shapes[n], d) for k, d in routes.dtypes.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.boxes import common, extents, volumes
+from einsql.completions import rounds
 from einsql.engine.transport import Routes
 from einsql.placements import Tiles
 from einsql.schema import Schema
@@ -61,26 +62,30 @@ def gathering(
     source = np.repeat(np.arange(len(found)), counts)
     target = np.concatenate([at for _, at, _ in found]) if found else gathered
     boxes = np.concatenate([b for _, _, b in found]) if found else wanted
-    routes = _routes(have.sites[source], need.sites[target], boxes, schema)
+    cuts = np.concatenate([source[:, None], boxes.reshape(len(source), 2 * boxes.shape[1])], axis=1)
+    pieces = np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
+    routes = _routes(have.sites[source], need.sites[target], boxes, schema, pieces)
     return Moves(routes, source, target, boxes)
 
 
-def completing(local: Local, step: Complete, schema: Schema) -> Moves:
-    """What each site contributes to the tiles that are merged; it merges its own parts first.
+def completing(local: Local, step: Complete, schema: Schema) -> list[Moves]:
+    """What sites send of the tiles that are merged, round after round.
 
     Args:
         local: What made the partial tiles.
         step: Which of them belong together.
         schema: Keys and fields of partial tiles, with the state that merging needs.
     """
-    sources = [np.unique(local.tiles.sites[members]) for members in step.parts]
-    need = np.repeat(np.arange(len(sources)), [len(s) for s in sources])
-    source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
-    boxes = step.tiles.boxes[need]
-    routes = _routes(source, step.tiles.sites[need], boxes, schema)
-    return Moves(routes, need, need, boxes)
+    found = []
+    for r in rounds(local, step):
+        boxes = step.tiles.boxes[r.tiles]
+        routes = _routes(r.sources, r.targets, boxes, schema, np.arange(len(r.tiles)))
+        found.append(Moves(routes, r.tiles, r.tiles, boxes))
+    return found
 
 
-def _routes(sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema) -> Routes:
+def _routes(
+    sources: np.ndarray, targets: np.ndarray, boxes: np.ndarray, schema: Schema, pieces: np.ndarray
+) -> Routes:  # fmt: skip
     dtypes = {f.name: f.dtype.numpy for f in schema.fields}
-    return Routes(sources, targets, extents(boxes), dtypes)
+    return Routes(sources, targets, extents(boxes), dtypes, pieces)

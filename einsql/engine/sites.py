@@ -9,26 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from types import EllipsisType
 
 import numpy as np
 
 from einsql.boxes import extents
-from einsql.einsum import (
-    Axis,
-    EinSum,
-    Input,
-    Operand,
-    exprs,
-    labels_of,
-)
+from einsql.einsum import EinSum
+from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
-from einsql.engine.merging import merged
+from einsql.engine.merging import Total, merged
 from einsql.engine.relation import Fields
 from einsql.engine.routes import Moves, completing, gathering
-from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.engine.streaming import WINDOW, Part, Share, Stream, candidates, streamed, within
+from einsql.engine.transport import Arrays, Cut, LocalTransport, Transport
 from einsql.placements import Tiles
-from einsql.schema import Key, Schema
+from einsql.schema import Schema
 from einsql.supersteps import (
     Complete,
     Exchange,
@@ -88,12 +84,15 @@ class SiteProgram:
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
         self._moves: dict[int, Moves] = {}
+        self._rounds: dict[int, list[Moves]] = {}
         self._stated = {
             n: with_state(s.node)
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
         self._released = program.released()
+        self._streaming = candidates(program)
+        self._streams: dict[int, Stream | None] = {}
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step on virtual sites and assembles the result.
@@ -131,21 +130,32 @@ class SiteProgram:
         sites = self.program.sites
         measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
         held: dict[int, Held] = {}
+        streams: dict[int, Stream] = {}
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
+            done = self._released[n]
             if isinstance(step, Load):
                 held[n] = load(n, step, _owned(step.tiles, transport))
             elif isinstance(step, Exchange):
-                held[n] = self._exchange(n, step, held, transport)
+                stream = self._stream(n, step)
+                if stream is None:
+                    held[n] = self._exchange(n, step, held, transport)
+                else:  # its reader does it, and needs what it reads
+                    streams[self._streaming[n]] = replace(stream, released=done)
+                    done = []
+            elif isinstance(step, Local) and n in streams:
+                held[n] = self._streamed(streams[n], step, held, transport, tick, measure)
+                done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure)
             else:
                 held[n] = self._complete(n, step, held[step.source], transport)
-            for source in self._released[n]:
+            for source in done:
                 del held[source]
-            measure.steps.append(
-                StepMeasure(time.perf_counter() - start, sum(transport.sent) - before)
-            )
+            took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
+            if n in streams:
+                measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
+            measure.steps.append(StepMeasure(took, nbytes))
             tick((n + 1) / len(self.program.steps))
         measure.sent, measure.received = transport.sent, transport.received
         return held[self.program.root], measure
@@ -156,34 +166,60 @@ class SiteProgram:
         self, number: int, step: Exchange, held: dict[int, Held], transport: Transport
     ) -> Held:  # fmt: skip
         """Cuts what is at hand, and sends each owned tile's share of every other tile."""
-        steps, need = self.program.steps, step.tiles
-        whole: Held = {n: {} for n in _owned(need, transport)}
+        need = step.tiles
+        whole: Held = {n: self._at_hand(step, n, held) for n in _owned(need, transport)}
+        base, moves = step.sources[0], self._gathering(number, step)
+
+        places: dict[int, Arrays] = {}
+
+        def room(n: int) -> Arrays | None:
+            tile = int(moves.need[n])
+            at, box = moves.boxes[n], need.boxes[tile]
+            if (at == box).all():
+                return None  # it is taken as it is
+            if not whole[tile]:
+                whole[tile].update(self._nothing(base, box))
+            places[n] = {k: a[slices(at, box[:, 0])] for k, a in whole[tile].items()}
+            return places[n]
+
+        for n, arrays in transport.exchange(moves.routes, self._share(moves, step, held), room):
+            if arrays is not places.get(n):
+                tile = int(moves.need[n])
+                _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
         for n, fields in whole.items():
-            source, tile = (int(k) for k in step.at_hand[n])
-            if source >= 0:
-                at = step.sources[source]
-                cut = slices(need.boxes[n], steps[at].tiles.boxes[tile, :, 0])
-                fields.update({k: a[cut] for k, a in held[at][tile].items()})
-        base = step.sources[0]
-        have = steps[base].tiles
+            if not fields:  # a tile without elements meets no other
+                fields.update(self._nothing(base, need.boxes[n]))
+        return whole
+
+    def _at_hand(self, step: Exchange, tile: int, held: dict[int, Held]) -> dict[str, np.ndarray]:
+        """A tile that is cut from one at its site; nothing if it is put together."""
+        source, number = (int(k) for k in step.at_hand[tile])
+        if source < 0:
+            return {}
+        at = step.sources[source]
+        cut = slices(step.tiles.boxes[tile], self.program.steps[at].tiles.boxes[number, :, 0])
+        return {k: a[cut] for k, a in held[at][number].items()}
+
+    def _gathering(self, number: int, step: Exchange) -> Moves:
+        """The pieces of the tiles that are put together."""
         if number not in self._moves:
+            base = step.sources[0]
             gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
-            schema = self.program.relation(base).schema
-            self._moves[number] = gathering(have, need, gathered, self.program.sites, schema)
-        moves = self._moves[number]
+            have, schema = self.program.steps[base].tiles, self.program.relation(base).schema
+            self._moves[number] = gathering(have, step.tiles, gathered, self.program.sites, schema)
+        return self._moves[number]
+
+    def _share(self, moves: Moves, step: Exchange, held: dict[int, Held]) -> Cut:
+        """Cuts what a route carries."""
+        base = step.sources[0]
+        have = self.program.steps[base].tiles
 
         def share(n: int) -> Arrays:
             tile = int(moves.have[n])
             inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
             return {k: a[inside] for k, a in held[base][tile].items()}
 
-        for n, arrays in transport.exchange(moves.routes, share):
-            tile = int(moves.need[n])
-            _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
-        for n, fields in whole.items():
-            if not fields:  # a tile without elements meets no other
-                fields.update(self._nothing(base, need.boxes[n]))
-        return whole
+        return share
 
     def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
         fields = self.program.relation(step).schema.fields
@@ -202,20 +238,85 @@ class SiteProgram:
             boxes = [self.program.steps[s].tiles.boxes[t]
                      for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
             operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
-            runner, points = self._runner(number, node, step, n, boxes)
+            runner, points = self._runner(number, node, step, step.cells[n], boxes)
             made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
             site = int(step.sites[n])
             measure.seconds[site] += time.perf_counter() - start
             measure.flops[site] += points * each
         return made
 
+    def _stream(self, number: int, step: Exchange) -> Stream | None:
+        """How the reader of an exchange takes what arrives piece by piece, if it does."""
+        if number not in self._streaming:
+            return None
+        if number not in self._streams:
+            moves, reader = self._gathering(number, step), self._streaming[number]
+            others = (s for n, s in self._streams.items() if self._streaming[n] == reader)
+            taken = any(s is not None for s in others)
+            stream = None if taken else streamed(self.program, number, reader, moves)
+            self._streams[number] = stream
+        return self._streams[number]
+
+    def _streamed(
+        self, stream: Stream, step: Local, held: dict[int, Held], transport: Transport,
+        tick: Tick, measure: SiteMeasure,
+    ) -> Held:  # fmt: skip
+        """Runs a local step on pieces of an operand as they arrive."""
+        steps, number = self.program.steps, self._streaming[stream.exchange]
+        node = with_state(step.node)
+        names = [o.name for o in self._stated.get(number, step.node).outputs]
+        exchange = steps[stream.exchange]
+        assert isinstance(exchange, Exchange)
+        moves = self._moves[stream.exchange]
+        made: Held = {n: {} for n in _owned(step.tiles, transport)}
+        totals: dict[tuple[int, Part], Total] = {}
+        each = flops_at_point(step.node)
+
+        def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
+            """Does what a tile of the operand, or a piece of one, is good for."""
+            start, cell = time.perf_counter(), share.cell
+            boxes, operands = [], []
+            for n, (o, source, pick) in enumerate(
+                zip(step.node.operands, step.operands, step.picks, strict=True)
+            ):
+                tile, fields = box, arrays
+                if n != stream.operand:
+                    tile = steps[source].tiles.boxes[pick[cell]]
+                    fields = held[source][int(pick[cell])]
+                boxes.append(within(o.labels, tile, step, share.domain))
+                inside = slices(boxes[-1], tile[:, 0])
+                operands.append({k: a[inside] for k, a in fields.items()})
+            runner, points = self._runner(number, node, step, share.domain, boxes)
+            part = runner(operands, lambda done: tick(number / len(steps)))
+            total = totals.setdefault((cell, share.made), Total(node))
+            total.add(part)
+            if total.parts == stream.parts[cell][share.made]:
+                at = np.array(share.made, np.int64).reshape(-1, 2)
+                whole = totals.pop((cell, share.made)).result()
+                _paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+            site = int(step.sites[cell])
+            measure.seconds[site] += time.perf_counter() - start
+            measure.flops[site] += points * each
+
+        share_of = self._share(moves, exchange, held)
+        for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
+            for share in stream.shares.get(n, ()):
+                work(share, moves.boxes[n], arrays)
+        for share in stream.at_hand:
+            if share.cell in made:
+                tile = int(step.picks[stream.operand][share.cell])
+                box = exchange.tiles.boxes[tile]
+                fields = self._at_hand(exchange, tile, held)
+                work(share, box, fields or self._nothing(exchange.sources[0], box))
+        return made
+
     def _runner(
-        self, number: int, node: EinSum, step: Local, cell: int, boxes: Sequence[np.ndarray]
+        self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
     ) -> tuple[Runner, int]:
         """The compiled node over one cell, and its points; cells that differ in position only
         share it.
         """
-        local = cell_node(node, step.labels, step.cells[cell], boxes)
+        local = cell_node(node, step.labels, cell, boxes)
         key = (number, tuple((a.lo, a.hi) for a in local.axes),
                tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
         if key not in self._runners:
@@ -223,28 +324,43 @@ class SiteProgram:
         return self._runners[key]
 
     def _complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
-        """Merges contributions at each site, sends one of each, and merges these."""
+        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
         local = self.program.maker(step)
         node = self._stated[step.source]
-        if number not in self._moves:
-            self._moves[number] = completing(local, step, node.schema)
-        moves = self._moves[number]
+        if number not in self._rounds:
+            self._rounds[number] = completing(local, step, node.schema)
+        # What a site has is merged when it leaves, or at the end: sums are rounded once.
+        parts: dict[tuple[int, int], list[Arrays]] = {}
 
-        def contribution(n: int) -> Arrays:
-            tile = int(moves.need[n])
-            box = step.tiles.boxes[tile]
-            members = step.parts[tile]
-            parts = []
-            for m in members[local.tiles.sites[members] == moves.routes.sources[n]].tolist():
-                inside = slices(box, local.tiles.boxes[m, :, 0])
-                parts.append({k: a[inside] for k, a in held[m].items()})
-            return merged(node, parts)
+        def at_site(tile: int, site: int) -> list[Arrays]:
+            if (tile, site) not in parts:
+                members, box = step.parts[tile], step.tiles.boxes[tile]
+                parts[tile, site] = [
+                    {k: a[slices(box, local.tiles.boxes[m, :, 0])] for k, a in held[m].items()}
+                    for m in members[local.tiles.sites[members] == site].tolist()
+                ]
+            return parts[tile, site]
 
-        arrived: dict[int, list[Arrays]] = {}
-        for n, arrays in transport.exchange(moves.routes, contribution):
-            arrived.setdefault(int(moves.need[n]), []).append(arrays)
-        whole = {n: merged(node, parts) for n, parts in arrived.items()}
-        return {n: {o.name: f[o.name] for o in local.node.outputs} for n, f in whole.items()}
+        for moves in self._rounds[number]:
+            sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
+            tiles = moves.have.tolist()
+
+            def contribution(
+                n: int, tiles: list[int] = tiles, sources: list[int] = sources
+            ) -> Arrays:
+                found = merged(node, at_site(tiles[n], sources[n]))
+                del parts[tiles[n], sources[n]]
+                return found
+
+            arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
+            for n, arrays in arrived:  # in this order, whichever came first
+                at_site(tiles[n], targets[n]).append(arrays)
+        names = [o.name for o in local.node.outputs]
+        whole = {
+            n: merged(node, at_site(n, int(step.tiles.sites[n])))
+            for n in _owned(step.tiles, transport)
+        }
+        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
 
     def _assembled(self, held: Held) -> Fields:
         """The result from one copy of its tiles."""
@@ -304,42 +420,3 @@ def _paste(
         if name not in fields:
             fields[name] = np.empty(extents(box), part.dtype)
         fields[name][slices(at, box[:, 0])] = part
-
-
-# ---- one cell of a node
-
-
-def cell_node(
-    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray]
-) -> EinSum:
-    """The node over one cell, reading tiles instead of whole relations.
-
-    Args:
-        node: The operation over the whole domain.
-        labels: The free labels.
-        cell: int64 (labels, 2).
-        boxes: For each operand the keys its tile covers.
-    """
-    bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
-    for o, box in zip(node.operands, boxes, strict=True):
-        for label, (lo, hi) in zip(o.labels, box, strict=True):
-            if label not in bounds:
-                bounds[label] = (int(lo), int(hi))
-    shift = {x: lo for x, (lo, _) in bounds.items()} if _is_relative(node) else {}
-    axes = tuple(
-        Axis(a.label, lo - shift.get(a.label, 0), hi - shift.get(a.label, 0), a.define)
-        for a, (lo, hi) in ((a, bounds.get(a.label, (a.lo, a.hi))) for a in node.axes)
-    )
-    operands = []
-    for n, (o, box) in enumerate(zip(node.operands, boxes, strict=True)):
-        keys = tuple(
-            Key(k.name, int(lo) - shift.get(x, 0), int(hi) - shift.get(x, 0))
-            for k, x, (lo, hi) in zip(o.source.schema.keys, o.labels, box, strict=True)
-        )
-        operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
-    return replace(node, axes=axes, operands=tuple(operands))
-
-
-def _is_relative(node: EinSum) -> bool:
-    """True if the position of a cell does not matter: no expression reads a key."""
-    return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)

@@ -7,8 +7,8 @@ for anything, and nobody says how much will come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,8 @@ Arrays = Mapping[str, np.ndarray]
 """The fields of one tile, or of a piece of one."""
 Cut = Callable[[int], Arrays]
 """What a route carries, by its number; asked for at the site that it leaves only."""
+Room = Callable[[int], Arrays | None]
+"""Where what a route carries may be put straight away, by its number, if anywhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,12 +29,16 @@ class Routes:
         targets: int64 (routes,), the site that it is for, which may be the same.
         shapes: int64 (routes, axes), extents of the arrays.
         dtypes: Their dtype by field.
+        pieces: int64 (routes,), routes with the same number carry the same arrays.
+        derived: What a transport has found out about these routes, kept with them.
     """
 
     sources: np.ndarray
     targets: np.ndarray
     shapes: np.ndarray
     dtypes: Mapping[str, np.dtype]
+    pieces: np.ndarray
+    derived: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -59,13 +65,24 @@ class Transport(Protocol):
     def owned(self) -> Sequence[int]:
         """The sites whose work is done in this process."""
 
-    def exchange(self, routes: Routes, cut: Cut) -> Iterator[tuple[int, Arrays]]:
+    def exchange(
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
         """Sends what leaves owned sites, and gives what arrives at them.
 
         All processes call this in the same order.
 
+        Args:
+            routes: What moves.
+            cut: What each route carries.
+            room: Where it may be put, so that it need not be copied once more.
+            window: How many messages may be under way to a process at once. With it they
+                come in an order that is the same in every run.
+
         Returns:
-            Numbers of routes that end at owned sites, in any order, and what they carry.
+            Numbers of routes that end at owned sites, in any order, and what they carry:
+            what `room` gave for them if it has been put there, else arrays that nobody
+            may write to.
         """
 
 
@@ -82,7 +99,9 @@ class LocalTransport:
         self.sent = [0] * sites
         self.received = [0] * sites
 
-    def exchange(self, routes: Routes, cut: Cut) -> Iterator[tuple[int, Arrays]]:
+    def exchange(
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
         """Hands the arrays over."""
         ends = zip(routes.sources.tolist(), routes.targets.tolist(), strict=True)
         for n, (source, target) in enumerate(ends):

@@ -167,19 +167,14 @@ class StepCosts:
         for n, step in enumerate(self.program.steps):
             sizes[n] = self._sizes(n, step)
             held += sizes[n]
-            np.maximum(peak, held + self._arriving(step), out=peak)
+            np.maximum(peak, held + self._arriving(n, step), out=peak)
             for source in released[n]:
                 held -= sizes.pop(source)
         return peak
 
-    def _arriving(self, step: Step) -> np.ndarray | int:
+    def _arriving(self, n: int, step: Step) -> np.ndarray | int:
         """Bytes of partial tiles at the sites that merge them."""
-        if not isinstance(step, Complete):
-            return 0
-        local = self.program.maker(step)
-        remote = (local.tiles.sites[step.parts] != step.tiles.sites[:, None]).sum(axis=1)
-        nbytes = remote * self._elements(step.tiles) * state_bytes(local.node)
-        return np.bincount(step.tiles.sites, nbytes, self.program.sites).astype(np.int64)
+        return self.traffic(n).received.astype(np.int64) if isinstance(step, Complete) else 0
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
         """Bytes of a step's tiles at each site."""

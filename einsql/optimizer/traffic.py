@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from einsql.boxes import common, extents, volumes
+from einsql.completions import rounds
 from einsql.optimizer.layouts import beside
 from einsql.placements import Tiles
 from einsql.supersteps import Complete, Local
@@ -41,16 +42,14 @@ def completing(local: Local, step: Complete, sites: int) -> Traffic:
     A site merges what it has of a tile before it sends it.
     """
     volumes = step.tiles.volumes.astype(np.float64)
-    source, target = np.sort(local.tiles.sites[step.parts], axis=1), step.tiles.sites
-    remote = source != target[:, None]
-    remote[:, 1:] &= source[:, 1:] != source[:, :-1]
-    moved = remote * volumes[:, None]
-    out = np.bincount(source.reshape(-1), remote.reshape(-1), sites)
-    return Traffic(
-        np.bincount(source.reshape(-1), moved.reshape(-1), sites),
-        np.bincount(target, moved.sum(axis=1), sites),
-        np.maximum(out, np.bincount(target, remote.sum(axis=1), sites)),
-    )
+    sent, received, messages = np.zeros(sites), np.zeros(sites), np.zeros(sites)
+    for r in rounds(local, step):
+        sent += np.bincount(r.sources, volumes[r.tiles], sites)
+        received += np.bincount(r.targets, volumes[r.tiles], sites)
+        messages += np.maximum(
+            np.bincount(r.sources, minlength=sites), np.bincount(r.targets, minlength=sites)
+        )
+    return Traffic(sent, received, messages)
 
 
 def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:

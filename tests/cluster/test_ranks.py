@@ -51,3 +51,27 @@ def test_a_registered_array_may_change_between_statements(con: einsql.Connection
     assert con.execute("SELECT SUM(val) AS val FROM v").fetchone() == (15.0,)
     values[0] = 10.0
     assert con.execute("SELECT SUM(val) AS val FROM v").fetchone() == (25.0,)
+
+
+def test_partial_results_merge_along_trees_of_more_sites_than_ranks(
+    con: einsql.Connection,
+) -> None:
+    chance = np.random.default_rng(5)
+    values = chance.choice([np.nan, -np.inf, 0.0, -0.0, 1.5, 2.0, 7.0], 160).astype(np.float32)
+    sql = (
+        "SELECT /*+ PARTITION(i=8) */ MIN(val) AS a, MAX(val) AS b, "
+        "ARG_MIN(i, val) AS c, ARG_MAX(i, val) AS d, COUNT(*) AS n FROM v"
+    )
+    with einsql.connect() as alone:
+        alone.register("v", values, dims=("i",))
+        wanted = alone.execute(sql.replace("/*+ PARTITION(i=8) */", "")).fetchone()
+    con.execute("SET sites = 8")
+    con.register("v", values, dims=("i",))
+    assert repr(con.execute(sql).fetchone()) == repr(wanted)
+    # Two sites in the middle of the tree overflow, and nobody waits for them.
+    big = np.zeros(160, np.int64)
+    big[[50, 70]] = 2**62
+    con.register("w", big, dims=("i",))
+    with pytest.raises(einsql.DataError, match=r"[Oo]verflow"):
+        con.execute("SELECT /*+ PARTITION(i=8) */ SUM(val) AS val FROM w")
+    assert repr(con.execute(sql).fetchone()) == repr(wanted)

@@ -1,0 +1,47 @@
+"""One cell of a node: the same operation over a part of the domain, reading tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from einsql.einsum import Axis, EinSum, Input, Operand, exprs, labels_of
+from einsql.schema import Key, Schema
+
+
+def cell_node(
+    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray]
+) -> EinSum:
+    """The node over one cell, reading tiles instead of whole relations.
+
+    Args:
+        node: The operation over the whole domain.
+        labels: The free labels.
+        cell: int64 (labels, 2).
+        boxes: For each operand the keys its tile covers.
+    """
+    bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
+    for o, box in zip(node.operands, boxes, strict=True):
+        for label, (lo, hi) in zip(o.labels, box, strict=True):
+            if label not in bounds:
+                bounds[label] = (int(lo), int(hi))
+    shift = {x: lo for x, (lo, _) in bounds.items()} if _is_relative(node) else {}
+    axes = tuple(
+        Axis(a.label, lo - shift.get(a.label, 0), hi - shift.get(a.label, 0), a.define)
+        for a, (lo, hi) in ((a, bounds.get(a.label, (a.lo, a.hi))) for a in node.axes)
+    )
+    operands = []
+    for n, (o, box) in enumerate(zip(node.operands, boxes, strict=True)):
+        keys = tuple(
+            Key(k.name, int(lo) - shift.get(x, 0), int(hi) - shift.get(x, 0))
+            for k, x, (lo, hi) in zip(o.source.schema.keys, o.labels, box, strict=True)
+        )
+        operands.append(Operand(Input(f"#{n}", Schema(keys, o.source.schema.fields)), o.labels))
+    return replace(node, axes=axes, operands=tuple(operands))
+
+
+def _is_relative(node: EinSum) -> bool:
+    """True if the position of a cell does not matter: no expression reads a key."""
+    return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)

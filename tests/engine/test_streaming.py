@@ -1,0 +1,95 @@
+"""Work on pieces as they arrive: the same answers and traffic as with whole operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einsql.engine import streaming
+from einsql.engine.sites import SiteProgram
+from einsql.planning import Plan
+from tests.test_sites import QUERIES, connection, explained
+
+FORCED = [
+    *QUERIES,
+    "SELECT /*+ PARTITION(i=SITES) */ i, k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) "
+    "GROUP BY i, k",
+    # pairs, presence and counts of pieces are merged like those of cells
+    "SELECT /*+ PARTITION(j=SITES) */ j, ARG_MAX(i, val) AS a, MIN(val) AS b, COUNT(*) AS n FROM x "
+    "WHERE val > 2 GROUP BY j",
+    "SELECT /*+ PARTITION(j=SITES) */ j, i, val * 2 AS v FROM x",
+]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "PIECE", 0)
+    monkeypatch.setattr(streaming, "DEPTH", 0)
+    monkeypatch.setattr(streaming, "MARGIN", -1000)
+
+
+def streams(con_plans: object) -> int:
+    """How many exchanges are streamed in the plans that have run."""
+    assert isinstance(con_plans, dict)
+    programs = [p.program for p in con_plans.values() if isinstance(p, Plan)]
+    return sum(
+        s is not None for p in programs if isinstance(p, SiteProgram) for s in p._streams.values()
+    )
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("cut", ["i", "j"])
+def test_pieces_give_what_whole_operands_give(cut: str) -> None:
+    used = 0
+    for query in FORCED:
+        expected = connection().execute(query.replace("SITES", "1")).fetchall()
+        for sites in (2, 3, 4):
+            sql = query.replace("SITES", str(sites))
+            con = connection(sites, "equal")
+            for name, key in (("x", cut), ("y", "j")):
+                con.execute(
+                    f"CREATE OR REPLACE TENSOR {name} PARTITION BY ({key} {sites}) "
+                    f"AS SELECT * FROM {name}"
+                )
+            rows = con.execute(sql).fetchall()
+            for row, wanted in zip(rows, expected, strict=True):
+                assert row == pytest.approx(wanted, rel=1e-5), (sql, sites)
+            used += streams(con._plans)
+            report = explained(con, sql, "ANALYZE, ")
+            assert [n["measured"]["bytes_sent"] for n in report["nodes"]] == [
+                n["bytes_sent"] for n in report["nodes"]
+            ]
+    assert used >= 10
+
+
+def test_small_pieces_are_put_together() -> None:
+    con = connection(4)
+    con.execute("CREATE OR REPLACE TENSOR y PARTITION BY (j 4) AS SELECT * FROM y")
+    con.execute(FORCED[len(QUERIES)].replace("SITES", "4"))
+    assert streams(con._plans) == 0
+
+
+def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays() -> None:
+    con = connection(4)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 4, (1024, 1024)).astype(np.float32) for _ in "ab")
+    con.register("a", a, dims=("i", "j"))
+    con.register("b", b, dims=("j", "k"))
+    for key, wanted in (("k", 1), ("j", 0)):
+        con.execute(f"CREATE OR REPLACE TENSOR s PARTITION BY ({key} 4) AS SELECT * FROM b")
+        con._plans.clear()
+        sql = "SELECT /*+ PARTITION(i=4) */ i, k, SUM(a.val * s.val) AS v FROM a JOIN s USING (j) "
+        got = con.execute(sql + "GROUP BY i, k").fetch_numpy()
+        assert streams(con._plans) == wanted
+        assert (got == a @ b).all()
+    # A long contraction to a small result: what is read counts more than what is merged.
+    long = rng.integers(-4, 4, (4, 2**19)).astype(np.float32)
+    con.register("u", long, dims=("i", "j"))
+    con.register("v", long.T.copy(), dims=("j", "k"))
+    con.execute("CREATE TENSOR w PARTITION BY (j 4) AS SELECT j, k, val FROM v")
+    con._plans.clear()
+    sql = "SELECT /*+ PARTITION(i=4, j=1, k=1) */ i, k, SUM(u.val * w.val) AS v "
+    assert (
+        con.execute(sql + "FROM u JOIN w USING (j) GROUP BY i, k").fetch_numpy() == long @ long.T
+    ).all()
+    assert streams(con._plans) == 1
