@@ -243,7 +243,10 @@ class BinderCatalog:
             from einsql.staged import computed  # as in `_part`
 
             fields = computed(parts, fields, self.tick)
-        found = compiled(root, self.settings).run(fields, self.tick)
+        program: Program | SiteProgram | RankProgram = compiled(root, self.settings)
+        if self.cluster is not None:
+            program = _sites(sited(root, self.settings)[1], root.schema, self)
+        found = program.run(fields, self.tick)
         if not bool(found["some"]):
             return 0, 0
         lo, hi = int(found["lo"]), int(found["hi"])

@@ -21,7 +21,7 @@ from einsql.einsum import EinSum, Input
 from einsql.engine.block_work import counting
 from einsql.engine.blocks import PlacedBlocks, run_blocks
 from einsql.engine.implementation import SiteRun, run_on_sites
-from einsql.engine.relation import Fields, PlacedFields, copied, count_true
+from einsql.engine.relation import Fields, PlacedFields, Term, copied, count
 from einsql.engine.result import Result
 from einsql.engine.sites import SiteMeasure
 from einsql.engine.store import owner
@@ -72,16 +72,15 @@ def tensor_of(result: Result) -> Fields:
     schema = result.schema
     what = "TILES" if schema.keys else "An expression over tiles"
     for flag in filter(is_flag, result.fields):
-        array = result.fields[flag]
-        lacking = array.size - count_true(array)
+        lacking = schema.size - count(result.fields, Term(flag))
         if lacking and flag == PRESENT:
             raise IntegrityError(
-                f"{what} needs every key, but {lacking} of {array.size} are absent",
+                f"{what} needs every key, but {lacking} of {schema.size} are absent",
                 hint="CREATE TENSOR … DEFAULT 0 and INSERT OR REPLACE fill them.",
             )
         if lacking:
             raise DataError(
-                f"{what} needs values, but {lacking} of {array.size} are NULL",
+                f"{what} needs values, but {lacking} of {schema.size} are NULL",
                 hint="COALESCE puts a number in their place.",
             )
     order = [n for c in result.columns for n, k in enumerate(schema.keys) if k.name == c.key]

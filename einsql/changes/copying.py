@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
-from einsql.changes.target import changed
+from einsql.changes.target import changed, rows
 from einsql.engine import files
 from einsql.errors import (
     DataError,
@@ -54,11 +54,7 @@ def _copy_out(con: Connection, statement: Copy, member: str | None) -> int:
         {c.name: starts[c.key] for c in result.columns if c.key is not None},
         "SELECT {key} - {lo} AS {key}, … shifts it.",
     )
-    try:
-        array = result.numpy()
-    except InterfaceError as error:
-        raise DataError(error.reason, hint=error.hint) from error
-    if isinstance(array, dict):
+    if len([c for c in result.columns if c.field is not None]) > 1:
         if not statement.path.endswith(".npz"):
             raise DataError("Several value columns need an .npz file")
         raise NotSupportedError("COPY of several value columns is not there yet; copy each alone")
@@ -70,8 +66,17 @@ def _copy_out(con: Connection, statement: Copy, member: str | None) -> int:
         raise ProgrammingError(
             f"NumPy cannot name an array in a file {name}", hint="(TENSOR 'name') gives another."
         )
-    files.write(statement.path, np.asarray(array), name)
-    return int(np.asarray(array).size)
+    try:
+        if con.cluster is not None and suffix != ".npz":
+            from einsql.changes.distant import written  # for ranks only
+
+            if written(con, result, statement.path, name):
+                return result.schema.size
+        array = np.asarray(result.numpy())
+    except InterfaceError as error:
+        raise DataError(error.reason, hint=error.hint) from error
+    files.write(statement.path, array, name)
+    return int(array.size)
 
 
 def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
@@ -94,11 +99,15 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
             f"{values[0].dtype.value}",
             hint="INSERT INTO … SELECT …, CAST(val AS …) FROM the file converts.",
         )
-    present = tensor.relation.present
-    if tensor.default is None and (present is None or present.any()):
+    if tensor.default is None and rows(tensor.relation.fields, schema):
         raise IntegrityError(
             f"{tensor.name} has rows already", hint="DELETE them, or CREATE OR REPLACE TENSOR."
         )
+    if con.cluster is not None:
+        from einsql.changes.distant import loaded  # for ranks only
+
+        con.store.put(loaded(con, tensor, found))
+        return schema.size
     kept = found.read([slice(None)] * len(found.shape))
     con.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)

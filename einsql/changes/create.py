@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.changes.target import constant, refuse_null
+from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
 from einsql.errors import IntegrityError, ProgrammingError, suggest
-from einsql.schema import PRESENT, DType, Field, Key, Schema, is_flag, valid
+from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.settings import MOST_SITES
 from einsql.sql.syntax import CreateTensor
 from einsql.sql.typed import convert
@@ -47,25 +47,11 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         made = _declared(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
-        made = _settled(con, replace(made, partition=parts, order=order))
+        made = as_declared(con, replace(made, partition=parts, order=order))
     con.store.put(made)
-    present = made.relation.present
-    if present is None:
-        return made.relation.schema.size
-    return 0 if statement.query is None else int(np.count_nonzero(present))
-
-
-def _settled(con: Connection, tensor: Tensor) -> Tensor:
-    """A tensor whose tiles lie as its partition says, if they are at sites already."""
-    relation = tensor.relation
-    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
-        return tensor
-    from einsql.optimizer.layouts import declared  # for several sites only
-
-    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
-    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
-    fields = relation.fields.moved(tiles, con._tick)
-    return replace(tensor, relation=Relation(relation.schema, fields))
+    if statement.query is None and PRESENT in made.relation.fields:
+        return 0
+    return rows(made.relation.fields, made.relation.schema)
 
 
 def _parts(
@@ -149,22 +135,17 @@ def _stored(con: Connection, name: str, result: Result) -> Tensor:
                 hint="A stored tensor's keys start at 0 or above; shift them.",
             )
         keys.append(Key(by_key[k.name], k.lo, k.hi))
-    if isinstance(result.fields, PlacedFields) and not any(map(is_flag, result.fields)):
-        schema = Schema(tuple(keys), tuple(Field(c.name, c.dtype) for c in values))
-        columns = {c.name: c.field for c in values if c.field is not None}
-        placed = result.fields.renamed(schema, columns, name)
-        return Tensor(name, Relation(schema, placed), tuple(names))
-    present = result.fields.get(PRESENT)
-    if present is not None and present.all():
-        present = None
-    fields: dict[str, np.ndarray] = {}
-    for c in values:
-        assert c.field is not None
-        refuse_null(result.fields.get(valid(c.field)), present, c.name)
-        fields[c.name] = owned(result.fields[c.field], con.borrowed())
+    columns = {c.name: c.field for c in values if c.field is not None}
+    for column, field in columns.items():
+        refuse_null(result.fields, field, column)
     schema_fields = [Field(c.name, c.dtype) for c in values]
-    if present is not None:
-        fields[PRESENT] = owned(present, con.borrowed())
+    if len(result) < result.schema.size:
+        columns[PRESENT] = PRESENT
         schema_fields.append(Field(PRESENT, DType.BOOLEAN))
     schema = Schema(tuple(keys), tuple(schema_fields))
+    if isinstance(result.fields, PlacedFields):
+        placed = result.fields.renamed(schema, columns, name)
+        return Tensor(name, Relation(schema, placed), tuple(names))
+    foreign = con.borrowed()
+    fields = {new: owned(result.fields[old], foreign) for new, old in columns.items()}
     return Tensor(name, Relation(schema, fields), tuple(names))

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from einsql.algebra import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
+from einsql.engine.relation import PlacedFields
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
@@ -38,7 +39,15 @@ def insert(con: Connection, tree: exp.Insert) -> int:
     else:
         relation = bind_insert(binder, statement)
         order = _result_order(tensor, statement, relation)
-        table = _result_table(tensor, order, con.run_bound(relation, binder))
+        result = con.run_bound(relation, binder)
+        if isinstance(result.fields, PlacedFields):
+            from einsql.changes.distant import inserted  # for ranks only
+
+            made = inserted(con, tensor, order, result, statement.replaces)
+            if made is not None:
+                con.store.put(made)
+                return len(result)
+        table = _result_table(tensor, order, result)
     con.store.put(_insert_rows(tensor, table, statement.replaces))
     return len(next(iter(table.values())))
 

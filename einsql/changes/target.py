@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from einsql.einsum import TRUE, Const
-from einsql.engine.relation import Relation
+from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, ProgrammingError
-from einsql.schema import PRESENT, DType, Field, Schema
+from einsql.schema import PRESENT, DType, Field, Schema, valid
 from einsql.sql.changes import Target
 from einsql.sql.scalar import locate
 from einsql.sql.typed import Typed
@@ -50,18 +51,60 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
     return replace(tensor, relation=Relation(schema if new == schema else new, fields))
 
 
-def refuse_null(known: np.ndarray | None, present: np.ndarray | None, column: str) -> None:
+def rows(fields: Fields, schema: Schema) -> int:
+    """How many keys are present."""
+    return count(fields, Term(PRESENT)) if PRESENT in fields else schema.size
+
+
+def settled(tensor: Tensor, fields: PlacedFields, columns: Mapping[str, str]) -> Tensor:
+    """The tensor with new fields that lie at sites; presence that is full is dropped.
+
+    Args:
+        tensor: What it was.
+        fields: Over the same keys, with a presence flag if some may be absent.
+        columns: The names of the new value fields by the tensor's.
+    """
+    schema = tensor.relation.schema
+    kept, names = list(schema.values), dict(columns)
+    if rows(fields, schema) < schema.size:
+        kept.append(Field(PRESENT, DType.BOOLEAN))
+        names[PRESENT] = PRESENT
+    new = Schema(schema.keys, tuple(kept))
+    new = schema if new == schema else new
+    return replace(tensor, relation=Relation(new, fields.renamed(new, names, tensor.name)))
+
+
+def as_declared(con: Connection, tensor: Tensor) -> Tensor:
+    """A tensor whose tiles lie as its partition says, if they are at sites already."""
+    relation = tensor.relation
+    if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
+        return tensor
+    from einsql.optimizer.layouts import declared  # for several sites only
+
+    bounds = [(k.lo, k.hi) for k in relation.schema.keys]
+    tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)
+    fields = relation.fields.moved(tiles, con._tick)
+    return replace(tensor, relation=Relation(relation.schema, fields))
+
+
+def refuse_null(fields: Fields, field: str, column: str) -> None:
     """Refuses values that are NULL where their row exists.
+
+    Args:
+        fields: What a query gave, with its flags.
+        field: The field of the values.
+        column: What they are called.
 
     Raises:
         DataError: There are some.
     """
-    if known is None:
+    if valid(field) not in fields:
         return
-    null = ~known if present is None else ~known & present
-    if null.any():
+    there = [Term(PRESENT)] if PRESENT in fields else []
+    null = count(fields, Term(valid(field), holds=False), *there)
+    if null:
         raise DataError(
-            f"{int(null.sum())} values of {column} are NULL, which a tensor cannot hold",
+            f"{null} values of {column} are NULL, which a tensor cannot hold",
             hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
         )
 

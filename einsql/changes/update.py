@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
-from einsql.changes.target import changed, refuse_null, writable
-from einsql.engine.relation import Relation
-from einsql.engine.store import owned
+from einsql.changes.target import changed, refuse_null, rows, writable
+from einsql.engine.relation import PlacedFields, Term, count
+from einsql.engine.store import Tensor, owned
 from einsql.errors import IntegrityError
-from einsql.schema import PRESENT, Schema, valid
+from einsql.schema import PRESENT, Schema
 from einsql.sql.changes import COUNT, Touch, bind_delete, bind_update, target_of
 
 if TYPE_CHECKING:
@@ -31,27 +31,49 @@ def update(con: Connection, tree: exp.Update) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = bind_update(binder, target, tree)
+    touch = over_all_keys(con, bind_update(binder, target, tree), tensor)
     fields = con.run_node(touch.node, binder)
-    mask = fields.get(PRESENT)
-    matches = fields.get(COUNT)
-    if matches is not None and (matches > 1).any():
+    several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
+    if several:
         raise IntegrityError(
-            f"{int((matches > 1).sum())} rows of {tensor.name} meet several rows of FROM",
+            f"{several} rows of {tensor.name} meet several rows of FROM",
             hint="Aggregate FROM to one row for each key.",
         )
     for column in touch.columns:
-        refuse_null(fields.get(valid(column)), mask, column)
-    relation = tensor.relation
+        refuse_null(fields, column, column)
+    touched = rows(fields, touch.node.schema)
+    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+        from einsql.changes.distant import overwritten  # for ranks only
+
+        columns = {c: c for c in touch.columns}
+        con.store.put(overwritten(con, tensor, fields, touched, columns, "as it was"))
+        return touched
+    relation, mask = tensor.relation, fields.get(PRESENT)
     new = {f.name: relation.fields[f.name] for f in relation.schema.values}
     for column in touch.columns:
-        new[column] = _written(relation, touch, fields[column], mask, column, con.borrowed())
+        new[column] = _written(tensor, touch, fields[column], mask, column, con.borrowed())
     con.store.put(changed(tensor, new, relation.present))
-    return touch.node.schema.size if mask is None else int(np.count_nonzero(mask))
+    return touched
+
+
+def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
+    """On ranks the touched rows told over all keys of the tensor, if that can be."""
+    if con.cluster is None or in_place(touch, tensor):
+        return touch
+    from einsql.changes.distant import widened  # for ranks only
+
+    return widened(touch, tensor)
+
+
+def in_place(touch: Touch, tensor: Tensor) -> bool:
+    """True if the touched rows are told by arrays over all keys of the tensor."""
+    made = touch.node.schema
+    named = touch.labels == tuple(k.name for k in made.keys)
+    return named and made.shape == tensor.relation.schema.shape
 
 
 def _written(
-    relation: Relation,
+    tensor: Tensor,
     touch: Touch,
     values: np.ndarray,
     mask: np.ndarray | None,
@@ -59,10 +81,9 @@ def _written(
     foreign: set[int],
 ) -> np.ndarray:
     """The column with the touched rows' values written."""
-    made = touch.node.schema
-    in_place = touch.labels == tuple(k.name for k in made.keys)
-    if in_place and made.shape == relation.schema.shape and (mask is None or mask.all()):
+    if in_place(touch, tensor) and (mask is None or mask.all()):
         return owned(values, foreign)
+    relation = tensor.relation
     here, there = _touched(touch, mask, relation.schema)
     result = relation.fields[column].copy()
     result[there] = values[here]
@@ -93,7 +114,7 @@ def delete(con: Connection, tree: exp.Delete) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = bind_delete(binder, target, tree)
+    touch = over_all_keys(con, bind_delete(binder, target, tree), tensor)
     if tensor.default is not None:
         raise IntegrityError(
             f"{tensor.name} has a DEFAULT, so no key can be deleted",
@@ -101,6 +122,12 @@ def delete(con: Connection, tree: exp.Delete) -> int:
         )
     fields = con.run_node(touch.node, binder)
     relation = tensor.relation
+    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+        from einsql.changes.distant import overwritten  # as in `update`
+
+        touched = rows(fields, touch.node.schema)
+        con.store.put(overwritten(con, tensor, fields, touched, {}, "no more"))
+        return touched
     old = relation.present
     kept = np.ones(relation.schema.shape, np.bool_) if old is None else old.copy()
     before = int(np.count_nonzero(kept))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from einsql.cluster.call import Tick
@@ -22,7 +24,7 @@ def moved(fields: RankFields, tiles: Tiles, tick: Tick) -> RankFields:
     Raises:
         Error: As `Cluster.call`.
     """
-    if fields.tiles.equals(tiles):
+    if fields.tiles.equals(replace(tiles, layout=fields.tiles.layout)):
         return fields
     source = Input("#", fields.schema)
     absent = np.full((len(tiles.sites), 2), -1)

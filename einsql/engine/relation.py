@@ -33,6 +33,9 @@ class DistantFields(Mapping[str, np.ndarray]):
         """What of them has been brought here and is kept."""
         return {}
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == known for known in self)  # Mapping would bring it here
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

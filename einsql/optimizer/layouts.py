@@ -138,6 +138,21 @@ def declared(
     return laid(tiles, Layout(mesh, (*map(Shard, order), Single())))
 
 
+def spread(keys: Sequence[tuple[int, int]], sites: int) -> Tiles:
+    """A tensor in as many equal parts of its longest key as there are sites, if it has any.
+
+    Args:
+        keys: Bounds of each key.
+        sites: How many sites there are.
+    """
+    extents = [max(0, hi - lo) for lo, hi in keys]
+    parts = [1] * len(keys)
+    if extents:
+        longest = extents.index(max(extents))
+        parts[longest] = max(1, min(sites, extents[longest]))
+    return declared(keys, parts, sites if prod(parts) > 1 else 1)
+
+
 def lying(tensor: Input, sites: int) -> Tiles:
     """Where a stored tensor lies that is settled, with the layout it follows if it does."""
     keys = [(k.lo, k.hi) for k in tensor.schema.keys]

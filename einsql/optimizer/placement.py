@@ -16,7 +16,7 @@ from einsql.optimizer.choice import Choice, Fetch, Source, choose
 from einsql.optimizer.completion import Completion, PartialResult, completions
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.late import is_linear
-from einsql.optimizer.layouts import declared, lying
+from einsql.optimizer.layouts import lying, spread
 from einsql.placements import Tiles
 from einsql.supersteps import (
     COPIES,
@@ -102,8 +102,8 @@ class _Placing:
             self._complete(relation, completions(relation.source.partial)[0])
         if not relation.steps:  # a stored tensor of no declared cut
             assert isinstance(self.root, Input)
-            whole = declared([(k.lo, k.hi) for k in self.root.schema.keys], (), 1)
-            return self._add(Load(self.root, whole))
+            tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
+            return self._add(Load(self.root, tiles))
         return relation.steps[0]
 
     def _add(self, step: Step) -> int:

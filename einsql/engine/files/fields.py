@@ -35,9 +35,6 @@ class FileFields(DistantFields):
             self._here[name] = self.file.array
         return self._here[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name == self.name  # Mapping would read it
-
     def __iter__(self) -> Iterator[str]:
         return iter((self.name,))
 
