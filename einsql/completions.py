@@ -83,6 +83,6 @@ def _by_tree(
             if at == len(found):
                 found.append(move)
             else:
-                earlier = found[at]
-                found[at] = tuple(np.concatenate(pair) for pair in zip(earlier, move, strict=True))  # type: ignore[assignment]  # three again
+                both, sources, ends = map(np.concatenate, zip(found[at], move, strict=True))
+                found[at] = both, sources, ends
     return found

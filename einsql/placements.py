@@ -255,6 +255,17 @@ def described(tiles: Tiles, sites: int, extents: Mapping[str, int]) -> str:
     return f"{many} tile{'s'[: many > 1]} at {at} site{'s'[: at > 1]}"
 
 
+def ranks_of(sites: np.ndarray, count: int, ranks: int) -> np.ndarray:
+    """The rank of each site: all sites are dealt to the ranks evenly, neighbours together.
+
+    Args:
+        sites: int64 (…,), numbers of sites.
+        count: How many sites there are.
+        ranks: How many ranks there are.
+    """
+    return np.asarray(sites * ranks // count)
+
+
 def placement(
     mesh: Mesh, axes: Sequence[Sequence[str]], partial: Mapping[str, str] | None = None
 ) -> Placement:

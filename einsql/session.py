@@ -29,7 +29,6 @@ from einsql.errors import (
     InterruptedError,
     NotSupportedError,
     ProgrammingError,
-    suggest,
 )
 from einsql.explain import Explanation, GraphExplanation, explain_tiles
 from einsql.notation import run_einsum
@@ -44,7 +43,7 @@ from einsql.planning import (
 )
 from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
-from einsql.sql.lexical import scan
+from einsql.sql.lexical import is_complete, scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
@@ -82,9 +81,7 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(
-        self, cluster: Cluster | None = None, settings: Settings | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
         self.store = Store()
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
@@ -183,11 +180,7 @@ class Connection:
 
     def is_complete(self, text: str) -> bool:
         """True if the text ends with a semicolon outside quotes and comments."""
-        try:
-            spans = scan(text)
-        except Error:
-            return False
-        return bool(spans) and spans[-1].complete
+        return is_complete(text)
 
     def interrupt(self) -> None:
         """Cancels the running statement from another thread."""
@@ -421,18 +414,7 @@ class Connection:
         Raises:
             ProgrammingError: There is none, or it is a registered array or a view.
         """
-        found = self.store.get(name)
-        if isinstance(found, Tensor) and not found.borrowed:
-            return found
-        if found is None:
-            known = [o.name for o in self.store.objects.values() if isinstance(o, Tensor)]
-            raise ProgrammingError(
-                f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
-            )
-        what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
-        raise ProgrammingError(
-            f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."
-        )
+        return self.store.writable(name)
 
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""

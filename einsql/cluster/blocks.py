@@ -20,6 +20,7 @@ from einsql.engine.relation import Fields
 from einsql.errors import OperationalError
 from einsql.implementation import Node, walk
 from einsql.physical import PhysicalSchema
+from einsql.placements import ranks_of
 from einsql.schema import Schema
 from einsql.supersteps import Program
 from einsql.tiles import VALUE
@@ -71,10 +72,12 @@ class RankBlocks(PlacedBlocks):
         Raises:
             OperationalError: A rank that held some of them has ended.
         """
-        cluster, schema, now = self._cluster, self._schema, self._lease.group.now
+        cluster, schema = self._cluster, self._schema
+        now = np.array(self._lease.group.now)
+        ranks = now[ranks_of(np.arange(schema.sites), schema.sites, len(now))].tolist()
         wanted: dict[int, list[int]] = {}
         for n, (_, site) in (first := _once(schema)).items():
-            wanted.setdefault(now[site * len(now) // schema.sites], []).append(n)
+            wanted.setdefault(ranks[site], []).append(n)
         if -1 in wanted:
             raise OperationalError(
                 f"The result was lost with {self._lease.group.reason}",

@@ -57,7 +57,6 @@ class Call:
     Attributes:
         stopped: What cancelled it, if anything did.
         complete: Whether all have answered, so that the lines are free for another one.
-        apart: Whether MPI failed at a rank.
     """
 
     def __init__(

@@ -76,8 +76,9 @@ class Job(Processes):
             environment = _environment(ranks if here else None)
             environment |= {KEY: meeting.key.hex(), MARK: token}
             program = [sys.executable, "-m", "mpi4py", "-m", "einsql.cluster", meeting.address]
+            self._command = [*command, *program]
             self._process = subprocess.Popen(
-                [*command, *program],
+                self._command,
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                 env=environment, start_new_session=True,  # Ctrl-C is for this process alone
             )  # fmt: skip
@@ -97,10 +98,9 @@ class Job(Processes):
         who = (
             f"; rank {first[0].started.rank} ({first[0]}) {self._end_of(first[0])}" if first else ""
         )
-        command = shlex.join(map(str, self._process.args))  # type: ignore[arg-type]  # a list
         return OperationalError(
             f"The ranks have not started: {reason}{who}. {self.last_words()}",
-            hint=f"The command was: {command}",
+            hint=f"The command was: {shlex.join(self._command)}",
         )
 
     def _hush(self) -> None:

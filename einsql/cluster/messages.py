@@ -204,7 +204,8 @@ class Order:
     """A command with its number.
 
     Attributes:
-        release: Handles and plans that nobody needs any more.
+        release: Handles that nobody needs any more.
+        forget: Plans likewise.
     """
 
     number: int

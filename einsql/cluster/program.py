@@ -22,9 +22,9 @@ from einsql.engine.files import FileFields
 from einsql.engine.relation import Fields, PlacedFields, Term
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
 from einsql.errors import OperationalError, RanksLost
-from einsql.placements import Tiles
+from einsql.placements import Tiles, ranks_of
 from einsql.schema import Schema
-from einsql.supersteps import Load, Local, Program, Step
+from einsql.supersteps import Exchange, Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Tensors in more tiles than this are brought to the ranks again by every statement."""
@@ -93,14 +93,25 @@ class RankFields(PlacedFields):
         )
 
     def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
-        """The same fields in other tiles over as many sites.
+        """The same fields in other tiles over as many sites, sent from rank to rank.
+
+        Args:
+            tiles: Where they are wanted.
+            tick: Raises to cancel.
 
         Raises:
             Error: As `Cluster.call`.
         """
-        from einsql.cluster.moving import moved  # it runs a program of this module
-
-        return moved(self, tiles, tick)
+        if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
+            return self
+        source = Input("#", self.schema)
+        absent = np.full((len(tiles.sites), 2), -1)
+        steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
+        program = Program(self.sites, steps, 1)
+        mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
+        made = mover.run({source.name: self}, tick)
+        assert isinstance(made, RankFields)
+        return made
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
         """What the present ranks know of exactly these tiles, if they keep them.
@@ -128,7 +139,7 @@ class RankFields(PlacedFields):
         """
         for n, (tiles, sites, lease, names) in enumerate(self._versions):
             now = np.array(lease.group.now)
-            ranks = now[tiles.sites * len(now) // sites]
+            ranks = now[ranks_of(tiles.sites, sites, len(now))]
             there = (ranks >= 0).reshape(tiles.copies, -1)
             if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
                 numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
@@ -246,7 +257,7 @@ class AtRanks(ABC):
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
             kept.append(partial(self._keep, step.source.name, fields, found))
-        rank = tiles.sites * cluster.ranks // self.program.sites
+        rank = ranks_of(tiles.sites, self.program.sites, cluster.ranks)
         return [
             Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
             for r in range(cluster.ranks)

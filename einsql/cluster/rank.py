@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einsql import buffers
 from einsql.cluster import remains
@@ -286,7 +286,7 @@ def nameless(comm: MPI.Intracomm) -> None:
     remains.unlink(remains.segments())
 
 
-def main(arguments: Sequence[str]) -> Any:
+def main(arguments: Sequence[str]) -> None:
     """A rank that a driver started: `python -m mpi4py -m einsql.cluster ADDRESS`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver says when to stop
     faulthandler.enable()

@@ -43,7 +43,7 @@ def cluster(options: Mapping[str, object]) -> Cluster | None:
     if isinstance(mpi, str) and mpi.lower() == "world":
         if launcher is not None:
             raise ProgrammingError("mpiexec starts ranks, but those of the world are running")
-        from einsql.cluster.joined import joined
+        from einsql.cluster.joined import joined  # each way in loads what it needs alone
 
         return joined(host)
     if isinstance(mpi, bool) or not str(mpi).isdecimal() or not 1 <= int(str(mpi)) <= MOST_RANKS:
@@ -64,6 +64,6 @@ def starting(
         launcher: As Job takes it.
         host: Likewise.
     """
-    from einsql.cluster.job import Job
+    from einsql.cluster.job import Job  # as above
 
     return partial(Job, ranks, launcher, host)

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from types import EllipsisType
 
 import numpy as np
 
 from einsql.blocks import KeyTuple
 from einsql.engine.block_work import AtSite, Pairs, Read, aggregated, counting, local_pairs, reading
 from einsql.engine.blocks import Blocks, RunKernel, merged
-from einsql.engine.sites import SiteMeasure
+from einsql.engine.sites import SiteMeasure, slices
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.implementation import (
     Bcast,
@@ -208,12 +207,12 @@ def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> 
     def part(n: int) -> Arrays:
         piece, origin, _ = moved[n]
         starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
-        return {VALUE: held[origin][piece.source, 0][_within(piece.box, starts)]}
+        return {VALUE: held[origin][piece.source, 0][slices(piece.box, starts)]}
 
     for n, arrays in transport.exchange(routes, part):
         piece, _, site = moved[n]
         starts = [c[k] for c, k in zip(node.cuts, piece.target, strict=True)]
-        made[site][piece.target, 0][_within(piece.box, starts)] = arrays[VALUE]
+        made[site][piece.target, 0][slices(piece.box, starts)] = arrays[VALUE]
     return made
 
 
@@ -228,11 +227,3 @@ def _routes(
     numbers: dict[Hashable, int] = {}
     same = np.array([numbers.setdefault(p, len(numbers)) for p in pieces], np.int64)
     return Routes(sites[:, 0], sites[:, 1], extents, {VALUE: schema.blocks.dtype.numpy}, same)
-
-
-def _within(
-    box: Iterable[Sequence[int]], starts: Sequence[int]
-) -> tuple[slice | EllipsisType, ...]:
-    """A box of the tensor inside a block that begins at `starts`."""
-    # The dots keep an array of rank 0 an array.
-    return (*(slice(lo - s, hi - s) for (lo, hi), s in zip(box, starts, strict=True)), ...)

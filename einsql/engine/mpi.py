@@ -16,6 +16,7 @@ from einsql.engine.fabric import Fabric
 from einsql.engine.schedule import AllGather, Schedule, scheduled
 from einsql.engine.transport import Arrays, Cut, Room, Routes
 from einsql.engine.waiting import arrivals, finish
+from einsql.placements import ranks_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -59,7 +60,7 @@ class RankTransport:
         self._comm = comm
         self._fabric = Fabric.of(comm)
         self._cancelled = cancelled
-        self.ranks = np.arange(sites) * comm.size // sites
+        self.ranks = ranks_of(np.arange(sites), sites, comm.size)
         self.owned: Sequence[int] = np.flatnonzero(self.ranks == comm.rank).tolist()
         self.sent = [0] * sites
         self.received = [0] * sites

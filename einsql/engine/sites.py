@@ -396,7 +396,9 @@ def _owned(tiles: Tiles, transport: Transport) -> list[int]:
     return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
 
 
-def slices(box: np.ndarray, origin: Sequence[int] | np.ndarray) -> tuple[slice | EllipsisType, ...]:
+def slices(
+    box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]
+) -> tuple[slice | EllipsisType, ...]:
     """What of an array lies in a box; with the ellipsis, a single value stays an array."""
     along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
     return (*along, ...)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsql.engine.relation import Fields, PlacedFields, Relation, lie_alike
-from einsql.errors import OperationalError, ProgrammingError
+from einsql.errors import OperationalError, ProgrammingError, suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,25 @@ class Store:
     def get(self, name: str) -> Object | None:
         """The object of a name, or None."""
         return self.objects.get(name.lower())
+
+    def writable(self, name: str) -> Tensor:
+        """The tensor of a name, for changing.
+
+        Raises:
+            ProgrammingError: There is none, or it is a registered array or a view.
+        """
+        found = self.get(name)
+        if isinstance(found, Tensor) and not found.borrowed:
+            return found
+        if found is None:
+            known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
+            raise ProgrammingError(
+                f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
+            )
+        what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
+        raise ProgrammingError(
+            f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."
+        )
 
     def put(self, item: Object) -> None:
         """Stores an object under its name, replacing what was there."""

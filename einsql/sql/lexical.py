@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from einsql.errors import ProgrammingError
+from einsql.errors import Error, ProgrammingError
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 999
@@ -86,6 +86,15 @@ def scan(sql: str) -> list[Span]:
             )
     _add(spans, sql, start, len(sql), max(deepest, branches), complete=False)
     return spans
+
+
+def is_complete(text: str) -> bool:
+    """True if a text ends with a semicolon outside quotes and comments."""
+    try:
+        spans = scan(text)
+    except Error:
+        return False
+    return bool(spans) and spans[-1].complete
 
 
 def _add(spans: list[Span], sql: str, start: int, end: int, depth: int, *, complete: bool) -> None:

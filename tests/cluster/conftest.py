@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,12 +47,10 @@ def connected(ranks: Callable[[int], Cluster]) -> Iterator[Connected]:
 
     yield to
     for con in made:
-        with without_ranks(con):
-            con.close()
+        close_alone(con)
 
 
-@contextmanager
-def without_ranks(con: einsql.Connection) -> Iterator[None]:
-    """Within it a connection has no ranks that it could close."""
+def close_alone(con: einsql.Connection) -> None:
+    """Closes a connection; its ranks stay, though it may be the last one that uses them."""
     con.cluster = None
-    yield
+    con.close()

@@ -98,7 +98,9 @@ def work(con: einsql.Connection, meanwhile: threading.Thread | None = None) -> N
 
 def kill(rank: int, how: int) -> int:
     """Waits until there are all ranks, and kills one of them."""
+    deadline = time.monotonic() + 60
     while len(found := ranks_of(os.getpid())) < RANKS:
+        assert time.monotonic() < deadline, found
         time.sleep(0.001)
     os.kill(found[rank], how)
     return found[rank]
@@ -334,7 +336,7 @@ def test_ranks_leave_when_their_session_is_killed() -> None:
         time.sleep(draw.random())
         pids = descendants(process.pid)
         process.kill()
-        process.communicate()
+        process.communicate(timeout=60)
         assert gone(pids)
     assert nothing_shared(since)
 

@@ -10,7 +10,7 @@ pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
 from einsql.cluster.start import starting
-from tests.cluster.conftest import without_ranks
+from tests.cluster.conftest import close_alone
 from tests.oracle.campaign import campaign
 from tests.oracle.oracle import Oracle
 from tests.oracle.ranks import WatchedCluster, changing, tiled
@@ -53,5 +53,4 @@ def test_parameters_agree_with_duckdb(cluster: WatchedCluster) -> None:
         wanted = oracle.con.execute(sql, given).fetchall()
         assert con.execute(sql, given).fetchall() == sorted(wanted), given
     oracle.close()
-    with without_ranks(con):
-        con.close()
+    close_alone(con)

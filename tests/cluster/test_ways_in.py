@@ -176,7 +176,7 @@ def test_control_c_stops_the_ranks_work_and_a_second_one_ends_them(tmp_path: Pat
         terminal.wait_for("░")
         os.kill(family[-1], signal.SIGSTOP)  # so that it does not hear of the first one
         terminal.send("\x03")
-        time.sleep(0.3)
+        time.sleep(0.3)  # two signals at once would be one
         terminal.send("\x03")
         assert terminal.process.wait(30) == 130
         deadline = time.monotonic() + 10
