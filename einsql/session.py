@@ -203,6 +203,7 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.store = Store()
+        self.interrupt()  # a statement of another thread does not go on
         if self.cluster is not None:
             self.cluster.part()
             self.cluster = None

@@ -45,6 +45,7 @@ class Cluster:
         self.ranks = 0
         self._start = start
         self._users = 0
+        self._closed = False
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
         self._owner = os.getpid()
         self._numbers = count(1)
@@ -60,7 +61,11 @@ class Cluster:
 
         Args:
             hear: Its method that is told when some ranks have ended and the others go on.
+
+        Raises:
+            InterfaceError: The ranks have left.
         """
+        self._open()
         self._users += 1
         if hear is not None:
             self._hearers.append(weakref.WeakMethod(hear))
@@ -98,8 +103,10 @@ class Cluster:
         return self._job is not None and lease.group is self._group
 
     def close(self) -> None:
-        """Ends the ranks."""
-        self._end()
+        """Ends the ranks, once the call of another thread is over."""
+        with self._busy:
+            self._closed = True
+            self._end()
 
     def all(self, command: Command, tick: Tick | None = None) -> list[Any]:
         """Tells every rank the same and gives their answers in order.
@@ -162,7 +169,15 @@ class Cluster:
 
     # ---- the ranks begin and end
 
+    def _open(self) -> None:
+        if self._closed:
+            raise InterfaceError(
+                "The MPI ranks have left with the last connection that used them",
+                hint='Give "mpi" a number of ranks to start others.',
+            )
+
     def _running(self, interrupted: Callable[[], None] = lambda: None) -> Processes:
+        self._open()
         if os.getpid() != self._owner:
             raise InterfaceError(
                 "The MPI ranks belong to the process that has started them",

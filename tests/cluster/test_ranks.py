@@ -1,5 +1,6 @@
 """Queries on real MPI ranks: the same answers, and tensors that stay where they are made."""
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -75,3 +76,25 @@ def test_partial_results_merge_along_trees_of_more_sites_than_ranks(
     with pytest.raises(einsql.DataError, match=r"[Oo]verflow"):
         con.execute("SELECT /*+ PARTITION(i=8) */ SUM(val) AS val FROM w")
     assert repr(con.execute(sql).fetchone()) == repr(wanted)
+
+
+def test_closing_stops_the_statement_of_another_thread_and_closed_ranks_say_so() -> None:
+    con = einsql.connect(config={"mpi": 2})
+    cluster, met = con.cluster, []
+    running = threading.Event()
+    con.progress = lambda fraction: running.set()
+
+    def work() -> None:
+        try:
+            con.execute("SELECT SUM(SIN(r.i * q.j)) AS s FROM range(40000) r(i), range(40000) q(j)")
+        except BaseException as error:
+            met.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert running.wait(60)
+    con.close()
+    thread.join()
+    assert [type(error) for error in met] == [einsql.InterruptedError]
+    with pytest.raises(einsql.InterfaceError, match="have left"):
+        einsql.connect(config={"mpi": cluster})
