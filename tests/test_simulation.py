@@ -186,9 +186,10 @@ def test_a_network_that_costs_nothing_leaves_what_is_computed() -> None:
         assert played.computing.max() <= played.seconds * (1 + 1e-12), name
         most = sum(predict(program, Machine(network=FREE, latency=0.0)).seconds)
         for step in program.steps:
-            if isinstance(step, Complete):  # parts that a site merges before it sends them
+            if isinstance(step, Complete):  # what sites merge before the last round
                 local = program.maker(step)
-                own = merging(local, step, program.sites).before.max()
+                found = merging(local, step, program.sites)
+                own = found.before.max() + sum(after.max() for _, after in found.rounds[:-1])
                 most += own * state_bytes(local.node) / Machine().memory_bandwidth
         assert played.seconds <= most * (1 + 1e-12), name
 
@@ -473,4 +474,6 @@ def test_every_field_of_every_piece_is_a_message() -> None:
     fields = len(with_state(program.maker(merge).node).outputs)
     assert fields >= 2
     played = simulate(program, Machine(), Topology(network=FREE, latency=1.0))
-    assert played.communicating.tolist() == [2 + 3 * fields] * 4  # two doublings before it
+    # Two rounds of a tree, each after two doublings: 1 to 0 and 3 to 2, then 2 to 0.
+    both, one = 2 * (2 + fields), 4 + fields
+    assert played.communicating.tolist() == [both, one, both, one]

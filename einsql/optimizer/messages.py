@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.boxes import common, extents
+from einsql.completions import rounds
 from einsql.placements import Tiles
 from einsql.supersteps import Complete, Exchange, Local
 
@@ -93,13 +94,12 @@ class Merging:
 
     Attributes:
         before: float64 (sites,), read and written by a site that merges parts of its own.
-        messages: What is sent after that.
-        after: float64 (sites,), read and written by a site that merges what it got.
+        rounds: What is sent after that, round by round, and what the sites that got it
+            read and write to merge it, float64 (sites,).
     """
 
     before: np.ndarray
-    messages: Messages
-    after: np.ndarray
+    rounds: tuple[tuple[Messages, np.ndarray], ...]
 
 
 def merging(local: Local, step: Complete, sites: int) -> Merging:
@@ -113,13 +113,16 @@ def merging(local: Local, step: Complete, sites: int) -> Merging:
     volumes = step.tiles.volumes.astype(np.float64)
     tile = np.repeat(np.arange(len(volumes)), step.parts.shape[1])
     key = tile * sites + local.tiles.sites[step.parts].reshape(-1)
-    contributions, parts = np.unique(key, return_counts=True)
-    tile, source = contributions // sites, contributions % sites
-    before = np.bincount(source, _merged(parts) * volumes[tile], sites)
-    arriving = np.bincount(tile, minlength=len(volumes))
-    after = np.bincount(step.tiles.sites, _merged(arriving) * volumes, sites)
-    messages = together(source, step.tiles.sites[tile], volumes[tile], sites)
-    return Merging(before, messages, after)
+    held, parts = np.unique(key, return_counts=True)
+    before = np.bincount(held % sites, _merged(parts) * volumes[held // sites], sites)
+    found = []
+    for r in rounds(local, step):
+        messages = together(r.sources, r.targets, volumes[r.tiles], sites)
+        places, arriving = np.unique(r.tiles * sites + r.targets, return_counts=True)
+        merged = _merged(arriving + np.isin(places, held)) * volumes[places // sites]
+        found.append((messages, np.bincount(places % sites, merged, sites)))
+        held = np.union1d(held, places)
+    return Merging(before, tuple(found))
 
 
 def _merged(parts: np.ndarray) -> np.ndarray:

@@ -242,8 +242,9 @@ class _Playing:
         found, width = self._merging[key], state_bytes(local.node)
         self._compute(found.before * width / self.machine.memory_bandwidth)
         fields = len(with_state(local.node).outputs)
-        self._send(key, found.messages, width, fields, step)
-        self._compute(found.after * width / self.machine.memory_bandwidth)
+        for number, (messages, after) in enumerate(found.rounds):
+            self._send((key, number), messages, width, fields, step)
+            self._compute(after * width / self.machine.memory_bandwidth)
 
     # ---- exchanges
 
