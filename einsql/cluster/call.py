@@ -31,7 +31,7 @@ Tick = Callable[[float], None]
 STUBBORN = 10.0
 """Seconds ranks have to answer once they are told to stop."""
 
-_GLANCE = 0.05
+GLANCE = 0.05
 """Seconds between two looks whether the statement was cancelled."""
 
 
@@ -132,7 +132,7 @@ class Call:
         """
         while waiting := [r for r in self._told if r not in self._answers]:
             lines = {self._job.ranks[r].line: r for r in waiting}
-            for line in wait(list(lines), _GLANCE):
+            for line in wait(list(lines), GLANCE):
                 self._take(lines[line])  # type: ignore[index]  # only connections were given
             self._look()
             if not self._commands.keys().isdisjoint(self._job.ended()):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Self
 
 import numpy as np
 
-from einsql.cluster.call import STUBBORN, Call, Gone, Stubborn, Tick
+from einsql.cluster.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.cluster.groups import Group, Lease
 from einsql.cluster.interrupts import deferred
 from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shutdown
@@ -92,9 +93,11 @@ class Cluster:
         return self._lease(self._forgotten)
 
     def _lease(self, unused: list[int]) -> Lease:
-        with self._busy:
-            self._running()
-            lease = Lease(next(self._numbers), self._group)
+        if self._job is None:
+            with self._busy:
+                self._running()
+        self._running()  # another connection's call needs not be over for it
+        lease = Lease(next(self._numbers), self._group)
         weakref.finalize(lease, unused.append, lease.number)
         return lease
 
@@ -136,7 +139,7 @@ class Cluster:
             RanksLost: A rank has ended; the others are a smaller cluster now.
             OperationalError: A rank has ended, and all others with it.
         """
-        with self._busy, deferred() as interrupted:
+        with self._alone(tick), deferred() as interrupted:
             job = self._running(interrupted)
             call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
             try:
@@ -158,6 +161,17 @@ class Cluster:
                 if call.apart or not call.complete:
                     self._abandon("the ranks")  # nobody knows what is still under way
                 raise
+
+    @contextmanager
+    def _alone(self, tick: Tick | None) -> Iterator[None]:
+        """Waits until no other connection uses the ranks; `tick` may give up."""
+        while not self._busy.acquire(timeout=GLANCE):
+            if tick is not None:
+                tick(0.0)
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
         """What ranks may forget; all must hear of it, so not if some get no message."""

@@ -46,6 +46,28 @@ def test_an_error_on_one_rank_is_one_for_all_and_the_session_goes_on(
         assert con.execute("SELECT MAX(val) AS val FROM v").fetchone() == (2**62,)
 
 
+def test_who_waits_for_shared_ranks_can_be_interrupted(con: einsql.Connection) -> None:
+    other = einsql.connect(config={"mpi": con.cluster})
+    held, done = threading.Event(), threading.Event()
+
+    def hold(_: float) -> None:
+        held.set()
+        assert done.wait(60)
+
+    con.progress = hold
+    first = threading.Thread(target=con.execute, args=("SELECT SUM(r.i) AS s FROM range(9) r(i)",))
+    first.start()
+    assert held.wait(60)
+    other.progress = lambda _: other.interrupt()
+    with pytest.raises(einsql.InterruptedError):
+        other.execute("SELECT SUM(r.i) AS s FROM range(8) r(i)")
+    done.set()
+    first.join()
+    con.progress = other.progress = None
+    assert other.execute("SELECT SUM(r.i) AS s FROM range(8) r(i)").fetchone() == (28,)
+    other.close()
+
+
 def test_a_registered_array_may_change_between_statements(con: einsql.Connection) -> None:
     values = np.arange(6.0)
     con.register("v", values, dims=("i",))
