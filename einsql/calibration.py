@@ -39,6 +39,10 @@ DEGREE = 8
 VIRTUAL = 4
 """Sites between which exchanges are measured where there is one process."""
 
+PIECES = 512
+"""Rows and columns that a process exchanges: so few that no reader works on pieces of them
+as they arrive, for then the exchange would be a part of its reader's time."""
+
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
     """Measures this process or the ranks as a machine, in about a second.
@@ -60,7 +64,7 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
     rates["memory_bandwidth"] = measures.bandwidth()
     sites, processes = measures.sites, measures.processes
     overhead, latency, _ = measures.exchange(sites)
-    _, large, nbytes = measures.exchange(1024)
+    _, large, nbytes = measures.exchange(PIECES)
     # What one process does takes its time one after another.
     rates["call_overhead"] = overhead / (sites / processes)
     rates["latency"] = latency / (sites * (sites - 1) / processes)
