@@ -7,12 +7,9 @@ progress and cancellation are noticed between two of them.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from math import ceil, prod
 
 import numpy as np
@@ -21,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, Axis, EinSum, Operand, Output
 from einsql.errors import DataError
-from einsql.kernels import cache
+from einsql.kernels import cache, pool
 from einsql.kernels.codegen import accumulator, generate, state
 from einsql.kernels.expressions import Param, Program
 from einsql.kernels.kernel import Fields, Runner, Tick
@@ -172,41 +169,26 @@ def _run_boxes(cut: Cut, call: Callable[[Box], int], work: int, tick: Tick) -> i
                 return failed
             tick(done / cut.size)
         return 0
-    stopped = threading.Event()
 
-    def calls(group: Iterator[Box]) -> int:
-        failed = 0
+    def calls(group: Iterator[Box]) -> None:
         for box in group:
-            if stopped.is_set():
-                break
-            failed |= call(box)
-        return failed
+            failed = call(box)
+            if failed:
+                raise _FailedError(failed)
 
-    workers = min(threads(), cut.grouped)
-    groups = cut.groups()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            waiting = {pool.submit(calls, group) for group in islice(groups, 2 * workers)}
-            done = 0
-            while waiting:
-                finished, waiting = wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED)
-                for f in finished:
-                    if f.result():
-                        return f.result()
-                waiting |= {pool.submit(calls, group) for group in islice(groups, len(finished))}
-                done += len(finished)
-                tick(done / cut.grouped)
-        finally:
-            stopped.set()
+    try:
+        pool.run(calls, cut.groups(), cut.grouped, tick)
+    except _FailedError as stop:
+        return stop.bits
     return 0
 
 
-def threads() -> int:
-    """How many threads a kernel runs on: NUMBA_NUM_THREADS, else the cores allowed."""
-    allowed = os.environ.get("NUMBA_NUM_THREADS", "")
-    if allowed.isdigit() and int(allowed) > 0:
-        return int(allowed)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class _FailedError(Exception):
+    """Leaves the boxes that were not begun alone."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(bits)
+        self.bits = bits
 
 
 def _cut(node: EinSum, nest: Nest) -> Cut:
@@ -218,7 +200,7 @@ def _cut(node: EinSum, nest: Nest) -> Cut:
     if nest.mode is Mode.ROW:
         parts[-1] = ceil(extent[-1] / STRIP)
         keys.remove(len(extent) - 1)
-    workers = threads() if work >= PARALLEL else 1
+    workers = pool.threads() if work >= PARALLEL else 1
     wanted = ceil(max(work / BOX, 4 * workers if workers > 1 else 1) / prod(parts))
     for n in keys:
         parts[n] = min(extent[n], wanted)

@@ -25,7 +25,7 @@ from einsql.einsum import (
     Value,
 )
 from einsql.errors import DataError
-from einsql.kernels import cache, loops, nest
+from einsql.kernels import cache, loops, nest, pool
 from einsql.kernels.codegen import source
 from einsql.kernels.loops import Cut, compile_loops
 from einsql.kernels.nest import Mode, plan_nest
@@ -63,7 +63,7 @@ def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
         patch.setattr(loops, "BOX", 8)
         patch.setattr(loops, "PARALLEL", 1)
         patch.setattr(nest, "LONGEST", 64)
-        patch.setattr(loops, "threads", lambda: 2)
+        patch.setattr(pool, "threads", lambda: 2)
         check(case, compile_loops(case.node))
 
 
@@ -121,7 +121,7 @@ def test_min_plus_runs_over_contiguous_rows() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_min_plus(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "threads", lambda: threads)
+    monkeypatch.setattr(pool, "threads", lambda: threads)
     x, y = dyadic(300, 70), dyadic(70, 5000, seed=1)
     operands = (
         Operand(tensor("x", x, F)[0], ("i", "j")),
@@ -142,7 +142,7 @@ def test_large_min_plus(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cancelling_stops_between_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "threads", lambda: 2)
+    monkeypatch.setattr(pool, "threads", lambda: 2)
 
     def cancel(_: float) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,152 @@
+"""NumPy's own BLAS: its GEMM by address, and how many threads it uses.
+
+NumPy and SciPy bring a BLAS each, with threads and buffers of its own; here the one that
+NumPy has loaded serves everything. GEMM by its address does what `numpy.matmul` does not:
+it adds to an array that is there (beta), and compiled loops can call it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_NAMES = (
+    ("scipy_cblas_{}gemm64_", "scipy_openblas_{}_num_threads64_", True),
+    ("cblas_{}gemm64_", "openblas_{}_num_threads64_", True),
+    ("scipy_cblas_{}gemm", "scipy_openblas_{}_num_threads", False),
+    ("cblas_{}gemm", "openblas_{}_num_threads", False),
+)
+"""GEMM, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
+
+Gemm = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Blas:
+    """What was found.
+
+    Attributes:
+        sgemm, dgemm: Addresses of `cblas_sgemm` and `cblas_dgemm`.
+        wide: True if its integers have 64 bits, False for 32.
+        calls: The same two functions for Python, by item size of their elements.
+        set_threads, get_threads: How many threads a call uses; None where that is unknown.
+    """
+
+    sgemm: int
+    dgemm: int
+    wide: bool
+    calls: dict[int, Gemm]
+    set_threads: Callable[[int], None] | None
+    get_threads: Callable[[], int] | None
+
+
+@cache
+def library() -> Blas | None:
+    """The BLAS that NumPy is linked to, or None where it shows no C interface."""
+    linked = importlib.import_module("numpy._core._multiarray_umath")
+    try:
+        found = ctypes.CDLL(linked.__file__)  # symbols of what it is linked to as well
+    except OSError:
+        return None
+    for gemm, count, wide in _NAMES:
+        try:
+            single, double = (getattr(found, gemm.format(t)) for t in "sd")
+        except AttributeError:
+            continue
+        size = ctypes.c_int64 if wide else ctypes.c_int32
+        for function, scalar in ((single, ctypes.c_float), (double, ctypes.c_double)):
+            function.restype = None
+            function.argtypes = [
+                *[ctypes.c_int32] * 3, *[size] * 3,
+                scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
+                scalar, ctypes.c_void_p, size,
+            ]  # fmt: skip
+        setter = getattr(found, count.format("set"), None)
+        getter = getattr(found, count.format("get"), None)
+        if setter is not None:
+            setter.restype, setter.argtypes = None, [ctypes.c_int]
+        return Blas(
+            _address(single), _address(double), wide, {4: single, 8: double}, setter, getter
+        )
+    return None
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function pointer
+
+
+def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: float) -> None:
+    """Sets `out` to alpha · a b + beta · out, without any copy.
+
+    Args:
+        a: `[M, K]`, FLOAT or DOUBLE, not empty; its rows or columns are contiguous, as
+            `stepped` says.
+        b: `[K, N]`, likewise.
+        out: `[M, N]` of the same type in C order, its rows any distance apart.
+        alpha: Factor of the product.
+        beta: Factor of what is there; where it is 0, `out` may hold anything.
+    """
+    found = library()
+    assert found is not None
+    flip_a, lead_a = stepped(a)
+    flip_b, lead_b = stepped(b)
+    found.calls[out.itemsize](
+        _ROW_MAJOR, flip_a, flip_b, out.shape[0], out.shape[1], a.shape[1],
+        alpha, a.ctypes.data, lead_a, b.ctypes.data, lead_b,
+        beta, out.ctypes.data, max(out.strides[0] // out.itemsize, out.shape[1]),
+    )  # fmt: skip
+
+
+def stepped(a: np.ndarray) -> tuple[int, int]:
+    """How BLAS reads a matrix as it lies: whether transposed, and its leading dimension.
+
+    Returns:
+        The transposition and the leading dimension, which is 0 where a copy is needed.
+    """
+    rows, columns = a.shape
+    down, across = (s // a.itemsize for s in a.strides)
+    if across == 1 or columns == 1:
+        if (down >= columns or rows == 1) and (across == 1 or down >= 1):
+            return _PLAIN, max(down, columns)
+    elif (down == 1 or rows == 1) and across >= rows:
+        return _TRANSPOSED, max(across, rows)
+    return _PLAIN, 0
+
+
+_lock = threading.Lock()
+_limits = 0
+_before = 1
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """BLAS on one thread, for kernels that call it from several of their own.
+
+    Other statements of the process run beside it on one thread too; the last one to leave
+    restores what there was.
+    """
+    global _limits, _before
+    found = library()
+    if found is None or found.set_threads is None or found.get_threads is None:
+        yield
+        return
+    with _lock:
+        if not _limits:
+            _before = found.get_threads()
+            found.set_threads(1)
+        _limits += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _limits -= 1
+            if not _limits:
+                found.set_threads(_before)

@@ -1,0 +1,75 @@
+"""Pieces of a kernel's work on several threads."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import pytest
+
+from einsql.kernels import pool
+
+
+@pytest.fixture(autouse=True)
+def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+
+
+def test_two_pieces_run_at_once() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def work(_: int) -> None:
+        both.wait()
+
+    pool.run(work, range(2), 2, lambda _: None)
+
+
+def test_every_piece_is_done_once_and_told() -> None:
+    done: list[int] = []
+    told: list[float] = []
+    pool.run(done.append, range(1000), 1000, told.append)
+    assert sorted(done) == list(range(1000))
+    assert told[-1] <= 1.0
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_an_error_reaches_the_caller_and_ends_the_rest(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    begun: list[int] = []
+
+    def work(piece: int) -> None:
+        begun.append(piece)
+        if piece == 3:
+            raise ValueError(piece)
+
+    with pytest.raises(ValueError, match="3"):
+        pool.run(work, count(), 10**6, lambda _: None)
+    assert len(begun) < 10**5
+
+
+def test_a_cancelled_run_leaves_nothing_running() -> None:
+    running = 0
+
+    def work(_: int) -> None:
+        nonlocal running
+        running += 1
+        running -= 1
+
+    def tick(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(work, count(), 10**6, tick)
+    assert running == 0
+
+
+def test_a_piece_may_be_cut_itself() -> None:
+    threads: set[int] = set()
+
+    def inner(_: int) -> None:
+        threads.add(pool.threads())
+
+    pool.run(lambda _: pool.run(inner, range(3), 3, lambda _: None), range(4), 4, lambda _: None)
+    assert threads == {1}
