@@ -56,6 +56,27 @@ def completions(partial: PartialResult) -> list[Completion]:
     return ways
 
 
+def freely(partial: PartialResult) -> Completion:
+    """The completion of a result that may lie anywhere: that whose busiest site moves least.
+
+    All ways send as much in sum. Spread over its group a result leaves every site with a
+    share to send and to merge, where an axis is long enough.
+    """
+    return min(completions(partial), key=lambda way: busiest(partial, way))
+
+
+def busiest(partial: PartialResult, way: Completion) -> int:
+    """Elements that the site sends or receives that sends or receives most."""
+    sites = np.sort(partial.tiles.sites[way.parts], axis=1)
+    sends = np.ones(sites.shape, bool)  # a site's parts leave it as one
+    sends[:, 1:] = sites[:, 1:] != sites[:, :-1]
+    sends &= sites != way.tiles.sites[:, None]
+    tile = np.nonzero(sends)[0]
+    moved = way.tiles.volumes[tile]
+    sent, received = np.bincount(sites[sends], moved), np.bincount(way.tiles.sites[tile], moved)
+    return int(max(sent.max(initial=0), received.max(initial=0)))
+
+
 def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
     """Each member of a group completes its piece of the group's tile."""
     members, sites = partial.members, partial.tiles.sites
