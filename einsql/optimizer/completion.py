@@ -62,19 +62,19 @@ def freely(partial: PartialResult) -> Completion:
     All ways send as much in sum. Spread over its group a result leaves every site with a
     share to send and to merge, where an axis is long enough.
     """
-    return min(completions(partial), key=lambda way: busiest(partial, way))
+    most = int(partial.tiles.sites.max()) + 1
+    return min(completions(partial), key=lambda way: merging(partial, way, most).max())
 
 
-def busiest(partial: PartialResult, way: Completion) -> int:
-    """Elements that the site sends or receives that sends or receives most."""
-    sites = np.sort(partial.tiles.sites[way.parts], axis=1)
-    sends = np.ones(sites.shape, bool)  # a site's parts leave it as one
-    sends[:, 1:] = sites[:, 1:] != sites[:, :-1]
-    sends &= sites != way.tiles.sites[:, None]
+def merging(partial: PartialResult, way: Completion, sites: int) -> np.ndarray:
+    """Elements (2, sites) that each site sends and receives if all do so at once."""
+    at = np.sort(partial.tiles.sites[way.parts], axis=1)
+    sends = np.ones(at.shape, bool)  # a site's parts leave it as one
+    sends[:, 1:] = at[:, 1:] != at[:, :-1]
+    sends &= at != way.tiles.sites[:, None]
     tile = np.nonzero(sends)[0]
-    moved = way.tiles.volumes[tile]
-    sent, received = np.bincount(sites[sends], moved), np.bincount(way.tiles.sites[tile], moved)
-    return int(max(sent.max(initial=0), received.max(initial=0)))
+    moved, targets = way.tiles.volumes[tile], way.tiles.sites[tile]
+    return np.stack([np.bincount(s, moved, sites) for s in (at[sends], targets)])
 
 
 def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:

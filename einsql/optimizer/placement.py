@@ -124,11 +124,12 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        key = _signature(node, cut, read), id(wish)
+        free = node is self.root and not node.hint
+        key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(node, cut, self.sites, sources, self._interned, wish)
+            choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
         if len(choice.closing) > 1 and is_linear(node):
             self._wish(node, read)
