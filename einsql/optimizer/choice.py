@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
-from einsql.optimizer.traffic import exchanged
+from einsql.optimizer.traffic import leaving
 from einsql.placements import Partial, Tiles
 from einsql.supersteps import COPIES, Collective, state_bytes, tuple_bytes
 
@@ -146,6 +147,7 @@ def _least(
     """
     best: tuple[int, Cells, dict[int, Completion]] | None = None
     peak: float | None = None  # of the best, once it is asked for
+    floor = sum(w[0].nbytes for w in ways.values())  # whichever way, it is sent
     for cells in candidates:
         moved, closing = _cost(node, cells, sources, ways)
         if best is None or moved < best[0]:
@@ -153,40 +155,52 @@ def _least(
         elif moved == best[0]:
             if peak is None:
                 peak = _peak(node, best[1], sources, best[2])
-            other = _peak(node, cells, sources, closing)
+            other = _peak(node, cells, sources, closing, peak)
             if other < peak:
                 best, peak = (moved, cells, closing), other
-        if moved == 0:
+        if peak is not None and peak * cells.among <= best[0]:
+            peak = 0  # all sites move as much as each other
+        if best[0] == 0 or (best[0] == floor and peak == 0):
             break
     assert best is not None
     return best[1:]
 
 
 def _peak(
-    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion]
+    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion],
+    limit: float = inf,
 ) -> float:  # fmt: skip
-    """Bytes that the busiest site sends or receives when operands are brought to cells."""
-    total = np.zeros((2, cells.among))
+    """Bytes that the busiest site sends or receives when operands are brought to cells.
+
+    If some site receives as much as the limit, what is sent is not looked at.
+    """
+    sent, received = np.zeros((2, cells.among))
+    exchanges: list[tuple[Tiles, Tiles, int]] = []
+    alone = len(np.unique(cells.sites)) == len(cells.sites)
     for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
         versions, width = s.versions, tuple_bytes(o.source)
-        if id(s) in closing:
+        if s.partial is not None:
             way = closing[id(s)]
             versions = (way.tiles,)
-            if s.partial is not None and not any(s is before for before in sources[:n]):
-                total += merging(s.partial, way, cells.among) * s.partial.width
-        if not versions:
-            continue
-        need, _ = distinct(needed(node, n, cells))
-        absent = lacking(need, versions)[1][:, 0] < 0
-        if absent.any():
-            have = versions[0]
-            moved = exchanged(
-                Tiles(have.sites[: have.once], have.boxes[: have.once]),
-                Tiles(need.sites[absent], need.boxes[absent]),
-                cells.among,
-            )
-            total += np.stack([moved.sent, moved.received]) * width
-    return float(total.max())
+            if not any(s is before for before in sources[:n]):
+                out, into = merging(s.partial, way, cells.among) * s.partial.width
+                sent, received = sent + out, received + into
+        if versions:
+            need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
+            found, holder = here(need, versions[0])
+            absent = holder < 0
+            for more in versions[1:]:
+                absent &= here(need, more)[1] < 0
+            if absent.any():
+                missing = (need.volumes - found)[absent] * width
+                received += np.bincount(need.sites[absent], missing, cells.among)
+                lacked = Tiles(need.sites[absent], need.boxes[absent])
+                exchanges.append((versions[0], lacked, width))
+    if received.max() >= limit:
+        return float(received.max())
+    for have, need, width in exchanges:
+        sent += leaving(have, need, cells.among) * width
+    return float(max(sent.max(), received.max()))
 
 
 def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:

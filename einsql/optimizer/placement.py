@@ -124,7 +124,7 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        free = node is self.root and not node.hint
+        free = node is self.root and not node.hint and cut.copies == 1
         key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
