@@ -34,7 +34,13 @@ MATRIX = 768
 """Extents of the measured contraction."""
 
 DEGREE = 8
-"""Of the polynomial whose evaluation is the measured map."""
+"""Of the polynomial whose evaluation is the measured map: its arithmetic outlasts its reading."""
+
+ELEMENTWISE = 2048
+"""Extents of measured maps: beside their work a call's overhead is nothing."""
+
+LARGE = 3072
+"""Extents of the arrays that memory's bandwidth is measured with, which fit no cache."""
 
 VIRTUAL = 4
 """Sites between which exchanges are measured where there is one process."""
@@ -45,7 +51,7 @@ as they arrive, for then the exchange would be a part of its reader's time."""
 
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
-    """Measures this process or the ranks as a machine, in about a second.
+    """Measures this process or the ranks as a machine, in one to three seconds.
 
     Three digits of a rate mean anything.
 
@@ -60,6 +66,8 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
         "flops_double": measures.contraction(DType.DOUBLE),
         "map_float": measures.map(DType.FLOAT),
         "map_double": measures.map(DType.DOUBLE),
+        "exp_float": measures.exp(DType.FLOAT),
+        "exp_double": measures.exp(DType.DOUBLE),
     }
     rates["memory_bandwidth"] = measures.bandwidth()
     sites, processes = measures.sites, measures.processes
@@ -89,9 +97,9 @@ class _Measures:
         self._settings = settings
         self._tick = tick
         self._done = 0
-        self._cluster = cluster if cluster is not None and cluster.ranks > 1 else None
-        self.processes = 1 if self._cluster is None else self._cluster.ranks
-        self.sites = VIRTUAL if self._cluster is None else self.processes
+        self._cluster = cluster
+        self.processes = 1 if cluster is None else cluster.ranks
+        self.sites = VIRTUAL if self.processes == 1 else self.processes
 
     def contraction(self, dtype: DType) -> float:
         """Scalar operations per second of a matrix product."""
@@ -103,22 +111,30 @@ class _Measures:
 
     def map(self, dtype: DType) -> float:
         """Scalar operations per second of a polynomial at every element."""
-        extents = self._extents(256)
-        (x,) = _tensors("a", ("ij",), extents, dtype)
         value: Expr = _value(0, dtype)
         for _ in range(DEGREE):
             product = Call("mul", (value, _value(0, dtype)), dtype)
             value = Call("add", (product, _value(0, dtype)), dtype)
+        return 2 * DEGREE * self._elementwise(value, dtype)
+
+    def exp(self, dtype: DType) -> float:
+        """Calls per second of EXP at every element."""
+        return self._elementwise(Call("exp", (_value(0, dtype),), dtype), dtype)
+
+    def _elementwise(self, value: Expr, dtype: DType) -> float:
+        """Elements per second of an expression over a tensor."""
+        extents = self._extents(ELEMENTWISE)
+        (x,) = _tensors("a", ("ij",), extents, dtype)
         node = _einsum("ij", "ij", [(x, "ij")], value, None, extents, dtype)
-        return 2 * DEGREE * 256**2 / self._kernel(node)
+        return ELEMENTWISE**2 / self._kernel(node)
 
     def bandwidth(self) -> float:
         """Bytes per second of a sum that reads two large arrays and writes one."""
-        extents, dtype = self._extents(2048), DType.FLOAT
+        extents, dtype = self._extents(LARGE), DType.FLOAT
         x, y = _tensors("ab", ("ij", "ij"), extents, dtype)
         total = Call("add", (_value(0, dtype), _value(1, dtype)), dtype)
         node = _einsum("ij", "ij", [(x, "ij"), (y, "ij")], total, None, extents, dtype)
-        return 3 * 4 * 2048**2 / self._kernel(node)
+        return 3 * 4 * LARGE**2 / self._kernel(node)
 
     def exchange(self, extent: int) -> tuple[float, float, int]:
         """A map by rows and a map by columns over sites, with an exchange between.
@@ -133,7 +149,8 @@ class _Measures:
         one = Call("neg", (_value(0, DType.FLOAT),), DType.FLOAT)
         rows = _einsum("ij", "ij", [(x, "ij")], one, None, extents, DType.FLOAT)
         columns = _einsum("ij", "ij", [(rows, "ij")], one, None, extents, DType.FLOAT)
-        placed = self._placed(columns, {"i": self.sites, "j": 1}, {"i": 1, "j": self.sites})
+        cuts = {"i": self.sites, "j": 1}, {"i": 1, "j": self.sites}
+        placed = self._placed(columns, self.sites, *cuts)
         best = self._program(placed, columns)
         at = next(n for n, s in enumerate(placed.steps) if isinstance(s, Exchange))
         return float(best[-1]), float(best[at]), placed.bytes_sent
@@ -145,8 +162,8 @@ class _Measures:
     def _kernel(self, node: EinSum) -> float:
         """Seconds of the kernel that a node is compiled to, in every process at once."""
         if self._cluster is not None:
-            cut = {a.label: self.sites if a.label == "i" else 1 for a in node.axes}
-            return float(self._program(self._placed(node, cut), node)[-1])
+            cut = {a.label: self.processes if a.label == "i" else 1 for a in node.axes}
+            return float(self._program(self._placed(node, self.processes, cut), node)[-1])
         _, runner = compiler(self._settings)(node)
         fields = [
             {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
@@ -154,13 +171,13 @@ class _Measures:
         ]
         return self._fastest(lambda: runner(fields, lambda _: None))
 
-    def _placed(self, root: EinSum, *parts: Mapping[str, int]) -> Program:
+    def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """A graph whose nodes are cut as given."""
         from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
         from einsql.optimizer.placement import place
 
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        return place(root, Decomposition("calibration", self.sites, cuts, 0.0))
+        return place(root, Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Seconds of each step of a program."""
@@ -170,7 +187,8 @@ class _Measures:
         for step in placed.steps:
             if isinstance(step, Load):
                 schema = step.source.schema
-                ones = np.ones(schema.shape, schema.values[0].dtype.numpy)
+                # One element serves for all: ranks get tiles of their own.
+                ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = {schema.values[0].name: ones}
         program: SiteProgram | RankProgram
         if self._cluster is None:
@@ -206,7 +224,7 @@ class _Measures:
         return best
 
 
-MEASUREMENTS = 7
+MEASUREMENTS = 9
 
 
 def _tensors(

@@ -130,10 +130,9 @@ class StepCosts:
             return np.zeros(self.program.sites)
         if renames(node):  # it hands on what it reads
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
-        work = points * effort_at_point(node)
-        rate = m.rate(contraction=contraction, double=double)
+        point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
-        each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        each = np.maximum(points * point, nbytes / m.memory_bandwidth) + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
 
     def _cell_bytes(self, step: Local) -> np.ndarray:

@@ -45,14 +45,14 @@ class Seconds:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
-        work = _volume(tiles(v.extents, vectors)) * v.effort
-        rate = m.rate(contraction=v.contraction, double=v.double)
+        point = m.arithmetic(v.effort, contraction=v.contraction, double=v.double)
+        work = _volume(tiles(v.extents, vectors)) * point
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
         nbytes = result.copy()
         for use in v.uses:
             nbytes += _volume(tiles(use.shape, restricted(vectors, use.axes))) * use.nbytes
-        once = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        once = np.maximum(work, nbytes / m.memory_bandwidth) + m.call_overhead
         group = vectors[:, list(v.reduced)].prod(axis=1)
         share = np.where(_spreads(v.shape, cut, group), group, 1)
         arriving = (group - 1) / share * result
