@@ -328,7 +328,7 @@ def _whole_product(shape: tuple[int, ...], work: np.dtype) -> Multiply:
 
 def _is_flat(m: int, n: int, k: int) -> bool:
     """True if several threads gain more by `_flat_product` than turning its result costs."""
-    return _threads() > 1 and FLAT * m <= n and m <= LOW and DEEP <= k
+    return _threads() > 1 and FLAT * m <= n and m <= LOW and k >= DEEP
 
 
 def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:

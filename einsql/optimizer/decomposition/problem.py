@@ -19,6 +19,9 @@ from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
 from einsql.work import effort_at_point
 
+PRODUCT_AND_SUM = Effort(2)
+"""Of a point of a contraction."""
+
 MANY = 2**62
 """More sites than any hint asks for."""
 
@@ -86,7 +89,7 @@ class Vertex:
     nbytes: int = 4
     state_bytes: int = 4
     state_fields: int = 0
-    effort: Effort = Effort(2)
+    effort: Effort = PRODUCT_AND_SUM
     double: bool = False
     fixed: tuple[int | None, ...] = ()
     stored: bool = False
