@@ -32,6 +32,10 @@ LEAST = 256
 """Rows and columns of a block of a product below which BLAS is slower."""
 FLAT = 4
 """How many times wider than high a product must be to be computed transposed."""
+LOW = 256
+"""Rows up to which that pays: turning more of them takes longer, for each of them."""
+DEEP = 1024
+"""Terms of each sum from which turning the result takes little beside it."""
 WIDE = 2048
 """Width from which that pays whatever the layout; see `_flat_product`."""
 TILE = 16
@@ -292,7 +296,7 @@ def _matrices(
     if natural == list(result) and prod(pieces) == 1:
         out_shape = tuple(extent[x] for x in natural)
         unfold = None if out_shape == flat else out_shape
-        is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
+        is_flat = bool(m and n) and not batch and _is_flat(size_m, size_n, size_k)
         product = _flat_product if is_flat else _whole_product(flat, work)
 
         def multiply(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -320,6 +324,11 @@ def _whole_product(shape: tuple[int, ...], work: np.dtype) -> Multiply:
     if prod(shape) * work.itemsize < LARGE:
         return lambda a, b: np.asarray(np.matmul(a, b))  # 1 µs less than with an array to fill
     return lambda a, b: np.matmul(a, b, out=empty(shape, work))
+
+
+def _is_flat(m: int, n: int, k: int) -> bool:
+    """True if several threads gain more by `_flat_product` than turning its result costs."""
+    return _threads() > 1 and FLAT * m <= n and m <= LOW and k >= DEEP
 
 
 def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.buffers import empty
 from einsql.einsum import TRUE, Axis, EinSum, Operand, Output
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
@@ -137,7 +138,7 @@ class _Loops:
         if o.reduction is None or not self.nest.keeps_state:
             carrier = _carrier(o.dtype)
             if not self.partial:
-                return [np.empty(self.shape, carrier)]
+                return [empty(self.shape, carrier)]
             return [_start(o, self.shape).astype(carrier, copy=False)]
         start = REDUCTIONS[o.reduction].identity(o.dtype)
         first, *rest = (_carrier(t) for t in state(o))

@@ -162,7 +162,9 @@ def test_contraction_in_chunks(case: Case, least: int) -> None:
 @given(products())
 def test_flat_contractions(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "_threads", lambda: 2)
         patch.setattr(contraction, "FLAT", 0)
+        patch.setattr(contraction, "DEEP", 0)
         patch.setattr(contraction, "WIDE", 0)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
