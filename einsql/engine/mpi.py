@@ -137,9 +137,7 @@ class _Flight:
                 leaving[c.route] = None
             else:
                 coming.append(c.route)
-        self._outgoing = {
-            n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving
-        }
+        self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
         for n in coming:
             given = None if room is None else room(schedule.serves[n][0])
             fits = given is not None and all(a.flags.c_contiguous for a in given.values())
