@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.buffers import contiguous, empty
 from einsql.engine.fabric import Fabric
 from einsql.engine.schedule import AllGather, Schedule, scheduled
 from einsql.engine.transport import Arrays, Cut, Room, Routes
@@ -157,9 +157,7 @@ class _Flight:
                 leaving[c.route] = None
             else:
                 coming.append(c.route)
-        self._outgoing = {
-            n: {k: np.ascontiguousarray(a) for k, a in cut(n).items()} for n in leaving
-        }
+        self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
         for n in coming:
             given = None if room is None else room(schedule.serves[n][0])
             fits = given is not None and all(a.flags.c_contiguous for a in given.values())
