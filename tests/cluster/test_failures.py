@@ -218,9 +218,9 @@ class StrangeError(Exception):
 
 
 def test_whatever_a_rank_raises_can_be_told() -> None:
-    assert isinstance(_failed(1, StrangeError(1, 2)).error, einsql.InternalError)
-    assert isinstance(_failed(1, MemoryError()).error, einsql.OperationalError)
-    known = _failed(1, einsql.DataError("Overflow", hint="Cast.", position=3)).error
+    assert isinstance(_failed(1, StrangeError(1, 2), 0).error, einsql.InternalError)
+    assert isinstance(_failed(1, MemoryError(), 0).error, einsql.OperationalError)
+    known = _failed(1, einsql.DataError("Overflow", hint="Cast.", position=3), 0).error
     assert isinstance(known, einsql.DataError)
     assert (known.hint, known.position) == ("Cast.", 3)
 
