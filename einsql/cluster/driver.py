@@ -18,6 +18,7 @@ from einsql.cluster.interrupts import deferred
 from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.cluster.processes import Processes
 from einsql.cluster.wire import send
+from einsql.engine.watch import watch
 from einsql.errors import InterfaceError, OperationalError, RanksLost
 
 _AGAIN = (
@@ -127,7 +128,7 @@ class Cluster:
 
         Args:
             commands: By rank.
-            tick: Told how far they are; raises to cancel.
+            tick: Told how far they are; raises to cancel. By default what watches this thread.
             into: By rank where the arrays of its answer belong, as for `wire.receive`.
 
         Returns:
@@ -139,6 +140,7 @@ class Cluster:
             RanksLost: A rank has ended; the others are a smaller cluster now.
             OperationalError: A rank has ended, and all others with it.
         """
+        tick = tick or watch()
         with self._alone(tick), deferred() as interrupted:
             job = self._running(interrupted)
             call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
