@@ -40,6 +40,10 @@ class Abandoned(Exception):  # noqa: N818 - it ends a program without being its 
         self.status = status
 
 
+class Torn(Exception):  # noqa: N818 - its cause is the error
+    """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
+
+
 class RankTransport:
     """The sites of one rank of a communicator.
 
@@ -72,6 +76,7 @@ class RankTransport:
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
+            Torn: The exchange could not be begun.
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
@@ -82,7 +87,10 @@ class RankTransport:
             self.received[site] += nbytes
         if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
-        flight.begin()
+        try:
+            flight.begin()
+        except Exception as error:
+            raise Torn from error
         try:
             for n in schedule.stays:
                 yield n, cut(n) if self.ranks[routes.sources[n]] == here else _nothing(routes, n)

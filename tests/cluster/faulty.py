@@ -102,6 +102,7 @@ def main() -> None:
     before(mpi.RankTransport, "agree", "agree")
     before(rank, "receive", "listen")
     before(rank.Rank, "_reply", "serve")
+    before(mpi._Flight, "begin", "begin")
     flights, local, send, parts = (
         mpi._Flight.arrivals, sites.SiteProgram._local, wire.send, keeping._parts
     )  # fmt: skip

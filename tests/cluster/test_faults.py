@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import einsql
-from einsql.cluster import job
+from einsql.cluster import call, job
 from tests.cluster.processes import ranks_of
 from tests.cluster.test_failures import MATMUL, RANKS, careful, product, work
 
@@ -96,6 +96,18 @@ def test_a_bug_in_one_rank_is_an_error_that_names_it(
             work(con)
         assert (product(con) == right).all()
     assert ranks_of(os.getpid()) == pids
+
+
+def test_an_exchange_that_one_rank_does_not_begin_ends_them_all(
+    con: einsql.Connection, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call, "APART", 0.5)
+    right = product(con)
+    plan.write_text("1 begin bug")
+    with pytest.raises(einsql.InternalError, match=r"Rank 1 failed: [\s\S]*ValueError: a bug"):
+        work(con)
+    assert ranks_of(os.getpid()) == []
+    assert (product(con) == right).all()
 
 
 def ended(con: einsql.Connection, plan: Path, rank: int, phase: str, how: str) -> str:
