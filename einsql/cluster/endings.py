@@ -83,26 +83,26 @@ class Loss:
 
 
 def loss(
-    ended: Sequence[Ended], ordered: bool, everybody: bool, reports: Sequence[Report] = (),
+    ended: Sequence[Ended], left: Sequence[Ended], ordered: bool, reports: Sequence[Report] = (),
     launcher: Loss | None = None,
 ) -> Loss:  # fmt: skip
     """Says which rank ended first, or all that may have been it.
 
     Args:
         ended: The ranks that have ended, at least one.
+        left: The others, which may be ending.
         ordered: Whether that is the order in which they ended.
-        everybody: Whether all ranks have ended.
         reports: What is printed of them.
         launcher: What became of the launcher, if it was killed.
     """
     if spoken := [e for e in ended if e.words is not None]:
         return Loss(str(spoken[0]), f"has failed: {_brief(spoken[0].words)}", True, spoken[0].words)
-    if launcher is not None and everybody:
+    if launcher is not None and not left:
         return launcher
+    for report in reports:
+        if report.aborted and (rank := _meant(report, [*ended, *left])) is not None:
+            return Loss(str(rank), report.how)  # which may be the last to end
     told = [(r, e) for r in reports if (e := _meant(r, ended)) is not None]
-    for report, rank in told:
-        if report.aborted:
-            return Loss(str(rank), report.how)
     found = ended[0] if ordered or len(ended) == 1 else None
     if found is None:
         found = next((e for r, e in told if r.culprit), None)
@@ -115,7 +115,7 @@ def loss(
 def each(ended: Sequence[Ended]) -> Loss:
     """The loss of ranks that ended each for itself."""
     if len(ended) == 1:
-        return loss(ended, True, False)
+        return loss(ended, (), True)
     return Loss(_listed(ended), "have ended", False)
 
 

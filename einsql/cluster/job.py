@@ -87,11 +87,11 @@ class Job(Processes):
         return self._process.poll() is None
 
     def _failed(self, reason: str) -> OperationalError:
-        ended = self._ended()
-        if ended:
+        who = ""
+        if self._gone():
             self._hush()
-            found = self._judged(self._ended(), True)
-        who = f"; {found.who} {found.how}" if ended else ""
+            found = self._judged([self._known(p) for p in self._gone()])
+            who = f"; {found.who} {found.how}"
         return OperationalError(
             f"The ranks have not started: {reason}{who}. {self.last_words()}",
             hint=f"The command was: {shlex.join(self._command)}",
@@ -112,12 +112,12 @@ class Job(Processes):
         start = max(0, size - 2**16)
         return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
 
-    def _judged(self, ended: Sequence[Ended], everybody: bool) -> Loss:
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
         status, killed = self._process.poll(), None
         if status is not None and status < 0:
             who = f"the launcher (process {self._process.pid} on {socket.gethostname()})"
             killed = Loss(who, f"was ended by {signal.Signals(-status).name}")
-        return loss(ended, self.ordered, everybody, reports(self._text()), killed)
+        return loss(ended, self._left(), self.ordered, reports(self._text()), killed)
 
     def loss(self) -> Loss:
         """Which of the ranks that have ended was the first, as far as is known."""
@@ -126,7 +126,7 @@ class Job(Processes):
             deadline = time.monotonic() + LAST_WORDS
             # A launcher that was killed takes all ranks with it, but not at once.
             while (self._process.poll() or 0) < 0 and time.monotonic() < deadline:
-                if len(self._gone()) == len(self._connected):
+                if not self._left():
                     break
                 time.sleep(0.01)
         return super().loss()

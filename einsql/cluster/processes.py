@@ -127,32 +127,29 @@ class Processes(ABC):
 
     def loss(self) -> Loss:
         """Which of the ranks that have ended was the first, and how, as far as that is known."""
-        ended = self._ended()
+        ended = [self._known(p) for p in self._gone()]
         if self.tolerant and not any(e.words for e in ended):
             return each(ended)
-        return self._judged(ended, len(ended) == len(self._connected))
+        return self._judged(ended)
 
-    def _judged(self, ended: Sequence[Ended], everybody: bool) -> Loss:
-        return loss(ended, self.ordered, everybody)
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
+        return loss(ended, self._left(), self.ordered)
 
-    def _ended(self) -> list[Ended]:
-        """The ranks that have ended, with their last words, which may not have been read."""
+    def _left(self) -> list[Ended]:
+        """The ranks that have not ended."""
         gone = self._gone()
-        for process in gone:
-            with contextlib.suppress(EOFError, OSError):
-                while process not in self._words and process.line.poll():
-                    with contextlib.suppress(Withdrawn, Unread):
-                        message = receive(process.line)
-                        if isinstance(message, Fallen):
-                            self.note(process, message)
-        return [
-            Ended(
-                self.ranks.index(p) if p in self.ranks else p.started.rank,
-                p.started,
-                self._words.get(p),
-            )
-            for p in gone
-        ]
+        return [self._known(p) for p in list(self._connected) if p not in gone]
+
+    def _known(self, process: Process) -> Ended:
+        """What is known of a rank; if it has ended, with what it still wanted to say."""
+        with contextlib.suppress(EOFError, OSError):
+            while process in self._closed and process not in self._words and process.line.poll():
+                with contextlib.suppress(Withdrawn, Unread):
+                    message = receive(process.line)
+                    if isinstance(message, Fallen):
+                        self.note(process, message)
+        number = self.ranks.index(process) if process in self.ranks else process.started.rank
+        return Ended(number, process.started, self._words.get(process))
 
     def named(self, rank: int) -> str:
         """A rank in words."""

@@ -41,6 +41,10 @@ class Abandoned(Exception):  # noqa: N818 - it ends a program without being its 
         self.status = status
 
 
+class Torn(Exception):  # noqa: N818 - its cause is the error
+    """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
+
+
 class RankTransport:
     """The sites of one rank of a communicator.
 
@@ -78,13 +82,17 @@ class RankTransport:
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
+            Torn: The exchange could not be begun.
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
         flight = _Flight(self._fabric, schedule, routes, cut, room, window)
         if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
-        flight.begin()
+        try:
+            flight.begin()
+        except Exception as error:
+            raise Torn from error
         for n, nbytes in flight.given.items():
             self.sent[routes.sources[n]] += nbytes * schedule.feeds[n]
         try:

@@ -44,7 +44,12 @@ KILLED = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
 
 @pytest.fixture
 def con() -> Iterator[einsql.Connection]:
-    """A session on ranks that leaves nothing behind: no process, memory, file or descriptor."""
+    """A session on ranks that leaves nothing behind."""
+    yield from careful()
+
+
+def careful() -> Iterator[einsql.Connection]:
+    """A session on ranks; no process, memory, file or descriptor is left of it."""
     since, before = time.time(), set(os.listdir("/proc/self/fd"))
     rng = np.random.default_rng(0)
     with einsql.connect(config={"mpi": RANKS}) as con:
