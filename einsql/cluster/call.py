@@ -16,6 +16,7 @@ from einsql.cluster.messages import (
     Decline,
     Done,
     Failed,
+    Fallen,
     Handle,
     Order,
     Progress,
@@ -176,6 +177,9 @@ class Call:
             message = Failed(unread.number, unread.reason)
         except (EOFError, OSError):
             raise Gone from None
+        if isinstance(message, Fallen):
+            self._job.note(self._job.ranks[rank], message)
+            raise Gone
         if isinstance(message, Progress):
             self._fraction = message.fraction
         elif message.number == self._number:

@@ -32,8 +32,14 @@ LEAST = 256
 """Rows and columns of a block of a product below which BLAS is slower."""
 FLAT = 4
 """How many times wider than high a product must be to be computed transposed."""
+LOW = 256
+"""Rows up to which that pays: turning more of them takes longer, for each of them."""
+DEEP = 1024
+"""Terms of each sum from which turning the result takes little beside it."""
 WIDE = 2048
 """Width from which that pays whatever the layout; see `_flat_product`."""
+THIN = 64
+"""Rows up to which it pays for a single thread."""
 TILE = 16
 """Rows that OpenBLAS's kernels take at once."""
 
@@ -292,7 +298,7 @@ def _matrices(
     if natural == list(result) and prod(pieces) == 1:
         out_shape = tuple(extent[x] for x in natural)
         unfold = None if out_shape == flat else out_shape
-        is_flat = bool(m and n) and not batch and FLAT * size_m <= size_n
+        is_flat = bool(m and n) and not batch and _is_flat(size_m, size_n, size_k)
         product = _flat_product if is_flat else _whole_product(flat, work)
 
         def multiply(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -322,6 +328,11 @@ def _whole_product(shape: tuple[int, ...], work: np.dtype) -> Multiply:
     return lambda a, b: np.matmul(a, b, out=empty(shape, work))
 
 
+def _is_flat(m: int, n: int, k: int) -> bool:
+    """True if several threads gain more by `_flat_product` than turning its result costs."""
+    return _threads() > 1 and FLAT * m <= n and m <= LOW and k >= DEEP
+
+
 def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A product much wider than high, in C order.
 
@@ -329,12 +340,23 @@ def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     busy neighbour it takes several times longer than its transpose, which is cut into
     independent halves. An idle machine gains where the columns of `b` are contiguous, and
     loses little where its rows are long, but 5 % where the rows of `a` do not fill tiles.
+
+    A single thread waits for nobody. It loses 3 to 45 % by transposing, and only gains, 15 to
+    25 %, for a few rows of FLOATs and contiguous columns.
     """
-    if a.shape[0] % TILE or (b.shape[1] < WIDE and b.strides[0] != b.itemsize):
-        return np.asarray(np.matmul(a, b))
+    if a.shape[0] % TILE or not _transposes(a, b):
+        return _whole_product((a.shape[0], b.shape[1]), np.result_type(a, b))(a, b)
     transposed = np.empty((b.shape[1], a.shape[0]), np.result_type(a, b))
     np.matmul(a, b, out=transposed.T)
     return np.ascontiguousarray(transposed.T)
+
+
+def _transposes(a: np.ndarray, b: np.ndarray) -> bool:
+    """True if a flat product had better be computed transposed."""
+    columns = b.strides[0] == b.itemsize
+    if _threads() == 1:
+        return columns and a.shape[0] <= THIN and a.dtype == np.float32
+    return columns or b.shape[1] >= WIDE
 
 
 def _result_layout(

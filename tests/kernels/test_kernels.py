@@ -159,11 +159,15 @@ def test_contraction_in_chunks(case: Case, least: int) -> None:
 
 
 @settings(SETTINGS, max_examples=100)
-@given(products())
-def test_flat_contractions(case: Case) -> None:
+@given(products(), st.integers(1, 2))
+def test_flat_contractions(case: Case, threads: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "_threads", lambda: 2)
         patch.setattr(contraction, "FLAT", 0)
+        patch.setattr(contraction, "DEEP", 0)
         patch.setattr(contraction, "WIDE", 0)
+        patch.setattr(contraction, "TILE", 1)
+        patch.setattr(contraction, "_threads", lambda: threads)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
         check(case, runner)
