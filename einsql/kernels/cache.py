@@ -68,7 +68,8 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    return Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
+    modules = [Path(__file__).with_name(f"{name}.py") for name in ("runtime", "maths", "lanes")]
+    return "".join(path.read_text(encoding="utf-8") for path in modules)
 
 
 def _from_disk(key: str, source: str) -> Kernel:

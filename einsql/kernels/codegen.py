@@ -22,6 +22,7 @@ import math
 
 import numpy as np
 from numba import njit, types
+from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
     add_overflows, eq, idiv, less, maximum, minimum, mul_overflows, order, order_back, plus,
     remainder, round_away, round_half, sub_overflows, times, truncate,

@@ -60,6 +60,7 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
     try:
         queue.drain(lambda: tick(queue.done / total))
         _await(helpers, lambda: tick(queue.done / total))
+        tick(queue.done / total)
     finally:
         queue.stop()
         wait([h for h in helpers if not h.cancel()])
