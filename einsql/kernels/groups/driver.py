@@ -6,79 +6,24 @@ structure — extents, strides, addresses, limits — are integers that the kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Sequence
 
 from einsql.kernels.codegen import generate
 from einsql.kernels.expressions import CARRIERS, Program
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
-from einsql.kernels.groups.plan import PAD, Buffer, Plan
-from einsql.schema import DType
-
-Source = tuple[int, int, str]
-"""Number of a node, of its operand, and a field."""
-Result = tuple[int, str]
-"""Number of a node and a field of its result."""
-
-
-
-@dataclass(frozen=True, slots=True)
-class Strided:
-    """An array that a node reads.
-
-    Attributes:
-        array: The part that its labels range over.
-        strides: Elements from one value of each label to the next.
-    """
-
-    array: np.ndarray
-    strides: dict[str, int]
-
+from einsql.kernels.groups.places import (
+    Driver,
+    Places,
+    Source,
+    extreme,
+    itemsize,
+    kind,
+    numbered,
+)
+from einsql.kernels.groups.plan import PAD, Plan
 
 _IMPORTS = "from einsql.kernels.groups.tiles import any_nan, at, clear, copy, multiply, pack\n"
-
-
-@dataclass
-class Given:
-    """What a run gives: everything that integers of the kernel are made of.
-
-    Attributes:
-        arrays: What the nodes read from outside, or from each other's results.
-        results: Arrays that leave, in C order.
-        panel: Columns of a tile of each product.
-    """
-
-    arrays: dict[Source, Strided]
-    results: dict[Result, np.ndarray]
-    panel: dict[int, int]
-
-
-Number = Callable[[Given], int]
-
-
-@dataclass
-class Driver:
-    """A group's kernel.
-
-    Attributes:
-        numbers: Its integers, in order, from what a run gives.
-        constants: Literals, each an argument.
-        reasons: For each node what the bits of its failures say.
-        scratch: Bytes that a thread needs.
-        blocks: How many blocks there are.
-        batch: Blocks that have the same right sides.
-    """
-
-    source: str = ""
-    numbers: list[Number] = field(default_factory=list)
-    constants: list[np.generic] = field(default_factory=list)
-    reasons: list[list[str]] = field(default_factory=list)
-    scratch: int = 0
-    blocks: int = 0
-    batch: int = 0
 
 
 def external(plan: Plan) -> list[Source]:
@@ -111,41 +56,11 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
     return _Writer(plan, strided).write()
 
 
-class _Writer:
-    """Collects the lines of the kernel and what its integers mean."""
-
-    def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
-        self.plan = plan
-        self.strided = strided
-        self.out = Driver()
-        self.lines: list[str] = []
-        self.packing: list[str] = []
-        self.head: list[str] = []
-        self.depth = 1
-        self.rows = plan.classes.rows
-        self.number = {id(n): at for at, n in enumerate(plan.nodes)}
-        self.functions: dict[str, None] = {}
-        self.bodies: list[str] = []
-        self.types: list[str] = []
-        self.names: list[str] = []
-        self.at: dict[Result, int] = {}  # where a buffer begins in the scratch, in bytes
-
-    # ---- text
-
-    def emit(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
-
-    def param(self, number: Number | int) -> str:
-        """The name of an integer that the kernel is given."""
-        self.out.numbers.append(number if callable(number) else lambda _, n=number: n)
-        return f"g{len(self.out.numbers) - 1}"
-
-    def room(self, nbytes: int) -> int:
-        start = self.out.scratch
-        self.out.scratch += -(-nbytes // 64) * 64
-        return start
+class _Writer(Places):
+    """Writes products and loops."""
 
     def write(self) -> Driver:
+        """The kernel."""
         plan, out = self.plan, self.out
         for at, m in enumerate(plan.members):
             buffer = plan.buffers[at]
@@ -179,6 +94,7 @@ class _Writer:
             self.emit(f"rest //= {extent}")
 
     def body(self) -> None:
+        """The stages, behind what lays out the right sides of products once for each batch."""
         plan = self.plan
         marks = len(self.lines)
         for stage, strip in zip(plan.stages, plan.strips, strict=True):
@@ -192,131 +108,32 @@ class _Writer:
             packed = [f"{pad}if batch != packed:", *self.packing, f"{pad}    packed = batch"]
             self.lines[marks:marks] = packed
 
-    # ---- addresses
-
-    def outside(self, steps: Callable[[Given, int], int], held: Sequence[int], size: int) -> str:
-        """Bytes from an array's first element to that of the block, as an expression.
-
-        Args:
-            steps: Elements from one value of a class to the next.
-            held: The classes of the rows that the array has.
-            size: Bytes of an element.
-        """
-        terms = []
-        for n, c in enumerate(self.rows):
-            if c in held:
-                terms.append(f"x{n} * {self.param(lambda g, c=c: steps(g, c) * size)}")
-        return " + ".join(terms) or "0"
-
-    def read(self, source: Source) -> tuple[str, str]:
-        """Address of what a node reads at the block's first row, and bytes between rows."""
-        at, operand, name = source
-        m = self.plan.members[at]
-        o = m.node.operands[operand]
-        producer = self.number.get(id(o.source))
-        size = _itemsize(o.source.schema.dtype(name))
-        if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
-            base = f"scratch + {self.param(self.at[producer, name])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
-        held = {m.own[x] for x in o.labels}
-
-        def steps(g: Given, c: int) -> int:
-            return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
-
-        base = self.param(lambda g: g.arrays[source].array.ctypes.data)
-        begin = f"{base} + {self.outside(steps, sorted(held), size)}"
-        cut = self.plan.block
-        return begin, self.param(lambda g: steps(g, cut) * size if cut in held else 0)
-
-    def made(self, result: Result) -> tuple[str, str]:
-        """Address of what a node writes at the block's first row, and bytes between rows."""
-        at, name = result
-        m = self.plan.members[at]
-        size = _itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
-        buffer = self.plan.buffers[at]
-        if buffer is not None:
-            base = f"scratch + {self.param(self.at[result])}"
-            return base, self.param(buffer.row * size if buffer.whole else 0)
-        return self.leaving(result, size)
-
-    def leaving(self, result: Result, size: int) -> tuple[str, str]:
-        """As `made`, in the array that leaves."""
-        m = self.plan.members[result[0]]
-        keys = {m.own[k]: n for n, k in enumerate(m.node.keys)}
-
-        def steps(g: Given, c: int) -> int:
-            return g.results[result].strides[keys[c]] // size
-
-        base = self.param(lambda g: g.results[result].ctypes.data)
-        begin = f"{base} + {self.outside(steps, self.rows, size)}"
-        cut = self.plan.block
-        return begin, self.param(lambda g: steps(g, cut) * size)
-
-    # ---- limits
-
-    def edges(self, m: Member) -> tuple[int, list[tuple[bool, str, str]]]:
-        """The class that a node's limits are about, and each limit as a line over the rows.
-
-        Returns:
-            The class, and for each limit whether it is from below, where it lies at the
-            block's first row, and by how much it moves from one row to the next.
-        """
-        bounds = self.plan.classes.bounds
-        (inner,) = {x.inner for x in m.limits}
-        lines: list[tuple[bool, str, str]] = []
-        for x in sorted(m.limits, key=_order):
-            sign = -1 if x.rises else 1
-            start = sign * (x.constant + sum(f * bounds[c][0] for c, f in x.factors))
-            start += (not x.rises) - bounds[inner][0]
-            terms = [self.param(start)]
-            slope = "0"
-            for c, f in x.factors:
-                by = self.param(sign * f)
-                terms.append(f"x{self.rows.index(c)} * {by}")
-                slope = by if c == self.plan.block else slope
-            name = f"y{len(self.out.numbers)}"
-            self.emit(f"{name} = {' + '.join(terms)}")
-            lines.append((x.rises, name, slope))
-        return inner, lines
-
-    def around(self, m: Member) -> tuple[str, str]:
-        """First and last value of the label with limits that any row of the block has."""
-        inner, lines = self.edges(m)
-        whole = self.param(self.plan.extent(inner))
-        least, most = ["0"], [whole]
-        for rises, start, slope in lines:
-            ends = f"{start}, {start} + (rows - 1) * {slope}"
-            (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
-        name = f"z{len(self.out.numbers)}"
-        self.emit(f"{name} = min({_extreme('max', least)}, {whole})")
-        self.emit(f"{name}e = max({_extreme('min', most)}, {name})")
-        return name, f"{name}e"
-
     # ---- products
 
     def product(self, at: int, m: Member, product: Product) -> None:
+        """Multiplies the block's rows by a right side that was laid out before."""
         plan, node = self.plan, m.node
         (output,) = node.outputs
-        size, kind = _itemsize(output.dtype), f"np.{CARRIERS[output.dtype]}"
+        size, element = itemsize(output.dtype), f"np.{CARRIERS[output.dtype]}"
         depth, wide = (node.axis(x).extent for x in (product.summed, product.wide))
         panel = self.param(lambda g: g.panel[at])
         deep, across = self.param(depth), self.param(wide)
         # Panels are as wide as tiles, which are at most 2 · PAD elements.
         right = self.param(self.room(depth * (-(-wide // (2 * PAD)) * 2 * PAD) * size))
         begin, _ = self.read((at, *product.right))
+        down, along = (self.step((at, *product.right), x) for x in (product.summed, product.wide))
         self.packing.append(
-            f"            pack(at({begin}, {kind}), {self.step((at, *product.right), product.summed)}, "
-            f"{self.step((at, *product.right), product.wide)}, {deep}, {across}, "
-            f"at(scratch + {right}, {kind}), {panel})"
+            f"            pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
+            f"at(scratch + {right}, {element}), {panel})"
         )
         left, between = self.read((at, *product.left))
         if not self.lies_apart((at, *product.left)):
             step = -(-depth // (2 * PAD)) * 2 * PAD + PAD
             own, step_name = self.param(self.room(plan.rows * step * size)), self.param(step)
             self.emit(
-                f"copy(at({left}, {kind}), {between} // {size}, "
+                f"copy(at({left}, {element}), {between} // {size}, "
                 f"{self.step((at, *product.left), product.summed)}, rows, {deep}, "
-                f"at(scratch + {own}, {kind}), {step_name})"
+                f"at(scratch + {own}, {element}), {step_name})"
             )
             left, between = f"scratch + {own}", f"{step_name} * {size}"
         limited = {x.inner for x in m.limits}
@@ -335,11 +152,13 @@ class _Writer:
         )
         row = self.param(buffer.row)
         if m.own[product.summed] in limited:
-            self.emit(f"bad[{len(plan.members)}] |= any_nan(at({into}, {kind}), {row}, rows, {across})")
+            self.emit(
+                f"bad[{len(plan.members)}] |= any_nan(at({into}, {element}), {row}, rows, {across})"
+            )
         if plan.visible[at]:
             begin, step_bytes = self.leaving((at, output.name), size)
             self.emit(
-                f"copy(at({into}, {kind}), {row}, 1, rows, {across}, at({begin}, {kind}), "
+                f"copy(at({into}, {element}), {row}, 1, rows, {across}, at({begin}, {element}), "
                 f"{step_bytes} // {size})"
             )
 
@@ -355,24 +174,10 @@ class _Writer:
         """A node's label that is cut in blocks."""
         return next(k for k in m.node.keys if m.own[k] == self.plan.block)
 
-    def step(self, source: Source, label: str) -> str:
-        """Elements from one value of a label to the next in what a node reads."""
-        at, operand, _ = source
-        o = self.plan.members[at].node.operands[operand]
-        producer = self.number.get(id(o.source))
-        if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
-            return self.param(buffer.steps[o.labels.index(label)])
-        return self.param(lambda g: g.arrays[source].strides[label])
-
-    def constant(self, dtype: DType, value: float) -> str:
-        self.out.constants.append(dtype.numpy.type(value))
-        self.types.append(CARRIERS[dtype])
-        self.names.append(f"c{len(self.names)}")
-        return self.names[-1]
-
     # ---- loops
 
     def loops(self, stage: Sequence[int], strip: int) -> None:
+        """Takes the block strip by strip through consecutive loops."""
         plan = self.plan
         lines: dict[frozenset[Limit], tuple[int, list[tuple[bool, str, str]], tuple[str, str]]] = {}
         for at in stage:
@@ -391,14 +196,13 @@ class _Writer:
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
             name = f"w{len(self.out.numbers)}"
-            self.emit(f"{name} = min({_extreme('max', least)}, {whole})")
-            self.emit(f"{name}e = max({_extreme('min', most)}, {name})")
+            self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+            self.emit(f"{name}e = max({extreme('min', most)}, {name})")
             names[limits] = name, f"{name}e"
         for at, call in zip(stage, calls, strict=True):
             m = plan.members[at]
-            limits = names.get(m.limits)
             outer = lines[m.limits][2] if m.limits else None
-            self.run(at, m, call, limits, outer)
+            self.run(at, m, call, names.get(m.limits), outer)
         self.depth -= 1
 
     def call(self, at: int, m: Member) -> tuple[Program, list[str]]:
@@ -427,7 +231,9 @@ class _Writer:
         for n, label in enumerate(nest.loops):
             box[2 * n + 1] = 1 if m.own[label] in self.rows else m.node.axis(label).extent
         names = [self.param(n) for n in box]
-        self.head.append(f"q{at} = np.array([{_list(range(first, first + len(program.params)))}])")
+        self.head.append(
+            f"q{at} = np.array([{numbered(range(first, first + len(program.params)))}])"
+        )
         self.head.append(f"b{at} = np.array([{', '.join(names) or '0'}])")
         arrays = [*(f"c{len(self.names) + n}" for n in range(len(program.constants)))]
         for c in program.constants:
@@ -436,23 +242,12 @@ class _Writer:
             begin, between = self.read((at, operand, name))
             dtype = m.node.operands[operand].source.schema.dtype(name)
             self.emit(f"a{at}_{len(arrays)} = {begin}")
-            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{_kind(dtype)})")
+            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{kind(dtype)})")
         for o in m.node.outputs:
             begin, between = self.made((at, o.name))
             self.emit(f"a{at}_{len(arrays)} = {begin}")
-            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{_kind(o.dtype)})")
+            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{kind(o.dtype)})")
         return program, arrays
-
-    def key_step(self, at: int, m: Member, label: str) -> int:
-        """Elements between two values of a key of a node's result."""
-        place = m.node.keys.index(label)
-        buffer = self.plan.buffers[at]
-        if buffer is not None:
-            return buffer.steps[place]
-        step = 1
-        for extent in m.node.schema.shape[place + 1 :]:
-            step *= extent
-        return step
 
     def run(
         self, at: int, m: Member, call: tuple[Program, list[str]],
@@ -466,7 +261,7 @@ class _Writer:
             c = m.own.get(p.label)
             if p.kind == "lo" and c in self.rows and m.node.axis(p.label).define is None:
                 place = self.rows.index(c)
-                moved = f" + r" if c == self.plan.block else ""
+                moved = " + r" if c == self.plan.block else ""
                 self.emit(f"q{at}[{n}] = {self.param(m.node.axis(p.label).lo)} + x{place}{moved}")
         inner = next(iter({x.inner for x in m.limits}), None)
         for n, label in enumerate(nest.loops):
@@ -480,7 +275,9 @@ class _Writer:
         if limits is None or outer is None or m.own[m.node.keys[-1]] != inner:
             return
         own = self.plan.buffers[at]
-        first, stop = outer if own is not None else ("0", self.param(m.node.axis(m.node.keys[-1]).extent))
+        first, stop = (
+            outer if own is not None else ("0", self.param(m.node.axis(m.node.keys[-1]).extent))
+        )
         for array in arrays[len(arrays) - len(m.node.outputs) :]:
             self.emit(f"clear({array}, {first}, {limits[0]})")
             self.emit(f"clear({array}, {limits[1]}, {stop})")
@@ -488,6 +285,7 @@ class _Writer:
     # ---- the whole
 
     def assemble(self) -> str:
+        """The module's text."""
         names = ["first", "last", "p", "bad", "scratch", *self.names]
         kinds = ["int64", "int64", "int64[::1]", "int64[::1]", "int64", *self.types]
         count = len(self.out.numbers)
@@ -495,30 +293,15 @@ class _Writer:
         head += [f"    {line}" for line in self.head]
         head += ["    err = np.zeros(1, np.int64)", "    packed = -1"]
         signature = f'"void({", ".join(kinds)})"'
-        return (
-            "".join(self.functions) + ("" if self.functions else "import numpy as np\nfrom numba import njit\n")
-            + _IMPORTS + "\n\n" + "\n\n".join(self.bodies) + "\n\n"
-            + f'@njit({signature}, cache=True, nogil=True, error_model="numpy")\n'
-            + f"def kernel({', '.join(names)}):\n" + "\n".join(head)
-            + "\n    for block in range(first, last):\n" + "\n".join(self.lines) + "\n"
-        )  # fmt: skip
-
-
-def _itemsize(dtype: DType) -> int:
-    return dtype.numpy.itemsize
-
-
-def _kind(dtype: DType) -> str:
-    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]
-
-
-def _extreme(function: str, terms: Sequence[str]) -> str:
-    return terms[0] if len(terms) == 1 else f"{function}({', '.join(terms)})"
-
-
-def _list(numbers: range) -> str:
-    return ", ".join(f"g{n}" for n in numbers) or "0"
-
-
-def _order(x: Limit) -> tuple[bool, tuple[tuple[int, int], ...], int]:
-    return x.rises, x.factors, x.constant
+        decorator = f'@njit({signature}, cache=True, nogil=True, error_model="numpy")'
+        parts = [
+            "".join(self.functions) or "import numpy as np\nfrom numba import njit\n",
+            _IMPORTS,
+            *(f"\n\n{body}" for body in self.bodies),
+            f"\n\n{decorator}\ndef kernel({', '.join(names)}):\n",
+            "\n".join(head),
+            "\n    for block in range(first, last):\n",
+            "\n".join(self.lines),
+            "\n",
+        ]
+        return "".join(parts)

@@ -6,29 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from einsql.einsum import EinSum, Node, walk
+from einsql.einsum import EinSum, Node
 from einsql.kernels import views
-from einsql.kernels.groups.group import Compile, Group
 from einsql.kernels.groups.plan import Plan, make_plan
 
-LEAST = 2**18
-"""Points from which a node is worth being joined with others."""
 MOST = 12
 """Nodes of a group; kernels of more take too long to compile."""
 
 
-def find_groups(root: Node, compile_node: Compile) -> list[Group]:
-    """Groups of nodes of a graph; no node is in two of them.
+def plans(nodes: Sequence[Node], root: Node, heavy: Sequence[EinSum], least: int) -> list[Plan]:
+    """How nodes run together that are worth it.
 
     Args:
-        root: The graph.
-        compile_node: How a node runs by itself, where a group has to run otherwise.
+        nodes: A graph, producers first.
+        root: What it computes.
+        heavy: Those among its nodes that may be joined with others.
+        least: Elements from which what is passed between nodes is large.
     """
-    nodes = walk(root)
-    heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
-    if len(heavy) < 2:
-        return []
-    return [Group(p, compile_node) for p in _Search(nodes, root).plans(heavy)]
+    return _Search(nodes, root, least).plans(heavy)
 
 
 @dataclass(slots=True)
@@ -42,8 +37,9 @@ class _Found:
 class _Search:
     """Joins nodes one after another with the groups that they read."""
 
-    def __init__(self, nodes: Sequence[Node], root: Node) -> None:
+    def __init__(self, nodes: Sequence[Node], root: Node, least: int) -> None:
         self.nodes = nodes
+        self.least = least
         self.number = {id(n): at for at, n in enumerate(nodes)}
         self.root = self.number[id(root)]
         self.readers: list[set[int]] = [set() for _ in nodes]
@@ -84,9 +80,7 @@ class _Search:
         for parts in tries:
             numbers = frozenset({at}.union(*(f.numbers for f in parts)))
             numbers = self._closed(numbers)
-            if len(numbers) > MOST or any(
-                numbers & f.numbers for f in near if f not in parts
-            ):
+            if len(numbers) > MOST or any(numbers & f.numbers for f in near if f not in parts):
                 continue
             plan = self._plan(numbers)
             if plan is not None:
@@ -121,9 +115,7 @@ class _Search:
             node = self.nodes[n]
             assert isinstance(node, EinSum)
             through |= {id(o.source) for o in node.operands}
-        return any(
-            id(o.source) in through and _size(o.source) >= LEAST for o in last.operands
-        )
+        return any(id(o.source) in through and _size(o.source) >= self.least for o in last.operands)
 
 
 def _size(node: Node) -> int:

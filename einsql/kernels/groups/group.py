@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 
@@ -13,7 +12,8 @@ from einsql.buffers import empty
 from einsql.einsum import EinSum, Node, Operand
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
-from einsql.kernels.groups.driver import Driver, Given, Source, Strided, external, write
+from einsql.kernels.groups.driver import external, write
+from einsql.kernels.groups.places import Driver, Given, Source, Strided
 from einsql.kernels.groups.plan import Plan, work
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.schema import PRESENT
@@ -82,7 +82,7 @@ class Group:
         if driver is None:
             driver = self._drivers[strided] = write(self.plan, strided)
         numbers = np.array([n(given) for n in driver.numbers], np.int64)
-        bad = _run(driver, cache.load(driver.source), numbers, len(self.nodes), self._pieces(driver), tick)
+        bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), tick)
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
             return self._apart(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
@@ -99,9 +99,7 @@ class Group:
 
     def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
         """Runs node by node."""
-        made: dict[int, Fields] = {
-            id(s): f for s, f in zip(self.sources, operands, strict=True)
-        }
+        made: dict[int, Fields] = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
         results: list[dict[str, np.ndarray]] = []
         for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
             fields = runner([made[id(o.source)] for o in node.operands], tick)
@@ -118,9 +116,7 @@ class Group:
         results: dict[tuple[int, str], np.ndarray] = {}
         for at, m in enumerate(plan.members):
             if plan.visible[at]:
-                own = {
-                    o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs
-                }
+                own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
                 results |= {(at, name): array for name, array in own.items()}
                 made[id(plan.nodes[at])] = own
         arrays = {}
@@ -138,8 +134,10 @@ class Group:
     def _is_strided(self, source: Source, held: Strided) -> bool:
         at, operand, _ = source
         labels = self.plan.members[at].node.operands[operand].labels
-        return self.plan.members[at].product is None and bool(labels) and (
-            held.strides[labels[-1]] != 1
+        return (
+            self.plan.members[at].product is None
+            and bool(labels)
+            and (held.strides[labels[-1]] != 1)
         )
 
     def _presence(self, at: int) -> np.ndarray:
@@ -175,15 +173,19 @@ class Group:
 
 
 def _run(
-    driver: Driver, kernel: Callable[..., None], numbers: np.ndarray, nodes: int,
-    pieces: Sequence[tuple[int, int]], tick: Tick,
-) -> np.ndarray:  # fmt: skip
+    driver: Driver,
+    numbers: np.ndarray,
+    nodes: int,
+    pieces: Sequence[tuple[int, int]],
+    tick: Tick,
+) -> np.ndarray:
     """Calls a group's kernel on every piece.
 
     Returns:
         For each node the bits of its failures, and a last one that tells that the whole
         has to run otherwise.
     """
+    kernel = cache.load(driver.source)
     bad = np.zeros(nodes + 1, np.int64)
     free: list[np.ndarray] = []
 

@@ -11,7 +11,7 @@ from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members
 from einsql.kernels.nest import Nest, plan_nest, weight
 
-IN_CACHE = 2**18
+IN_CACHE = 2**19
 """Bytes that a block's values may take, so that they stay in the second cache."""
 IN_FIRST_CACHE = 2**14
 """Bytes of the rows that consecutive loops take at a time."""
@@ -91,7 +91,7 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     if classes is None or not classes.rows:
         return None
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
-    for block in sorted(reversed(classes.rows), key=lambda c: -extent[c]):
+    for block in sorted(classes.rows, key=lambda c: (-extent[c], -classes.rows.index(c))):
         rows = tuple(c for c in classes.rows if c != block)
         ordered = replace(classes, rows=(*rows, block))
         found = members(nodes, ordered, visible, block)

@@ -8,13 +8,20 @@ that blocks of a few dozen rows are as fast as large products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]  # its list lacks carray
+from numba.core import cgutils
 from numba.extending import intrinsic
+
+
+def _compiled(typed: Callable[..., Any]) -> Any:
+    """A function of Numba from one that gives its type and its LLVM code."""
+    return intrinsic(typed)
 
 
 def _vector_bytes() -> int:
@@ -37,12 +44,13 @@ def width(itemsize: int) -> int:
     return WIDE * BYTES // itemsize
 
 
-@intrinsic
+@_compiled
 def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
-    """c = keep · c + scale · a b for one tile.
+    """Sets c to keep · c + scale · a · b for one tile.
 
     `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
-    `c` (address, bytes between rows); rows beyond those there are repeat the last one.
+    `c` (address, bytes between rows). Rows beyond those there are read the last one again,
+    and what they make is put aside.
     """
     element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
     size = 4 if scale == types.float32 else 8
@@ -55,15 +63,18 @@ def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         into, stride = (builder.extract_value(result, n) for n in range(2))
         last = builder.sub(rows, word(1))
 
-        def row(base: Any, by: Any, n: int) -> Any:
-            """Address of a row, or of the last one there is."""
+        def row(n: int) -> Any:
+            """Address of a row of the left side, or of the last one there is."""
             at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
-            return builder.add(base, builder.mul(at, by))
+            return builder.add(start, builder.mul(at, step))
 
         def pointer(address: Any, kind: Any) -> Any:
             return builder.inttoptr(address, kind.as_pointer())
 
-        bases = [row(start, step, n) for n in range(TALL)]
+        bases = [row(n) for n in range(TALL)]
+        room = ir.ArrayType(vector, WIDE)
+        aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
+        spare = builder.ptrtoint(aside, word)
         before = builder.block
         loop = builder.append_basic_block("terms")
         after = builder.append_basic_block("store")
@@ -106,14 +117,13 @@ def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         builder.position_at_end(after)
         scales = _spread(builder, factor, vector)
         for n in range(TALL):
-            line = row(into, stride, n)
+            there = builder.icmp_signed("<", word(n), rows)
+            line = builder.select(there, builder.add(into, builder.mul(word(n), stride)), spare)
             for m in range(WIDE):
                 cell = pointer(builder.add(line, word(m * BYTES)), vector)
                 # Where nothing is kept what is there may be NaN, so it is not multiplied.
                 old = builder.select(kept, builder.load(cell, align=size), zero)
-                builder.store(
-                    builder.fadd(builder.fmul(new[n][m], scales), old), cell, align=size
-                )
+                builder.store(builder.fadd(builder.fmul(new[n][m], scales), old), cell, align=size)
         return context.get_dummy_value()
 
     return types.void(a, b, c, scale, keep), generate
@@ -125,7 +135,7 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
-@intrinsic
+@_compiled
 def _pointer(_: Any, address: Any) -> Any:
     """An address as a pointer."""
 
@@ -147,7 +157,8 @@ def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, 
 
     Args:
         source: The right side, from its first element on.
-        down, across: Elements from one term to the next, and from one column.
+        down: Elements from one term to the next.
+        across: Elements from one column to the next.
         depth: Terms.
         wide: Columns; those missing in the last panel are 0.
         into: Where the panels go.
