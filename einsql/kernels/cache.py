@@ -26,6 +26,7 @@ from einsql.errors import InternalError
 Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
+_COMPILED = ("runtime", "maths", "lanes", "groups/tiles")
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
 _directories: dict[Path, Path] = {}
@@ -68,7 +69,7 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    modules = [Path(__file__).with_name(f"{name}.py") for name in ("runtime", "maths", "lanes")]
+    modules = [Path(__file__).parent / f"{name}.py" for name in _COMPILED]
     return "".join(path.read_text(encoding="utf-8") for path in modules)
 
 
