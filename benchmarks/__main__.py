@@ -15,6 +15,7 @@ BENCHMARKS = {
     "matmul": "matmul:large",
     "chain": "chain:chains",
     "rows": "rows:rows",
+    "semirings": "semirings:semirings",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -46,7 +46,7 @@ def compile_packed(node: EinSum) -> Runner | None:
 
     Returns:
         The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at
-        most 64 terms, their sums in DOUBLE. It falls back to compiled loops where integers
+        most 32 terms, their sums in DOUBLE. It falls back to compiled loops where integers
         may overflow, which raise exactly where they do.
     """
     if node.points < LEAST or node.is_elementwise:

@@ -16,7 +16,7 @@ from einsql.schema import DType
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
-BLOCK = 64
+BLOCK = 32
 """FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
 FOREVER = 2**62
 
