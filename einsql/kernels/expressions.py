@@ -77,7 +77,8 @@ def stored(dtype: DType, value: str) -> str:
     return f"to_half({value})" if dtype is DType.HALF else value
 
 
-def _cast(source: DType, target: DType, value: str) -> str:
+def cast_text(source: DType, target: DType, value: str) -> str:
+    """Source that casts a value which fits."""
     if target is DType.BOOLEAN:
         return value if source is target else f"{value} != 0"
     if target is DType.HALF and source is not target:
@@ -233,7 +234,7 @@ class Points:
         failure = self.failure(e)
         failed = self.check(failure, args) if failure is not None else None
         if e.fn == "cast":
-            text = _cast(e.args[0].dtype, e.dtype, args[0])
+            text = cast_text(e.args[0].dtype, e.dtype, args[0])
         else:
             text = typed(e.dtype, SCALARS[e.fn].numba.format(*args))
         if failed is not None and e.dtype.is_integer:
