@@ -25,6 +25,8 @@ from benchmarks.report import Finding, Section, duration
 AIM, WORST = 1.0, 0.8
 HOPELESS = 6.0
 """A peer that takes so many times longer has two turns only."""
+QUIET = 4e-2
+"""Seconds between turns: for so long the threads of one BLAS may spin after theirs."""
 TYPES = ("float32", "float64")
 
 Array = np.ndarray
@@ -126,13 +128,13 @@ def _line(e: Expression, dtype: str, seconds: float) -> Line:
     slow = {name for name, run in peers.items() if _once(run) > limit}
     taken, ratios = {"einsql": ours}, {}
     quick = measure(
-        taken | {n: r for n, r in peers.items() if n not in slow}, rounds=7, seconds=seconds
+        taken | {n: r for n, r in peers.items() if n not in slow}, rounds=7, seconds=seconds, pause=QUIET
     )
     medians = {name: quick.median(name) for name in quick.seconds}
     for name in peers:
         times = quick
         if name in slow:
-            times = measure({"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0)
+            times = measure({"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0, pause=QUIET)
             medians[name] = times.median(name)
         ratios[name] = times.ratio(name, "einsql").value
     return Line(e, medians, ratios)
