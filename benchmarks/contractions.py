@@ -25,7 +25,7 @@ from benchmarks.report import Finding, Section, duration
 AIM, WORST = 1.0, 0.8
 HOPELESS = 6.0
 """A peer that takes so many times longer has two turns only."""
-QUIET = 4e-2
+QUIET = 0.11
 """Seconds between turns: for so long the threads of one BLAS may spin after theirs."""
 TYPES = ("float32", "float64")
 

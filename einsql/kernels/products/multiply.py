@@ -1,8 +1,8 @@
 """Products of two operands by BLAS, on all threads.
 
-Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads are used for
-single products of medium size only: they wait for each other within a product, many times
-longer than it takes where a core is busy, and keep spinning after it.
+Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads are not used:
+they wait for each other within a product, many times longer than it takes where a core is
+busy, and go on spinning for a tenth of a second, on the cores that the next kernel needs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 Unit = tuple[str, ...]
 """Labels that are one axis."""
 
-TOGETHER = 3e-3
-"""Seconds of one thread up to which a single product is left to BLAS's own threads."""
-SQUARE = 128
-"""Rows and columns from which those serve it well."""
+ALONE, SHORT = 2**18, 2**13
+"""Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
 ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LONG_SUM = 2**12
@@ -182,11 +180,10 @@ class _Plan:
         pieces = wanted(self.work)
         stack = prod(self.extents[: self.free])
         copied = self.layout.left.copied, self.layout.right.copied
-        if stack == 1 and not any(copied) and self.m >= SQUARE and self.n >= SQUARE:
-            if self.work.seconds <= TOGETHER:
-                return self.whole
         if pieces == 1:
-            return self.whole if stack == 1 else self.stacked
+            points = self.m * self.n * self.k
+            alone = points <= (ALONE if min(self.m, self.n) > 1 else SHORT)
+            return self.whole if alone else self.on_one
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
             return self._by_sum(pieces)
@@ -203,7 +200,7 @@ class _Plan:
         self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
         return made.transpose(self.turn)
 
-    def stacked(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+    def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
         with blas.single_threaded():
             return self.whole(a, b, tick)

@@ -15,7 +15,7 @@ TRAFFIC = 1.2e10
 """Bytes that one thread reads or writes in a second."""
 COPIES = 6e8
 """Elements that one thread copies in another order in a second."""
-SPREAD = 2.5e-4
+SPREAD = 5e-4
 """Seconds from which threads are worth starting."""
 LONG = 4e-3
 """Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
@@ -52,7 +52,7 @@ def wanted(work: Work) -> int:
     """Into how many pieces work is to be cut; one for a single thread."""
     seconds = work.seconds
     threads = pool.threads() if seconds >= SPREAD else 1
-    several = 4 if seconds >= LONG and threads > 1 else 1
+    several = 2 if seconds >= LONG and threads > 1 else 1
     return max(threads * several, ceil(seconds / MOST))
 
 
