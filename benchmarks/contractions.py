@@ -27,6 +27,8 @@ HOPELESS = 6.0
 """A peer that takes so many times longer has two turns only."""
 QUIET = 0.11
 """Seconds between turns: for so long the threads of one BLAS may spin after theirs."""
+CALLS = 3
+"""Calls in one turn that count, after one that wakes what went to sleep."""
 TYPES = ("float32", "float64")
 
 Array = np.ndarray
@@ -126,15 +128,16 @@ def _line(e: Expression, dtype: str, seconds: float) -> Line:
     _check(ours(), np.asarray(peers["torch" if "torch" in peers else "numpy"]()), e)
     limit = HOPELESS * max(_once(ours), 1e-3)
     slow = {name for name, run in peers.items() if _once(run) > limit}
-    taken, ratios = {"einsql": ours}, {}
-    quick = measure(
-        taken | {n: r for n, r in peers.items() if n not in slow}, rounds=7, seconds=seconds, pause=QUIET
-    )
-    medians = {name: quick.median(name) for name in quick.seconds}
+    taken: dict[str, Run] = {"einsql": ours}
+    ratios: dict[str, float] = {}
+    quick = taken | {n: r for n, r in peers.items() if n not in slow}
+    calls = dict.fromkeys(("einsql", *peers), CALLS)
+    found = measure(quick, rounds=5, seconds=seconds, calls=calls, pause=QUIET)
+    medians = {name: found.median(name) for name in found.seconds}
     for name in peers:
-        times = quick
+        times = found
         if name in slow:
-            times = measure({"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0, pause=QUIET)
+            times = measure({"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0, calls=calls, pause=QUIET)
             medians[name] = times.median(name)
         ratios[name] = times.ratio(name, "einsql").value
     return Line(e, medians, ratios)

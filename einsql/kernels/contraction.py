@@ -15,7 +15,7 @@ from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
 from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.outer import Outer
+from einsql.kernels.products.rows import by_rows
 from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -121,7 +121,7 @@ def _pair(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndar
     )
     load_a, load_b = _load(node, a, gone_a, work), _load(node, b, gone_b, work)
     sums = len(labels.extent) > len(labels.keys)
-    multiply = Multiplied(labels, work) if sums else Outer(labels, work)
+    multiply = Multiplied(labels, work) if sums else by_rows(labels, work)
     return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)
 
 

@@ -15,7 +15,7 @@ from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand,
 from einsql.errors import DataError
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, vector
 from einsql.kernels.contraction import CONTRACTION
-from einsql.kernels.products import copying, layout, multiply, outer, pieces
+from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.maps import MAPS
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
@@ -164,10 +164,10 @@ def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
         patch.setattr(copying, "LINE", 2)
         patch.setattr(layout, "BLOCK", 1)
         patch.setattr(multiply, "LONG_SUM", 2)
-        patch.setattr(multiply, "IN_LINE", in_line)
+        patch.setattr(rows, "IN_LINE", in_line)
         patch.setattr(multiply, "empty", _poisoned)
-        patch.setattr(outer, "empty", _poisoned)
-        patch.setattr(outer, "IN_CACHE", 16)
+        patch.setattr(rows, "empty", _poisoned)
+        patch.setattr(rows, "IN_CACHE", 16)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
         check(case, runner)

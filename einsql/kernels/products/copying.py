@@ -7,7 +7,7 @@ from math import ceil
 
 import numpy as np
 
-BLOCK = 2**16
+BLOCK = 2**17
 """Elements of a block: all lines it touches stay in the second cache."""
 LINE = 16
 """Elements that are read side by side at least."""

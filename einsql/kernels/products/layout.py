@@ -161,6 +161,9 @@ def _side(
     extent: Mapping[str, int],
 ) -> Side:
     runs = _is_run(rows, strides, extent) and _is_run(columns, strides, extent)
+    inner = min((strides[x] for x in (*rows, *columns) if extent[x] > 1), default=0)
+    if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
+        runs = False  # vectors that lie side by side: each by itself would read all lines
     if runs and _is_matrix(rows, columns, strides, extent):
         return Side(batch, rows, columns, False, False)
     # A copy in which the innermost label of memory stays innermost reads whole lines.

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from string import ascii_letters
 
 import numpy as np
 
 from einsql.buffers import empty
 from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick
+from einsql.kernels.products import rows
 from einsql.kernels.products.copying import contiguous
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import Work, cut, slices, wanted
+from einsql.kernels.products.pieces import COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.rows import by_rows
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 Unit = tuple[str, ...]
@@ -31,8 +32,6 @@ ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
-IN_LINE = 3.5e-10
-"""Seconds per point of np.einsum where every operand steps by one element or not at all."""
 IN_ORDER = 2**16
 """Terms that np.einsum may add one after another."""
 
@@ -72,8 +71,8 @@ class Multiplied:
         layout = lay_out(labels, *steps)
         copied = sum(x.size for x, side in ((a, layout.left), (b, layout.right)) if side.copied)
         points = labels.size(labels.extent)
-        if copied and self._in_line(steps, layout) and points * IN_LINE < copied / 6e8:
-            return _by_einsum(labels, self.work)
+        if copied and self._in_line(steps, layout) and points * rows.IN_LINE < copied / COPIES:
+            return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
         return _Plan(self, layout, work).choose()
@@ -177,7 +176,7 @@ class _Plan:
 
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
-        pieces = wanted(self.work)
+        pieces = wanted(self.work.seconds)
         stack = prod(self.extents[: self.free])
         copied = self.layout.left.copied, self.layout.right.copied
         if pieces == 1:
@@ -298,7 +297,7 @@ def _steps(labels: tuple[str, ...], array: np.ndarray, work: np.dtype) -> dict[s
 
 def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A copy in C order, made by all threads."""
-    pieces = wanted(Work(0.0, array.nbytes, dtype.itemsize, array.size))
+    pieces = wanted(array.size / COPIES)
     if pieces == 1:
         return contiguous(array, dtype)
     out = empty(array.shape, dtype)
@@ -309,33 +308,3 @@ def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     parts = cut(array.shape, array.ndim, pieces)
     pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None)
     return out
-
-
-def _by_einsum(labels: Labels, work: np.dtype) -> Multiply:
-    """Rows multiplied by rows and added to rows, where matrices would have to be copied."""
-    letter = dict(zip(labels.extent, ascii_letters, strict=False))
-    terms = ["".join(letter[x] for x in t) for t in (labels.left, labels.right, labels.keys)]
-    spec = f"{terms[0]},{terms[1]}->{terms[2]}"
-    shape = tuple(labels.extent[x] for x in labels.keys)
-    places = [
-        [labels.keys.index(x) if x in labels.keys else None for x in t]
-        for t in (labels.left, labels.right)
-    ]
-    points = labels.size(labels.extent)
-
-    def part_of(array: np.ndarray, place: list[int | None], piece: tuple[slice, ...]) -> np.ndarray:
-        return array[tuple(slice(None) if n is None else piece[n] for n in place)]
-
-    def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        out = empty(shape, work)
-        pieces = wanted(Work(0.0, points * IN_LINE * 1.2e10, work.itemsize))
-        parts = cut(shape, len(shape), pieces)
-
-        def one(piece: tuple[slice, ...]) -> None:
-            np.einsum(spec, part_of(a, places[0], piece), part_of(b, places[1], piece),
-                      out=out[(*piece, ...)])  # fmt: skip
-
-        pool.run(one, slices(shape, parts), prod(parts), tick)
-        return out
-
-    return run

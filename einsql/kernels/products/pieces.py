@@ -48,9 +48,8 @@ class Work:
         return least + self.copied / COPIES
 
 
-def wanted(work: Work) -> int:
-    """Into how many pieces work is to be cut; one for a single thread."""
-    seconds = work.seconds
+def wanted(seconds: float) -> int:
+    """Into how many pieces is to be cut what takes one thread so long; one for one thread."""
     threads = pool.threads() if seconds >= SPREAD else 1
     several = 2 if seconds >= LONG and threads > 1 else 1
     return max(threads * several, ceil(seconds / MOST))
