@@ -68,7 +68,9 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    return Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
+    home = Path(__file__).parent
+    texts = (home / "runtime.py", home / "windows" / "registers.py")
+    return "".join(t.read_text(encoding="utf-8") for t in texts)
 
 
 def _from_disk(key: str, source: str) -> Kernel:
