@@ -9,6 +9,9 @@ from math import ceil
 DEPTH_BYTES = 2**18
 """Bytes of a packed panel that stay in the second cache while rows pass by."""
 
+HELD = 8
+"""Tiles whose sums are written together, for longer runs in the result."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -67,7 +70,22 @@ from numba import njit
 from einsql.kernels.windows.registers import tile
 
 ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
-COLUMNS = LANES * WIDTH
+COLUMNS, HELD = LANES * WIDTH, {held}
+
+
+@njit("void({dtype}[::1], {dtype}[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def write(sums, out, origin, places, columns):
+    count = places.shape[0]
+    if places[count - 1] - places[0] == count - 1:
+        for n in range(columns.shape[0]):
+            line = out[origin + columns[n] + places[0]:]
+            for m in range(count):
+                line[m] = sums[m * COLUMNS + n]
+        return
+    for n in range(columns.shape[0]):
+        line = origin + columns[n]
+        for m in range(count):
+            out[line + places[m]] = sums[m * COLUMNS + n]
 
 
 @njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
@@ -77,7 +95,7 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
     high = (count + ROWS - 1) // ROWS
     deep = (terms + DEPTH - 1) // DEPTH
     at = np.empty(ROWS, np.int64)
-    held = high if deep > 1 else 1
+    held = high if deep > 1 else HELD
     sums = np.empty((held, ROWS, COLUMNS), np.{dtype})
     for p in range(panels.shape[0]):
         first = p * COLUMNS
@@ -89,17 +107,15 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
             for h in range(high):
                 for m in range(ROWS):
                     at[m] = base + rows[min(h * ROWS + m, count - 1)]
-                cell = min(h, held - 1)
+                cell = h % held
                 tile({kind}, {rows}, {lanes}, {width}, at.ctypes.data,
                      steps.ctypes.data + start * 8, stop - start, panel,
                      sums.ctypes.data + cell * ROWS * COLUMNS * SIZE, d == 0)
-                if d < deep - 1:
+                if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
                     continue
-                most = min(ROWS, count - h * ROWS)
-                for n in range(last - first):
-                    line = origin + columns[first + n]
-                    for m in range(most):
-                        out[line + places[h * ROWS + m]] = sums[cell, m, n]
+                top = h // HELD * HELD
+                write(sums[top % held:].reshape(-1), out, origin,
+                      places[top * ROWS:min(count, (h + 1) * ROWS)], columns[first:last])
 """
 
 
@@ -118,6 +134,7 @@ def source_of(tile: Tile) -> str:
         width=tile.width,
         itemsize=tile.itemsize,
         depth=tile.depth,
+        held=HELD,
         dtype="float32" if tile.itemsize == 4 else "float64",
         kind=int(tile.itemsize == 8),
     )
