@@ -33,6 +33,7 @@ _COMPILED = (
     "groups/tiles",
     "packed/functions",
     "packed/registers",
+    "windows/registers",
 )
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
