@@ -44,15 +44,15 @@ class Gone(Exception):  # noqa: N818 - for those who know what to do about it
 
 
 class Stubborn(Exception):  # noqa: N818 - as above
-    """A rank does not answer, though it was told to stop.
+    """Some ranks do not answer, though they were told to stop.
 
     Attributes:
-        rank: Its number.
+        ranks: Their numbers; some of them may do no more than wait for the others.
     """
 
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
-        self.rank = rank
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
 
 
 class Call:
@@ -132,7 +132,7 @@ class Call:
             InterruptedError: It was cancelled.
             BaseException: As `tick` or Ctrl-C raised it.
             Gone: A rank has ended.
-            Stubborn: A rank does not answer.
+            Stubborn: Some ranks do not answer.
         """
         while waiting := [r for r in self._told if r not in self._answers]:
             lines = {self._job.ranks[r].line: r for r in waiting}
@@ -144,7 +144,7 @@ class Call:
             if time.monotonic() > self._until:
                 if self.apart:
                     break
-                raise Stubborn(waiting[0])
+                raise Stubborn(waiting)
         self.complete = not waiting
         if self.stopped is not None:
             raise self.stopped

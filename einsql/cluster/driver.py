@@ -152,7 +152,7 @@ class Cluster:
             except Gone:
                 raise self._lost(job) from None
             except Stubborn as stop:
-                who = job.named(stop.rank)
+                who = job.named(stop.ranks)
                 self._abandon(who)
                 raise OperationalError(
                     f"The statement was cancelled, but {who} did not stop within "

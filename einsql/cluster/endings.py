@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rank that has ended.
+    """A rank that has ended, or may have.
 
     Attributes:
         number: Its number, if it is known.
@@ -109,14 +109,20 @@ def loss(
     if found is not None:
         return Loss(str(found), next((r.how for r, e in told if e is found), "has ended"))
     which = "which of them was the first is not known"
-    return Loss(_listed(ended), f"have ended ({which})", False)
+    return Loss(listed(ended), f"have ended ({which})", False)
 
 
 def each(ended: Sequence[Ended]) -> Loss:
     """The loss of ranks that ended each for itself."""
     if len(ended) == 1:
         return loss(ended, (), True)
-    return Loss(_listed(ended), "have ended", False)
+    return Loss(listed(ended), "have ended", False)
+
+
+def listed(ranks: Sequence[Ended]) -> str:
+    """Ranks in words, in the order of their numbers."""
+    named = [str(e) for e in sorted(ranks, key=lambda e: -1 if e.number is None else e.number)]
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
 def reports(text: str) -> list[Report]:
@@ -172,12 +178,6 @@ def _meant(report: Report, ended: Sequence[Ended]) -> Ended | None:
     else:
         found = [e for e in ended if e.started.pid == report.pid]
     return found[0] if len(found) == 1 else None
-
-
-def _listed(ended: Sequence[Ended]) -> str:
-    """All of them in words, in the order of their numbers."""
-    named = [str(e) for e in sorted(ended, key=lambda e: -1 if e.number is None else e.number)]
-    return f"{', '.join(named[:-1])} and {named[-1]}"
 
 
 def _brief(error: BaseException | None) -> str:

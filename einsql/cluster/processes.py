@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from weakref import WeakSet
 
-from einsql.cluster.endings import Ended, Loss, each, loss
+from einsql.cluster.endings import Ended, Loss, each, listed, loss
 from einsql.cluster.meeting import Meeting
 from einsql.cluster.messages import Fallen, Hello, Started
 from einsql.cluster.wire import Unread, Withdrawn, receive
@@ -151,9 +151,9 @@ class Processes(ABC):
         number = self.ranks.index(process) if process in self.ranks else process.started.rank
         return Ended(number, process.started, self._words.get(process))
 
-    def named(self, rank: int) -> str:
-        """A rank in words."""
-        return f"rank {rank} ({self.ranks[rank]})"
+    def named(self, ranks: Sequence[int]) -> str:
+        """Ranks in words."""
+        return listed([self._known(self.ranks[n]) for n in ranks])
 
     def keep(self, ranks: Sequence[int]) -> None:
         """Goes on with some of the ranks, numbered anew in the given order."""

@@ -336,7 +336,7 @@ def test_a_rank_that_does_not_stop_is_ended(
     os.kill(ranks_of(os.getpid())[1], signal.SIGSTOP)
     thread = threading.Timer(0.3, con.interrupt)
     thread.start()
-    with pytest.raises(einsql.OperationalError, match=r"rank 1 .* did not stop"):
+    with pytest.raises(einsql.OperationalError, match=r"rank 1 .*did not stop"):
         work(con)
     thread.join()
     assert ranks_of(os.getpid()) == []
