@@ -40,15 +40,16 @@ SHAPES = {
 
 
 def _query(expression: str) -> str:
-    return (
-        f"SELECT a.i, b.i AS k, {expression} AS val FROM a JOIN b ON a.j = b.j GROUP BY a.i, b.i"
-    )
+    return f"SELECT a.i, b.i AS k, {expression} AS val FROM a JOIN b ON a.j = b.j GROUP BY a.i, b.i"
 
 
 def semirings() -> Section:
     """float32 matrices of 1024², both with the reduced label last, and other shapes."""
     findings = [*_square(), *_shapes()]
-    return Section("Semirings, float32: the other's time / einsql's time, SGEMM's unless named", tuple(findings))
+    return Section(
+        "Semirings, float32: the other's time / einsql's time, SGEMM's unless named",
+        tuple(findings),
+    )
 
 
 def _square() -> list[Finding]:

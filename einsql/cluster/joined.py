@@ -21,7 +21,7 @@ from weakref import ReferenceType, ref
 from einsql.cluster.driver import Cluster
 from einsql.cluster.meeting import Meeting, reach
 from einsql.cluster.processes import Processes
-from einsql.cluster.rank import serve
+from einsql.cluster.rank import nameless, serve
 from einsql.cluster.threads import share_cores
 from einsql.errors import InterfaceError, OperationalError
 
@@ -100,6 +100,7 @@ def follow(world: MPI.Intracomm) -> None:
     letter: tuple[str, bytes] | None = comm.bcast(None)
     if letter is not None:
         share_cores(comm)
+        nameless(comm)
         try:
             line = reach(*letter)
         except (OSError, EOFError) as error:
@@ -197,6 +198,7 @@ class Joined(Processes):
 def _work(comm: MPI.Intracomm, address: str, key: bytes) -> None:
     """What the thread of rank 0 does."""
     share_cores(comm)
+    nameless(comm)
     with suppress(OSError, EOFError):  # the main thread says who has not come
         serve(reach(address, key), comm)
 

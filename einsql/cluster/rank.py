@@ -64,7 +64,7 @@ _REPORTS = 0.2
 
 
 def serve(connection: Connection, comm: MPI.Intracomm) -> None:
-    """Does what the driver says until it says no more.
+    """Does what the driver says until it says no more; `nameless` comes before it.
 
     Args:
         connection: To the driver.
@@ -94,7 +94,6 @@ class Rank:
 
     def serve(self) -> None:
         """Runs orders one after another until there are no more."""
-        nameless(self._comm)
         self._answer(Hello(self._comm.rank, self._comm.size))
         threading.Thread(target=self._listen, name="einsql orders", daemon=True).start()
         while (order := self._orders.get()) is not None:
@@ -323,6 +322,7 @@ def main(arguments: Sequence[str]) -> None:
     from mpi4py import MPI
 
     share_cores(MPI.COMM_WORLD)
+    nameless(MPI.COMM_WORLD)  # all take part, for those that reached a driver wait for the others
     if connection is not None:
         try:
             serve(connection, MPI.COMM_WORLD)

@@ -388,6 +388,38 @@ def test_ranks_leave_when_their_session_is_killed() -> None:
     assert nothing_shared(since)
 
 
+def test_ranks_leave_when_their_session_is_killed_before_all_have_reached_it() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent("""
+            import os, signal
+            import einsql
+            from einsql.cluster.meeting import Meeting
+            from tests.cluster.processes import descendants
+
+            whole = Meeting.accepting
+
+            def accepting(self, ranks, note):
+                lines = []
+
+                def some(line, started):
+                    lines.append(line)
+                    if len(lines) == 2:
+                        print(*descendants(os.getpid()), flush=True)
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    note(line, started)
+
+                return whole(self, ranks, some)
+
+            Meeting.accepting = accepting
+            einsql.connect(config={"mpi": 3}).execute("SELECT 1")
+        """)],
+        stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False,
+    )  # fmt: skip
+    pids = {int(pid) for pid in process.stdout.split()}
+    assert len(pids) >= 3
+    assert gone(pids)
+
+
 def test_a_session_may_end_without_closing_and_a_fork_leaves_it_alone() -> None:
     process = session("""
         child = os.fork()
