@@ -17,6 +17,7 @@ BENCHMARKS = {
     "rows": "rows:rows",
     "norms": "norms:fused",
     "attention": "attention:heads",
+    "semirings": "semirings:semirings",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

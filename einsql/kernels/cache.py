@@ -23,10 +23,17 @@ from typing import Any
 
 from einsql.errors import InternalError
 
-Kernel = Callable[..., None]
+Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
-_COMPILED = ("runtime", "maths", "lanes", "groups/tiles")
+_COMPILED = (
+    "runtime",
+    "maths",
+    "lanes",
+    "groups/tiles",
+    "packed/functions",
+    "packed/registers",
+)
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
 _directories: dict[Path, Path] = {}

@@ -89,7 +89,7 @@ class Num:
         return self.choose(comparison, limit, then, self)
 
     def choose(self, comparison: str, limit: float, then: Num | float, other: Num) -> Num:
-        """`then` where this float compares so with a literal, otherwise `other`."""
+        """`then` where this float compares so with a literal, otherwise `other`; of any type."""
         test = self.builder.fcmp_ordered(comparison, self.value, self._value(limit))
         chosen = other._value(then)
         return Num(self.builder, self.builder.select(test, chosen, other.value))

@@ -13,6 +13,7 @@ from einsql.kernels.contraction import CONTRACTION, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.packed import PACKED
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -41,7 +42,7 @@ def _length(node: EinSum) -> int:
 
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
-KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, MAPS, VECTOR, LOOPS)
+KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, PACKED, MAPS, VECTOR, LOOPS)
 """Every kernel, the cheapest first."""
 
 
@@ -81,7 +82,7 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (MAPS, LOOPS, VECTOR) if jit == "auto" else (LOOPS, VECTOR)
+    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

@@ -1,0 +1,146 @@
+"""Scalar functions over vector registers: one entry per function.
+
+The names are those of `algebra.SCALARS`. An entry builds a function's vector code through
+`registers.Registers` and says what range its results have, from which follows that no NaN
+or no overflow can occur. Functions that are not here keep an expression out of registers,
+but not out of what is computed while operands are packed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Where the values of an expression lie.
+
+    Attributes:
+        lo, hi: Inclusive bounds of all values but NaN; integers are exact.
+        nan: Whether NaN may be among them.
+    """
+
+    lo: float
+    hi: float
+    nan: bool = False
+
+
+ANYTHING = Range(-math.inf, math.inf, True)
+BIT = Range(0, 1)
+
+Emit = Callable[..., Any]
+Through = Callable[..., Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A scalar function over vectors.
+
+    Attributes:
+        emit: Takes the registers and a vector per argument; returns a vector.
+        through: Range of float results from those of float arguments; integers have theirs
+            in `algebra.SCALARS`.
+        orders: Whether it compares, so that its code depends on whether NaN can occur.
+    """
+
+    emit: Emit
+    through: Through = lambda *_: ANYTHING
+    orders: bool = False
+
+
+def of_type(dtype: DType, r: Range) -> Range:
+    """A range after rounding to a float type: what may overflow is infinite."""
+    most = float(np.finfo(np.float64 if dtype is DType.DOUBLE else np.float32).max) * (1 - 1e-6)
+    lo = r.lo if r.lo > -most else -math.inf
+    return Range(lo, r.hi if r.hi < most else math.inf, r.nan)
+
+
+def _add(a: Range, b: Range) -> Range:
+    clash = (a.hi == math.inf and b.lo == -math.inf) or (a.lo == -math.inf and b.hi == math.inf)
+    lo, hi = a.lo + b.lo, a.hi + b.hi
+    if math.isnan(lo) or math.isnan(hi):
+        return ANYTHING
+    return Range(lo, hi, a.nan or b.nan or clash)
+
+
+def _neg(a: Range) -> Range:
+    return Range(-a.hi, -a.lo, a.nan)
+
+
+def _mul(a: Range, b: Range) -> Range:
+    ends = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    clash = _zero_times_infinity(a, b) or _zero_times_infinity(b, a)
+    if clash or any(map(math.isnan, ends)):
+        return ANYTHING
+    return Range(min(ends), max(ends), a.nan or b.nan)
+
+
+def _zero_times_infinity(a: Range, b: Range) -> bool:
+    return a.lo <= 0 <= a.hi and math.inf in (b.hi, -b.lo)
+
+
+def _div(a: Range, b: Range) -> Range:
+    if b.lo <= 0 <= b.hi or math.inf in (b.hi, -b.lo):
+        return ANYTHING
+    return _mul(a, Range(1 / b.hi, 1 / b.lo, b.nan))
+
+
+def _abs(a: Range) -> Range:
+    low = 0.0 if a.lo <= 0 <= a.hi else min(abs(a.lo), abs(a.hi))
+    return Range(low, max(abs(a.lo), abs(a.hi)), a.nan)
+
+
+def _extreme(pick: Callable[[float, float], float]) -> Through:
+    return lambda a, b: Range(pick(a.lo, b.lo), pick(a.hi, b.hi), a.nan or b.nan)
+
+
+def _either(_: Range, a: Range, b: Range) -> Range:
+    return Range(min(a.lo, b.lo), max(a.hi, b.hi), a.nan or b.nan)
+
+
+def _whole(a: Range) -> Range:
+    return Range(a.lo - 1, a.hi + 1, a.nan)
+
+
+def _sqrt(a: Range) -> Range:
+    return Range(0.0, math.sqrt(max(a.hi, 0.0)), a.nan or a.lo < 0)
+
+
+def _test(*_: Range) -> Range:
+    return BIT
+
+
+LANES: dict[str, Lane] = {
+    "add": Lane(lambda r, a, b: r.add(a, b), _add),
+    "sub": Lane(lambda r, a, b: r.sub(a, b), lambda a, b: _add(a, _neg(b))),
+    "mul": Lane(lambda r, a, b: r.mul(a, b), _mul),
+    "div": Lane(lambda r, a, b: r.div(a, b), _div),
+    "neg": Lane(lambda r, a: r.neg(a), _neg),
+    "abs": Lane(lambda r, a: r.abs(a), _abs),
+    "sqrt": Lane(lambda r, a: r.rounded("sqrt", a), _sqrt),
+    "floor": Lane(lambda r, a: r.rounded("floor", a), _whole),
+    "ceil": Lane(lambda r, a: r.rounded("ceil", a), _whole),
+    "trunc": Lane(lambda r, a: r.rounded("trunc", a), _whole),
+    "greatest": Lane(lambda r, a, b: r.choose(r.less(a, b), b, a), _extreme(max), orders=True),
+    "least": Lane(lambda r, a, b: r.choose(r.less(b, a), b, a), _extreme(min), orders=True),
+    "if": Lane(lambda r, c, a, b: r.choose(c, a, b), _either),
+    "eq": Lane(lambda r, a, b: r.same(a, b), _test, orders=True),
+    "ne": Lane(lambda r, a, b: r.inverse(r.same(a, b)), _test, orders=True),
+    "lt": Lane(lambda r, a, b: r.less(a, b), _test, orders=True),
+    "le": Lane(lambda r, a, b: r.inverse(r.less(b, a)), _test, orders=True),
+    "and": Lane(lambda r, a, b: r.both(a, b), _test),
+    "or": Lane(lambda r, a, b: r.either(a, b), _test),
+    "not": Lane(lambda r, a: r.inverse(a), _test),
+    "bitand": Lane(lambda r, a, b: r.both(a, b)),
+    "bitor": Lane(lambda r, a, b: r.either(a, b)),
+    "xor": Lane(lambda r, a, b: r.differing(a, b)),
+    "isnan": Lane(lambda r, a: r.is_nan(a), _test),
+}
+"""Functions with a vector form."""

@@ -1,0 +1,363 @@
+"""Runs of packed kernels: what the data decide, the pieces and their buffers."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import ceil, isnan, prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from einsql.algebra import SCALARS
+from einsql.buffers import empty
+from einsql.einsum import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
+from einsql.errors import DataError
+from einsql.kernels import cache, pool
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.packed.functions import ANYTHING, Range
+from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout, cube_of, find_layout, label_cube
+from einsql.kernels.packed.source import SIZES, NUMPY, Leaf, Machine, Program, Variant, generate
+from einsql.kernels.packed.terms import Columns, Ranges, compares
+from einsql.schema import DType
+
+LEAST = 2**20
+"""Points from which packing pays for a longer compilation."""
+SPAN = 512
+"""Most rows and columns of a piece, so that what is packed stays in the second cache."""
+PIECE = 2**31
+"""Most points of a piece; some tens of milliseconds."""
+SMALL_PIECE = 2**22
+"""Points below which pieces are not cut for the sake of more threads."""
+
+_REDUCTIONS = frozenset(
+    {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
+)
+
+
+def compile_packed(node: EinSum) -> Runner | None:
+    """Matches nodes that reduce an expression over two sides, each with keys of its own.
+
+    Args:
+        node: The node; its operands arrive as fields with one axis per key.
+
+    Returns:
+        The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at
+        most 32 terms, their sums in DOUBLE. It falls back to compiled loops where integers
+        may overflow, which raise exactly where they do.
+    """
+    if node.points < LEAST or node.is_elementwise:
+        return None
+    parts = []
+    for o in node.outputs:
+        found = _match(node, o)
+        if found is None:
+            return None
+        parts.append(found)
+    return _Packed(node, parts).run
+
+
+def _match(node: EinSum, o: Output) -> _Part | None:
+    """One output's columns, if packing suits it."""
+    if o.reduction not in _REDUCTIONS or (o.reduction == "product" and not o.dtype.is_float):
+        return None
+    where = conj(node.guard, o.where)
+    slowest = None
+    if o.reduction.startswith("arg_"):
+        key = o.args[0]
+        if where != TRUE or not isinstance(key, Label) or key.name in node.keys:
+            return None
+        slowest = key.name
+    elif o.args[0].dtype is not o.dtype and o.reduction not in ("sum", "product"):
+        return None
+    layout = find_layout(node, slowest)
+    if layout is None:
+        return None
+    columns = Columns(node, layout)
+    if not columns.take(o.args[-1]) or not (where == TRUE or columns.take(where)):
+        return None
+    if not all(columns.sides.values()):
+        return None
+    return _Part(node, o, None if where == TRUE else where, columns)
+
+
+class _Packed:
+    """A node and the parts that compute its outputs."""
+
+    def __init__(self, node: EinSum, parts: Sequence[_Part]) -> None:
+        self.node, self.parts = node, parts
+        self.loops: Runner | None = None
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        fields: dict[str, np.ndarray] = {}
+        for n, part in enumerate(self.parts):
+            values = part.run(operands, _share(tick, n, len(self.parts)))
+            if values is None:
+                return self.fall_back()(operands, tick)
+            fields[part.output.name] = values
+        return fields
+
+    def fall_back(self) -> Runner:
+        """Compiled loops, which raise where arithmetic does."""
+        from einsql.kernels.loops import compile_loops
+
+        if self.loops is None:
+            self.loops = compile_loops(self.node)
+        return self.loops
+
+
+def _share(tick: Tick, number: int, of: int) -> Tick:
+    return lambda done: tick((number + done) / of)
+
+
+class _Part:
+    """One output of a node."""
+
+    def __init__(self, node: EinSum, o: Output, where: Expr | None, columns: Columns) -> None:
+        self.node, self.output, self.where, self.columns = node, o, where, columns
+        self.layout: Layout = columns.layout
+        self.exprs = [o.args[-1], *([] if where is None else [where])]
+        self.leaves = list(
+            dict.fromkeys(
+                x for e in self.exprs for x in subexpressions(e) if isinstance(x, Value | Label)
+            )
+        )
+        self.cubes: dict[Leaf, Callable[[np.ndarray], np.ndarray]] = {
+            x: cube_of(node, self.layout, x.operand) for x in self.leaves if isinstance(x, Value)
+        }
+        self.programs: dict[Variant, Program] = {}
+        plain = Ranges(node, {})
+        self.term = plain.of(o.args[-1])
+        for e in self.exprs:
+            plain.of(e)
+        self.floats_matter = (
+            compares(columns, o)
+            or any(isinstance(x, Value) and x.dtype.is_float for x in self.leaves)
+            and plain.raises
+        )
+        self.integers_matter = plain.raises or not plain.narrow
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> np.ndarray | None:
+        """The output's values, or None where integers may overflow."""
+        arrays: dict[Leaf, np.ndarray] = {}
+        for x in self.leaves:
+            if isinstance(x, Value):
+                arrays[x] = self.cubes[x](operands[x.operand][x.field])
+            else:
+                side = self.columns.side(x) or ROWS
+                arrays[x] = label_cube(self.node, self.layout, x.name, side)
+        variant = self.variant(arrays)
+        if variant is None:
+            return None
+        result, wild = self.compute(variant, arrays, tick)
+        if wild:  # FLOAT may have been left on the way, or there is NaN
+            careful = Variant(variant.narrow, variant.tame, True, variant.small)
+            result, _ = self.compute(careful, arrays, tick)
+        return self.finish(result)
+
+    def variant(self, arrays: dict[Leaf, np.ndarray]) -> Variant | None:
+        """What the data allow."""
+        scanned: dict[Value, Range] = {}
+        for x, values in arrays.items():
+            if isinstance(x, Value) and (
+                (x.dtype.is_float and self.floats_matter)
+                or (x.dtype.is_integer and self.integers_matter)
+            ):
+                scanned[x] = _scan(values)
+        ranges = Ranges(self.node, scanned)
+        term = ranges.of(self.output.args[-1])
+        for e in self.exprs:
+            ranges.of(e)
+        if ranges.raises:
+            return None
+        small = False
+        if self.output.reduction == "sum" and self.output.dtype.is_integer:
+            most = max(abs(term.lo), abs(term.hi))
+            if most * self.layout.sizes[3] >= 2**63:
+                return None
+            small = ranges.narrow and most * 256 < 2**31
+        tame = not any(r.nan for r in ranges.known.values())
+        return Variant(ranges.narrow, tame, small=small)
+
+    def compute(
+        self, variant: Variant, arrays: dict[Leaf, np.ndarray], tick: Tick
+    ) -> tuple[np.ndarray, bool]:
+        """The result in the order of the node's keys, and whether a sum was not finite."""
+        program = self.programs.get(variant)
+        if program is None:
+            program = self.programs[variant] = generate(
+                self.columns, self.output, self.where, variant, machine()
+            )
+        kernel = cache.load(program.source)
+        flats, strides = [], []
+        for leaf in program.leaves:
+            flat, steps = _flatten(arrays[leaf], leaf.dtype)
+            flats.append(flat)
+            strides += steps
+        out, result, steps = self.allocate(program)
+        flag = np.zeros(1, np.int64)
+        free: list[_Scratch] = []
+        cut = _cut(*self.layout.sizes, pool.threads())
+        k = self.layout.sizes[3]
+
+        def work(piece: tuple[int, ...]) -> None:
+            try:
+                scratch = free.pop()
+            except IndexError:
+                scratch = _Scratch(program, cut)
+            p = np.array([*piece, k, *steps, *strides, *scratch.addresses], np.int64)
+            kernel(p, flag, *flats, *scratch.arrays, out, *program.consts, 1.0)
+            free.append(scratch)
+
+        pool.run(work, cut.pieces(), cut.count, tick)
+        return result, bool(flag[0])
+
+    def allocate(self, program: Program) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
+        """Flat memory, the array of the node's shape in it, and steps of b, m and n."""
+        lay = self.layout
+        natural = (*lay.batch, *lay.rows, *lay.columns)
+        dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
+        keys = self.node.keys
+        whole = empty(tuple(lay.extent[x] for x in keys), dtype)
+        turned = whole.transpose([keys.index(x) for x in natural])
+        try:
+            view = turned.reshape(lay.sizes[:3], copy=False)
+        except ValueError:
+            whole = empty(tuple(lay.extent[x] for x in natural), dtype)
+            view = whole.reshape(lay.sizes[:3])
+            whole_in_order = whole.transpose([natural.index(x) for x in keys])
+        else:
+            whole_in_order = whole
+        b, m, n = (s // dtype.itemsize for s in view.strides)
+        return whole.reshape(-1), whole_in_order, (b, m, n)
+
+    def finish(self, result: np.ndarray) -> np.ndarray:
+        o, lay = self.output, self.layout
+        if (o.reduction or "").startswith("arg_"):
+            axis = self.node.axis(lay.terms[0])
+            inner = lay.size(lay.terms[1:])
+            if inner > 1:
+                result //= inner
+            if axis.lo:
+                result += axis.lo
+        elif o.reduction == "sum" and o.dtype.is_integer and o.dtype is not DType.BIGINT:
+            lo, hi = o.dtype.range
+            if result.min() < lo or result.max() > hi:
+                raise DataError(SCALARS["add"].fails[o.dtype].reason)
+        with np.errstate(over="ignore"):
+            return result.astype(o.dtype.numpy, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A result in pieces: in how many parts its batches, rows and columns are cut."""
+
+    extent: tuple[int, int, int]
+    parts: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return prod(self.parts)
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Most rows and columns of a piece."""
+        _, m, n = (ceil(e / p) for e, p in zip(self.extent, self.parts, strict=True))
+        return m, n
+
+    def pieces(self) -> Iterator[tuple[int, ...]]:
+        """Begin and end of batches, rows and columns of each piece."""
+        for at in product(*map(range, self.parts)):
+            yield tuple(
+                x
+                for e, p, i in zip(self.extent, self.parts, at, strict=True)
+                for x in (e * i // p, e * (i + 1) // p)
+            )
+
+
+def _cut(b: int, m: int, n: int, k: int, threads: int) -> _Cut:
+    """Pieces that fit the cache, are short and enough for all threads."""
+    parts = [1, ceil(m / SPAN), ceil(n / SPAN)]
+    extent = (b, m, n)
+    share = m * n * k / (parts[1] * parts[2])
+    parts[0] = max(1, min(b, ceil(b * share / PIECE)))
+    while extent[0] / parts[0] <= 1 and share > PIECE:
+        axis = 1 if m / parts[1] > n / parts[2] else 2
+        if parts[axis] >= extent[axis]:
+            break
+        parts[axis] += 1
+        share = m * n * k / (parts[1] * parts[2])
+    wanted = 2 * threads if threads > 1 else 1
+    while prod(parts) < wanted and b * m * n * k / prod(parts) > SMALL_PIECE:
+        axis = 0 if parts[0] < b else 1 if m / parts[1] > n / parts[2] else 2
+        if parts[axis] >= extent[axis]:
+            break
+        parts[axis] += 1
+    return _Cut(extent, (parts[0], parts[1], parts[2]))
+
+
+class _Scratch:
+    """Buffers of one thread: packed columns of both sides and running values."""
+
+    def __init__(self, program: Program, cut: _Cut) -> None:
+        m, n = cut.largest
+        left, right = ceil(m / program.rows), ceil(n / program.lanes)
+        sizes = [(kind, left * program.rows * program.depth) for kind in program.packed[ROWS]]
+        sizes += [(kind, right * program.lanes * program.depth) for kind in program.packed[COLUMNS]]
+        sizes += [(kind, left * program.rows * right * program.lanes) for kind in program.state]
+        self.arrays = [_aligned(size, kind) for kind, size in sizes]
+        self.addresses = [a.ctypes.data for a in self.arrays]
+
+
+def _aligned(size: int, kind: str) -> np.ndarray:
+    """An uninitialised array that begins at a cache line."""
+    dtype = np.dtype(NUMPY[kind])
+    block = np.empty(size * dtype.itemsize + 64, np.uint8)
+    start = -block.ctypes.data % 64
+    return block[start : start + size * dtype.itemsize].view(dtype)
+
+
+def _scan(values: np.ndarray) -> Range:
+    """The extremes of an array."""
+    lo, hi = values.min(), values.max()
+    if values.dtype.kind != "f":
+        return Range(int(lo), int(hi))
+    return ANYTHING if isnan(lo) else Range(float(lo), float(hi))
+
+
+def _flatten(cube: np.ndarray, dtype: DType) -> tuple[np.ndarray, list[int]]:
+    """A cube as a flat array and a step for each axis; a copy only where there is none."""
+    carrier = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
+    cube = np.asarray(cube, carrier)
+    size = carrier.itemsize
+    pairs = list(zip(cube.strides, cube.shape, strict=True))
+    if not cube.flags.aligned or any(n > 1 and (s < 0 or s % size) for s, n in pairs):
+        cube = np.ascontiguousarray(cube)
+        pairs = list(zip(cube.strides, cube.shape, strict=True))
+    steps = [s // size if n > 1 else 0 for s, n in pairs]
+    span = 1 + sum((n - 1) * s for n, s in zip(cube.shape, steps, strict=True))
+    flat = as_strided(cube, (span,), (size,), writeable=False)
+    return flat, steps
+
+
+@lru_cache(maxsize=1)
+def machine() -> Machine:
+    """The processor that Numba compiles for."""
+    from llvmlite import binding
+    from numba.core import config
+
+    name = platform.machine().lower()
+    named = config.CPU_FEATURES  # what the user restricts Numba to, if anything
+    found = dict(binding.get_host_cpu_features()) if named is None else {
+        x[1:]: x[0] == "+" for x in named.split(",") if x
+    }  # fmt: skip
+    if name in ("x86_64", "amd64"):
+        wide = 64 if found.get("avx512f") else 32 if found.get("avx2") else 16
+        if not config.ENABLE_AVX:
+            wide = 16
+        return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(found.get("fma")))
+    return Machine(16, 32, name in ("arm64", "aarch64"))

@@ -1,0 +1,391 @@
+"""Source text of packed kernels: what is packed, how, and the register tile between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.einsum import Call, Const, Expr, Label, Output, Value
+from einsql.kernels.expressions import CARRIERS, cast_text, typed
+from einsql.kernels.packed.layout import COLUMNS, ROWS
+from einsql.kernels.packed.terms import Columns, kind_of, spell
+from einsql.schema import DType
+
+SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
+NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}
+BLOCK = 32
+"""FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
+LINE = 16
+"""Terms read one after another while panels are packed: what a cache line holds."""
+FOREVER = 2**62
+
+Leaf = Value | Label
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of the processor decides a tile.
+
+    Attributes:
+        width: Bytes of a vector register.
+        registers: How many there are.
+        fma: Whether it multiplies and adds in one instruction.
+    """
+
+    width: int
+    registers: int
+    fma: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the data decide.
+
+    Attributes:
+        narrow: Whether every integer fits 32 bits.
+        tame: Whether no NaN can occur.
+        careful: Whether FLOAT sums are in DOUBLE throughout, since they may leave FLOAT's
+            range on the way.
+        small: Whether as many terms as are packed at a time sum to 32 bits.
+    """
+
+    narrow: bool
+    tame: bool
+    careful: bool = False
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel's text and what its arguments are.
+
+    Attributes:
+        leaves: What is read, in the order of the arguments.
+        packed: Kinds of the packed columns of each side.
+        state: Kinds of the running values.
+        depth: Terms packed at a time.
+    """
+
+    source: str
+    leaves: tuple[Leaf, ...]
+    packed: dict[str, tuple[str, ...]]
+    state: tuple[str, ...]
+    consts: tuple[np.generic, ...]
+    rows: int
+    lanes: int
+    depth: int
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """How values are reduced: fields of `registers.Tile`, and how results are read."""
+
+    reduction: str
+    run: str
+    state: str
+    ordered: bool
+    start: float
+    block: int
+    out: str
+    finish: str
+
+
+def generate(
+    columns: Columns, output: Output, where: Expr | None, variant: Variant, machine: Machine
+) -> Program:
+    """Writes the kernel of one output."""
+    running = _running(output, where is not None, variant)
+    term = spell(columns, output.args[-1], variant.narrow)
+    test = None if where is None else spell(columns, where, variant.narrow)
+    packed = {
+        side: tuple(kind_of(e.dtype, variant.narrow) for e in exprs)
+        for side, exprs in columns.sides.items()
+    }
+    consts = tuple(kind_of(c.dtype, variant.narrow) for c in columns.consts)
+    inner = {kind_of(e.dtype, variant.narrow) for e in columns.inside} - {"i8"}
+    widest = max(SIZES[k] for k in {running.run, *packed[ROWS], *packed[COLUMNS], *inner})
+    pair = running.reduction.startswith("arg_")
+    wide = _wide(machine, machine.width // widest, columns.layout.sizes[2])
+    lanes = wide * machine.width // widest
+    rows = _rows(machine, wide, pair, len(columns.inside), len(packed[COLUMNS]))
+    spec: dict[str, Any] = {
+        "rows": rows, "lanes": lanes, "a": packed[ROWS], "b": packed[COLUMNS], "consts": consts,
+        "term": term, "where": test, "reduction": running.reduction, "run": running.run,
+        "state": running.state, "ordered": running.ordered, "start": running.start,
+        "block": running.block, "tame": variant.tame, "fma": machine.fma,
+    }  # fmt: skip
+    depth = 256 if widest <= 4 else 128
+    state = (running.state, *(["i64" if SIZES[running.run] == 8 else "i32"] if pair else []))
+    literals = tuple(
+        np.dtype(NUMPY[k]).type(c.value) for c, k in zip(columns.consts, consts, strict=True)
+    )
+    program = Program("", (), packed, state, literals, rows, lanes, depth, running.out)
+    return _Text(columns, program, spec, running).program()
+
+
+def _wide(machine: Machine, lanes: int, columns: int) -> int:
+    """Registers along a row of a tile, a power of two.
+
+    Four use what is read of a row twice as often as two, a tenth faster, but more of them
+    may lie beyond the last column.
+    """
+    if machine.registers < 32:
+        return 2
+    filled = {wide: ceil(columns / (wide * lanes)) * wide for wide in (2, 4)}
+    return 4 if filled[4] <= 1.1 * filled[2] else 2
+
+
+def _rows(machine: Machine, wide: int, pair: bool, calls: int, columns: int) -> int:
+    """Rows of a tile: as many as leave registers for what a row needs."""
+    room = machine.registers - wide * columns - 4 - 2 * (calls > 3)
+    return max(2, room // (2 * wide if pair else wide))
+
+
+def _running(o: Output, guarded: bool, v: Variant) -> _Running:
+    """Which running values a reduction has."""
+    name, term = o.reduction or "", o.args[-1].dtype
+    kind = kind_of(term, v.narrow)
+    same = _Running(name, kind, kind, False, 0, FOREVER, CARRIERS[o.dtype], "{0}")
+    if name == "sum" and o.dtype.is_float:
+        run = kind if kind in ("f32", "f64") and not v.careful else "f64"
+        block = BLOCK if run == "f32" else FOREVER
+        done = "round_half({0})" if o.dtype is DType.HALF else "{0}"
+        return replace(same, run=run, state="f64", block=block, finish=done)
+    if name == "sum":
+        run = "i32" if v.small else "i64"
+        return replace(same, run=run, state="i64", out="int64")
+    if name == "product":
+        return replace(same, run="f64", state="f64", start=1)
+    if term is DType.BOOLEAN and name in ("min", "max", "bool_and", "bool_or"):
+        every = name in ("min", "bool_and")
+        name = "bool_and" if every else "bool_or"
+        return replace(same, reduction=name, start=int(every), finish="{0} != 0")
+    if kind == "i8" or (guarded and kind == "i32" and term is DType.BIGINT):
+        kind = "i32" if kind == "i8" else "i64"
+    lowest = name.endswith("min")
+    pair = name.startswith("arg_")
+    out, finish = ("int64", "{0}") if pair else (CARRIERS[o.dtype], "{0}")
+    exact = term.is_float and (not v.tame or (guarded and lowest))
+    if exact:
+        kind = "i64" if kind == "f64" else "i32"
+        finish = finish if pair else "order_back({0})"
+    start: float = _extreme(kind, term, lowest, exact)
+    return _Running(name, kind, kind, exact, start, FOREVER, out, finish)
+
+
+def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
+    """What a running extreme begins with."""
+    if exact:
+        bits = 8 * SIZES[kind]
+        mantissa = 23 if bits == 32 else 52
+        return 2 ** (bits - 1) - 1 if lowest else 2**mantissa - 1 - 2 ** (bits - 1)
+    if term.is_float:
+        return float(REDUCTIONS["max"].identity(term)) * (-1 if lowest else 1)
+    if kind == "i32" and term is DType.BIGINT:
+        term = DType.INTEGER
+    if term is DType.BOOLEAN:
+        return 1 if lowest else 0
+    return int(REDUCTIONS["min" if lowest else "max"].identity(term))
+
+
+_HEADER = """\
+import math
+
+import numpy as np
+from numba import njit, types
+from einsql.kernels.packed.registers import tile
+from einsql.kernels.runtime import (
+    eq, idiv, less, order_back, remainder, round_away, round_half, truncate,
+)
+
+"""
+
+
+class _Text:
+    """Writes a kernel's text."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        program: Program,
+        spec: dict[str, Any],
+        running: _Running,
+    ) -> None:
+        self.columns, self.what, self.spec, self.running = columns, program, spec, running
+        self.leaves: list[Leaf] = []
+        self.lines: list[str] = []
+        self.known: dict[Expr, str] = {}
+
+    def program(self) -> Program:
+        w = self.what
+        rows, lanes, depth = w.rows, w.lanes, w.depth
+        kinds = {side: w.packed[side] for side in (ROWS, COLUMNS)}
+        packing = [
+            *self.packing(ROWS, f"high = min({rows}, m1 - m0 - panel * {rows})", "i", "high"),
+            *self.packing(COLUMNS, f"wide = min({lanes}, n1 - n0 - panel * {lanes})", "j", "wide"),
+        ]
+        address = []
+        for side, count, panel in ((ROWS, rows, "ir"), (COLUMNS, lanes, "jr")):
+            places = [
+                f"p{side}{n} + {panel} * {depth * count * SIZES[k]}"
+                for n, k in enumerate(kinds[side])
+            ]
+            address.append(f"({', '.join(places)},)")
+        states = [f"s{n} + tile_ * {rows * lanes * SIZES[k]}" for n, k in enumerate(w.state)]
+        consts = [f"q{n}" for n in range(len(w.consts))]
+        body = [
+            "for b in range(b0, b1):",
+            f"    for k0 in range(0, terms, {depth}):",
+            f"        depth = min({depth}, terms - k0)",
+            *(f"        {line}" for line in packing),
+            "        for jr in range(right):",
+            "            for ir in range(left):",
+            "                tile_ = jr * left + ir",
+            "                micro(depth, k0 == 0, k0, "
+            f"{address[0]}, {address[1]}, ({', '.join(states)},), "
+            f"({', '.join([*consts, 'one'])},), one)",
+            *(f"    {line}" for line in self.storing()),
+        ]
+        return replace(w, source=self.assemble(body), leaves=tuple(self.leaves))
+
+    # Packing -----------------------------------------------------------------------
+
+    def packing(self, side: str, size: str, inner: str, count: str) -> list[str]:
+        """Loops that compute one side's columns, panel by panel."""
+        rows = side == ROWS
+        wide = self.what.rows if rows else self.what.lanes
+        panels = "left" if rows else "right"
+        start = f"{'m0' if rows else 'n0'} + panel * {wide}"
+        index = f"np.uintp((panel * {self.what.depth} + k) * {wide} + {inner})"
+        self.lines, self.known = [], {}
+        for n, e in enumerate(self.columns.sides[side]):
+            kind = self.what.packed[side][n]
+            value = self.value(e)
+            if kind == "i8":
+                value = f"(1 if {value} else 0)"
+            self.lines.append(f"y{side}{n}[{index}] = np.{NUMPY[kind]}({value})")
+        element = "m" if rows else "n"
+        # Whole lines are read where terms lie side by side; neighbours are copied otherwise.
+        read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
+        along = " or ".join(f"x{n}k == 1" for n in read)
+        body = [f"            {line}" for line in self.lines]
+        place = f"{element} = {start} + {inner}"
+        return [
+            f"for panel in range({panels}):",
+            f"    {size}",
+            f"    if {along}:",
+            f"        for line in range(0, depth, {LINE}):",
+            f"            for {inner} in range({count}):",
+            f"                {place}",
+            f"                for k in range(line, min(line + {LINE}, depth)):",
+            *(f"        {line}" for line in body),
+            "    else:",
+            "        for k in range(depth):",
+            f"            for {inner} in range({count}):",
+            f"                {place}",
+            *(f"    {line}" for line in body),
+        ]
+
+    def value(self, e: Expr) -> str:
+        """The name of an expression's value at the current element."""
+        if isinstance(e, Const):
+            text = typed(e.dtype, repr(e.value).replace("inf", "np.inf").replace("nan", "np.nan"))
+            return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
+        if e in self.known:
+            return self.known[e]
+        if isinstance(e, Call):
+            text = self.call(e)
+        else:
+            text = self.load(e)
+        name = f"t{len(self.known)}"
+        self.lines.append(f"{name} = {text}")
+        self.known[e] = name
+        return name
+
+    def load(self, e: Leaf) -> str:
+        if e not in self.leaves:
+            self.leaves.append(e)
+        n = self.leaves.index(e)
+        element = "m" if self.columns.side(e) == ROWS else "n"
+        return f"x{n}[np.uintp(b * x{n}b + {element} * x{n}s + (k0 + k) * x{n}k)]"
+
+    def call(self, e: Call) -> str:
+        args = [self.value(a) for a in e.args]
+        if e.fn == "cast":
+            return cast_text(e.args[0].dtype, e.dtype, args[0])
+        return typed(e.dtype, SCALARS[e.fn].numba.format(*args))
+
+    # The rest ----------------------------------------------------------------------
+
+    def storing(self) -> list[str]:
+        """Loops that take running values into the result."""
+        w, final = self.what, len(self.what.state) - 1
+        size = w.rows * w.lanes
+        value = self.running.finish.format("v")
+        check = self.running.reduction == "sum" and self.running.run == "f32"
+        return [
+            "for jr in range(right):",
+            f"    wide = min({w.lanes}, n1 - n0 - jr * {w.lanes})",
+            "    for ir in range(left):",
+            f"        high = min({w.rows}, m1 - m0 - ir * {w.rows})",
+            "        for i in range(high):",
+            f"            source = (jr * left + ir) * {size} + i * {w.lanes}",
+            f"            goal = b * ob + (m0 + ir * {w.rows} + i) * om"
+            f" + (n0 + jr * {w.lanes}) * on",
+            "            for j in range(wide):",
+            f"                v = c{final}[np.uintp(source + j)]",
+            *(["                wild |= v - v != 0"] if check else []),
+            f"                o[np.uintp(goal + j * on)] = {_stored(w.out, value)}",
+        ]
+
+    def assemble(self, body: list[str]) -> str:
+        w = self.what
+        names, kinds = ["p", "flag"], ["int64[::1]", "int64[::1]"]
+        unpack = ["b0, b1, m0, m1, n0, n1, terms = p[0], p[1], p[2], p[3], p[4], p[5], p[6]",
+                  "ob, om, on = p[7], p[8], p[9]"]  # fmt: skip
+        at = 10
+        for n, leaf in enumerate(self.leaves):
+            names.append(f"x{n}")
+            carrier = CARRIERS[leaf.dtype]
+            kinds.append(f"Array({carrier}, 1, 'C', readonly=True)")
+            unpack.append(f"x{n}b, x{n}s, x{n}k = p[{at}], p[{at + 1}], p[{at + 2}]")
+            at += 3
+        for side in (ROWS, COLUMNS):
+            for n, k in enumerate(w.packed[side]):
+                names.append(f"y{side}{n}")
+                kinds.append(f"{NUMPY[k]}[::1]")
+                unpack.append(f"p{side}{n} = p[{at}]")
+                at += 1
+        for n, k in enumerate(w.state):
+            names.append(f"c{n}")
+            kinds.append(f"{NUMPY[k]}[::1]")
+            unpack.append(f"s{n} = p[{at}]")
+            at += 1
+        names += ["o", *(f"q{n}" for n in range(len(w.consts))), "one"]
+        kinds += [f"{w.out}[::1]"]
+        kinds += [c.dtype.name for c in w.consts] + ["float64"]
+        unpack += [f"left = (m1 - m0 + {w.rows - 1}) // {w.rows}",
+                   f"right = (n1 - n0 + {w.lanes - 1}) // {w.lanes}", "wild = False"]  # fmt: skip
+        spec = ",\n".join(f"    {name}={_spelled(value)}" for name, value in self.spec.items())
+        head = f'@njit("void({", ".join(kinds)})", cache=True, nogil=True, error_model="numpy")'
+        lines = [*unpack, *body, "if wild:", "    flag[0] = 1"]
+        return (
+            f"{_HEADER}micro = tile(\n{spec},\n)\n\n\n{head}\ndef kernel({', '.join(names)}):\n"
+            + "\n".join(f"    {line}" for line in lines)
+            + "\n"
+        )
+
+
+def _stored(out: str, value: str) -> str:
+    return value if out == "boolean" else f"np.{out}({value})"
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, float):
+        return f'float("{value}")'
+    return repr(value)

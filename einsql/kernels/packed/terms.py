@@ -1,0 +1,220 @@
+"""What is packed and what is computed in registers: an output's expression, cut in two.
+
+The largest subexpressions that read one side alone are columns: computed once per element of
+that side while it is packed. What joins them is computed for every pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from einsql.algebra import SCALARS, cast_failure
+from einsql.einsum import (
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Output,
+    Value,
+    subexpressions,
+)
+from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
+from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout
+from einsql.schema import DType
+
+Leaf = Value | Label
+
+_FEW = (0, 1, -1)
+"""Literals that are spelled out in generated source, for LLVM makes something of them."""
+
+
+@dataclass
+class Columns:
+    """The columns of both sides, and how an expression reads them.
+
+    Attributes:
+        node: The node.
+        layout: Its labels in groups.
+        sides: Expressions packed on each side, in order.
+        consts: Literals that are arguments.
+        inside: Calls that are made in registers.
+    """
+
+    node: EinSum
+    layout: Layout
+    sides: dict[str, list[Expr]] = field(default_factory=lambda: {ROWS: [], COLUMNS: []})
+    consts: list[Const] = field(default_factory=list)
+    inside: set[Expr] = field(default_factory=set)
+
+    def take(self, e: Expr) -> bool:
+        """Finds the columns of an expression; False if registers cannot compute the rest."""
+        if isinstance(e, Const):
+            if not (e.dtype is DType.BOOLEAN or e.value in _FEW) and e not in self.consts:
+                self.consts.append(e)
+            return True
+        side = self.side(e)
+        if side is not None:
+            if e not in self.sides[side]:
+                self.sides[side].append(e)
+            return True
+        if not isinstance(e, Call):
+            return False
+        self.inside.add(e)
+        return in_registers(e) and all(self.take(a) for a in read_by(e))
+
+    def side(self, e: Expr) -> str | None:
+        """The side that an expression reads alone; None if it reads both."""
+        sides = {self._leaf(x) for x in subexpressions(e) if isinstance(x, Value | Label)} - {None}
+        if len(sides) > 1:
+            return None
+        return COLUMNS if COLUMNS in sides else ROWS
+
+    def _leaf(self, e: Leaf) -> str | None:
+        if isinstance(e, Value):
+            return self.layout.side[e.operand]
+        if e.name in self.layout.rows:
+            return ROWS
+        return COLUMNS if e.name in self.layout.columns else None
+
+
+def in_registers(e: Call) -> bool:
+    """True if a function has a vector form for its arguments."""
+    if e.fn == "cast":
+        source, target = e.args[0].dtype, e.dtype
+        if target is DType.HALF or target is DType.BOOLEAN:
+            return source is target
+        return not (source.is_float and target.is_integer)
+    if e.fn == "pow":
+        return e.args[1] in _squares(e)
+    if e.fn in ("floor", "ceil", "trunc", "sqrt", "div"):
+        return e.dtype.is_float and e.args[0].dtype.is_float
+    return e.fn in LANES
+
+
+def _squares(e: Call) -> tuple[Expr, ...]:
+    return (Const(2.0, e.dtype), Const(2, e.dtype))
+
+
+def read_by(e: Call) -> tuple[Expr, ...]:
+    """The arguments that registers read."""
+    return e.args[:1] if e.fn == "pow" else e.args
+
+
+def kind_of(dtype: DType, narrow: bool) -> str:
+    """The kind of element that carries a type.
+
+    Args:
+        dtype: The type of an expression.
+        narrow: Whether every integer is known to fit 32 bits.
+    """
+    if dtype is DType.BOOLEAN:
+        return "i8"
+    if dtype.is_integer:
+        return "i64" if dtype is DType.BIGINT and not narrow else "i32"
+    return "f64" if dtype is DType.DOUBLE else "f32"
+
+
+def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
+    """An expression as `registers.Tile` has it."""
+    kind = kind_of(e.dtype, narrow)
+    if isinstance(e, Const):
+        if e in columns.consts:
+            return ("const", columns.consts.index(e))
+        return ("literal", kind, int(e.value) if kind[0] == "i" else float(e.value))
+    for letter, packed in columns.sides.items():
+        if e in packed:
+            return (letter, packed.index(e))
+    assert isinstance(e, Call)
+    args = tuple(spell(columns, a, narrow) for a in read_by(e))
+    if e.fn == "pow":
+        return ("mul", kind, *args, *args)
+    return (e.fn, kind, *args)
+
+
+# Ranges ------------------------------------------------------------------------------
+
+
+class Ranges:
+    """What is known of expressions over data whose extremes are known."""
+
+    def __init__(self, node: EinSum, leaves: Mapping[Value, Range]) -> None:
+        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.known: dict[Expr, Range] = dict(leaves)
+        self.raises = False
+        self.narrow = True
+
+    def of(self, e: Expr) -> Range:
+        """An expression's range; notes whether it may raise, and integers beyond 32 bits."""
+        found = self.known.get(e)
+        if found is None:
+            found = self.known[e] = self._of(e)
+            if e.dtype.is_integer and not (-(2**31) < found.lo and found.hi < 2**31):
+                self.narrow = False
+        return found
+
+    def _of(self, e: Expr) -> Range:
+        if isinstance(e, Const):
+            value = e.value if e.dtype.is_integer else float(e.value)
+            return Range(value, value, value != value) if value == value else ANYTHING
+        if isinstance(e, Label):
+            lo, hi = self.bounds[e.name]
+            return Range(lo, hi - 1)
+        if isinstance(e, Value):
+            return _whole_type(e.dtype)
+        args = [self.of(a) for a in e.args]
+        if e.fn == "cast":
+            return self._cast(e, args[0])
+        if e.dtype is DType.BOOLEAN:
+            self.raises |= e.args[0].dtype in SCALARS[e.fn].fails
+            return BIT
+        if e.dtype.is_integer:
+            return self._integer(e, args)
+        self.raises |= e.args[0].dtype in SCALARS[e.fn].fails
+        if e.fn == "pow" and in_registers(e):
+            return of_type(e.dtype, LANES["mul"].through(args[0], args[0]))
+        lane = LANES.get(e.fn)
+        floats = all(a.dtype.is_float or a.dtype is DType.BOOLEAN for a in e.args)
+        return of_type(e.dtype, lane.through(*args)) if lane and floats else ANYTHING
+
+    def _integer(self, e: Call, args: list[Range]) -> Range:
+        entry = SCALARS[e.fn]
+        ends = None
+        if entry.interval is not None and all(a.dtype.is_integer or a.dtype is DType.BOOLEAN
+                                              for a in e.args):  # fmt: skip
+            ends = entry.interval(*((int(r.lo), int(r.hi)) for r in args))
+        lo, hi = e.dtype.range
+        safe = ends is not None and lo <= ends[0] and ends[1] <= hi
+        if not safe and e.args[0].dtype in entry.fails:
+            self.raises = True
+        return Range(*ends) if safe and ends is not None else Range(lo, hi)
+
+    def _cast(self, e: Call, a: Range) -> Range:
+        source, target = e.args[0].dtype, e.dtype
+        if target is DType.BOOLEAN:
+            return BIT
+        failure = cast_failure(source, target)
+        if target.is_integer:
+            lo, hi = target.range
+            fits = not source.is_float and lo <= a.lo and a.hi <= hi
+            self.raises |= failure is not None and not fits
+            return a if fits else Range(lo, hi)
+        if failure is not None:
+            most = 65519.0 if target is DType.HALF else 3.4e38
+            self.raises |= not (-most < a.lo and a.hi < most)
+        return of_type(target, Range(float(a.lo), float(a.hi), a.nan))
+
+
+def _whole_type(dtype: DType) -> Range:
+    if dtype is DType.BOOLEAN:
+        return BIT
+    return Range(*dtype.range) if dtype.is_integer else ANYTHING
+
+
+def compares(columns: Columns, output: Output) -> bool:
+    """True if it matters to an output's code whether NaN can occur."""
+    return output.reduction not in ("sum", "product") or any(
+        isinstance(e, Call) and e.fn in LANES and LANES[e.fn].orders for e in columns.inside
+    )
