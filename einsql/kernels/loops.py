@@ -191,7 +191,7 @@ class _Loops:
         program = self.program(found)
         numbers = [0] * (2 * len(self.nest.loops))
         numbers += [self.argument(p, strides) for p in program.params]
-        numbers += [_bits(c) for c in program.constants]
+        numbers += [bits(c) for c in program.constants]
         numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
         return _Layout(found, program, np.array(numbers, np.int64))
 
@@ -301,7 +301,7 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
     return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
 
 
-def _bits(c: Const) -> int:
+def bits(c: Const) -> int:
     """A literal as the integer that kernels take."""
     value = c.dtype.numpy.type(c.value)
     return int(np.float64(value).view(np.int64)) if c.dtype.is_float else int(value)

@@ -24,7 +24,8 @@ ATTENTION = (
 VALUES = "SELECT h, s, d, SUM(p.val * v.val) AS val FROM p JOIN v USING (h, t) GROUP BY h, s, d"
 NORM = """
 WITH mu AS (SELECT s, AVG(val) AS val FROM x GROUP BY s),
-va AS (SELECT s, AVG((x.val - mu.val) * (x.val - mu.val)) AS val FROM x JOIN mu USING (s) GROUP BY s)
+va AS (SELECT s, AVG((x.val - mu.val) * (x.val - mu.val)) AS val
+       FROM x JOIN mu USING (s) GROUP BY s)
 SELECT s, t, (x.val - mu.val) / SQRT(va.val + 1e-5) * g.val + b.val AS val
 FROM x JOIN mu USING (s) JOIN va USING (s) JOIN g USING (t) JOIN b USING (t)
 """
@@ -42,7 +43,8 @@ SELECT s, t, val / SUM(val) OVER (PARTITION BY s) AS val FROM e""",
     "layer norm": NORM,
     "extremes": """WITH a AS (SELECT s, MIN(val) AS val FROM x GROUP BY s),
 b AS (SELECT s, MAX(val) AS val FROM x GROUP BY s),
-n AS (SELECT s, t, (x.val - a.val) / (b.val - a.val) AS val FROM x JOIN a USING (s) JOIN b USING (s))
+n AS (SELECT s, t, (x.val - a.val) / (b.val - a.val) AS val
+      FROM x JOIN a USING (s) JOIN b USING (s))
 SELECT s, ARG_MAX(t, val) AS best, COUNT(CASE WHEN val > 0.5 THEN 1 END) AS many
 FROM n GROUP BY s""",
     "attention": ATTENTION.format(where="") + VALUES,

@@ -6,10 +6,12 @@ structure — extents, strides, addresses, limits — are integers that the kern
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from einsql.einsum import Const
 from einsql.kernels.codegen import generate
-from einsql.kernels.expressions import CARRIERS, Program
+from einsql.kernels.expressions import STORED
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
 from einsql.kernels.groups.places import (
@@ -18,12 +20,15 @@ from einsql.kernels.groups.places import (
     Source,
     extreme,
     itemsize,
-    kind,
-    numbered,
 )
 from einsql.kernels.groups.plan import PAD, Plan
+from einsql.kernels.loops import bits
 
-_IMPORTS = "from einsql.kernels.groups.tiles import any_nan, at, clear, copy, multiply, pack\n"
+_HEADER = "import numpy as np\nfrom numba import njit\n"
+_IMPORTS = """\
+from einsql.kernels.groups.tiles import any_nan, clear, copy, copied, multiply, pack
+from einsql.kernels.runtime import at, real
+"""
 
 
 def external(plan: Plan) -> list[Source]:
@@ -114,7 +119,7 @@ class _Writer(Places):
         """Multiplies the block's rows by a right side that was laid out before."""
         plan, node = self.plan, m.node
         (output,) = node.outputs
-        size, element = itemsize(output.dtype), f"np.{CARRIERS[output.dtype]}"
+        size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
         depth, wide = (node.axis(x).extent for x in (product.summed, product.wide))
         panel = self.param(lambda g: g.panel[at])
         deep, across = self.param(depth), self.param(wide)
@@ -145,7 +150,8 @@ class _Writer(Places):
         buffer = plan.buffers[at]
         assert buffer is not None
         into, stride = f"scratch + {self.param(self.at[at, output.name])}", buffer.row * size
-        constant = self.constant(output.dtype, product.scale)
+        scale = self.param(bits(Const(product.scale, output.dtype)))
+        constant = f"{element}(real({scale}))"
         self.emit(
             f"multiply({left}, {between}, rows, scratch + {right}, {deep}, {terms}, {columns}, "
             f"{into}, {self.param(stride)}, {constant}, {panel}, {size})"
@@ -205,103 +211,100 @@ class _Writer(Places):
             self.run(at, m, call, names.get(m.limits), outer)
         self.depth -= 1
 
-    def call(self, at: int, m: Member) -> tuple[Program, list[str]]:
-        """Prepares a node's kernel: its text, its integers, and the arrays it is given."""
-        plan = self.plan
-        nest = plan.nests[at]
+    def call(self, at: int, m: Member) -> list[str]:
+        """Prepares a node's kernel: its text, and the integers that it is given.
+
+        Returns:
+            The address of each array that it is given, as text over the row `r`.
+        """
+        nest = self.plan.nests[at]
         assert nest is not None
         apart = frozenset((o, f) for a, o, f in self.strided if a == at)
         program = generate(m.node, nest, apart)
+        self.programs[at] = program
         self.out.reasons[at] = program.reasons
         head, _, body = program.source.partition("@njit(")
         self.functions[head] = None
-        _, _, text = body.partition("\n")
-        body = text.replace("def kernel(", f"def node{at}(", 1)
-        self.bodies.append(f'@njit(nogil=True, error_model="numpy")\n{body}')
+        text = body.partition("\n")[2].replace("def kernel(", f"def node{at}(", 1)
+        self.bodies.append(f'@njit(nogil=True, error_model="numpy")\n{text}')
         first = len(self.out.numbers)
+        numbers: list[str] = []
+        for label in nest.loops:
+            whole = 1 if m.own[label] in self.rows else m.node.axis(label).extent
+            numbers += [self.param(0), self.param(whole)]
         for p in program.params:
             if p.kind == "stride":
-                self.step((at, *program.arrays[p.array]), p.label)
+                numbers.append(self.step((at, *program.arrays[p.array]), p.label))
             elif p.kind == "key":
-                self.param(self.key_step(at, m, p.label))
+                numbers.append(self.param(self.key_step(at, m, p.label)))
             else:
                 a = m.node.axis(p.label)
-                self.param(a.lo if p.kind == "lo" else a.hi)
-        box = [0] * (2 * len(nest.loops))
-        for n, label in enumerate(nest.loops):
-            box[2 * n + 1] = 1 if m.own[label] in self.rows else m.node.axis(label).extent
-        names = [self.param(n) for n in box]
-        self.head.append(
-            f"q{at} = np.array([{numbered(range(first, first + len(program.params)))}])"
-        )
-        self.head.append(f"b{at} = np.array([{', '.join(names) or '0'}])")
-        arrays = [*(f"c{len(self.names) + n}" for n in range(len(program.constants)))]
-        for c in program.constants:
-            self.constant(c.dtype, c.value)
-        for operand, name in program.arrays:
-            begin, between = self.read((at, operand, name))
-            dtype = m.node.operands[operand].source.schema.dtype(name)
-            self.emit(f"a{at}_{len(arrays)} = {begin}")
-            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{kind(dtype)})")
-        for o in m.node.outputs:
-            begin, between = self.made((at, o.name))
-            self.emit(f"a{at}_{len(arrays)} = {begin}")
-            arrays.append(f"at(a{at}_{len(arrays)} + r * {between}, np.{kind(o.dtype)})")
-        return program, arrays
+                numbers.append(self.param(a.lo if p.kind == "lo" else a.hi))
+        numbers += [self.param(bits(c)) for c in program.constants]
+        places = [self.read((at, *a)) for a in program.arrays]
+        places += [self.made((at, o.name)) for o in m.node.outputs]
+        addresses = []
+        for n, (begin, between) in enumerate(places):
+            self.emit(f"a{at}_{n} = {begin}")
+            addresses.append(f"a{at}_{n} + r * {between}")
+        room = len(numbers) + len(places)
+        self.head.append(f"q{at} = copied(p, {first}, {len(numbers)}, {room})")
+        return addresses
 
     def run(
-        self, at: int, m: Member, call: tuple[Program, list[str]],
+        self, at: int, m: Member, addresses: Sequence[str],
         limits: tuple[str, str] | None, outer: tuple[str, str] | None,
     ) -> None:  # fmt: skip
         """Calls a node's kernel on a strip; beyond its limits a result within the row is 0."""
-        program, arrays = call
-        nest = self.plan.nests[at]
+        nest, program = self.plan.nests[at], self.programs[at]
         assert nest is not None
-        for n, p in enumerate(program.params):
-            c = m.own.get(p.label)
-            if p.kind == "lo" and c in self.rows and m.node.axis(p.label).define is None:
-                place = self.rows.index(c)
-                moved = " + r" if c == self.plan.block else ""
-                self.emit(f"q{at}[{n}] = {self.param(m.node.axis(p.label).lo)} + x{place}{moved}")
         inner = next(iter({x.inner for x in m.limits}), None)
         for n, label in enumerate(nest.loops):
             if m.own[label] == self.plan.block:
-                self.emit(f"b{at}[{2 * n + 1}] = strip")
+                self.emit(f"q{at}[{2 * n + 1}] = strip")
             elif m.own[label] == inner and limits is not None:
-                self.emit(f"b{at}[{2 * n}] = {limits[0]}")
-                self.emit(f"b{at}[{2 * n + 1}] = {limits[1]}")
-        self.emit(f"node{at}({', '.join([f'b{at}', f'q{at}', 'err', *arrays])})")
-        self.emit(f"bad[{at}] |= err[0]")
-        if limits is None or outer is None or m.own[m.node.keys[-1]] != inner:
+                self.emit(f"q{at}[{2 * n}] = {limits[0]}")
+                self.emit(f"q{at}[{2 * n + 1}] = {limits[1]}")
+        first = 2 * len(nest.loops)
+        for n, p in enumerate(program.params):
+            c = m.own.get(p.label)
+            if p.kind == "lo" and c in self.rows:
+                lo = self.param(m.node.axis(p.label).lo)
+                moved = " + r" if c == self.plan.block else ""
+                self.emit(f"q{at}[{first + n}] = {lo} + x{self.rows.index(c)}{moved}")
+        first += len(program.params) + len(program.constants)
+        for n, address in enumerate(addresses):
+            self.emit(f"q{at}[{first + n}] = {address}")
+        self.emit(f"bad[{at}] |= node{at}(q{at})")
+        last = m.node.keys[-1]
+        if limits is None or outer is None or m.own[last] != inner:
             return
-        own = self.plan.buffers[at]
-        first, stop = (
-            outer if own is not None else ("0", self.param(m.node.axis(m.node.keys[-1]).extent))
-        )
-        for array in arrays[len(arrays) - len(m.node.outputs) :]:
-            self.emit(f"clear({array}, {first}, {limits[0]})")
-            self.emit(f"clear({array}, {limits[1]}, {stop})")
+        if self.plan.buffers[at] is None:  # nothing else clears what leaves
+            outer = "0", self.param(m.node.axis(last).extent)
+        for o, address in zip(m.node.outputs, addresses[len(program.arrays) :], strict=True):
+            array = f"at({address}, np.{STORED[o.dtype]})"
+            self.emit(f"clear({array}, {outer[0]}, {limits[0]})")
+            self.emit(f"clear({array}, {limits[1]}, {outer[1]})")
 
     # ---- the whole
 
     def assemble(self) -> str:
         """The module's text."""
-        names = ["first", "last", "p", "bad", "scratch", *self.names]
-        kinds = ["int64", "int64", "int64[::1]", "int64[::1]", "int64", *self.types]
-        count = len(self.out.numbers)
-        head = [f"    g{n} = p[{n}]" for n in range(count)]
+        lines = "\n".join(self.lines)
+        named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", lines)})
+        head = [f"    g{n} = p[{n}]" for n in named]
         head += [f"    {line}" for line in self.head]
-        head += ["    err = np.zeros(1, np.int64)", "    packed = -1"]
-        signature = f'"void({", ".join(kinds)})"'
+        head.append("    packed = -1")
+        signature = '"void(int64, int64, int64[::1], int64[::1], int64)"'
         decorator = f'@njit({signature}, cache=True, nogil=True, error_model="numpy")'
         parts = [
-            "".join(self.functions) or "import numpy as np\nfrom numba import njit\n",
+            "".join(self.functions) or _HEADER,
             _IMPORTS,
             *(f"\n\n{body}" for body in self.bodies),
-            f"\n\n{decorator}\ndef kernel({', '.join(names)}):\n",
+            f"\n\n{decorator}\ndef kernel(first, last, p, bad, scratch):\n",
             "\n".join(head),
             "\n    for block in range(first, last):\n",
-            "\n".join(self.lines),
+            lines,
             "\n",
         ]
         return "".join(parts)

@@ -198,7 +198,7 @@ def _run(
             scratch = np.empty(driver.scratch + 64, np.uint8)
         start = scratch.ctypes.data
         found = np.zeros_like(bad)
-        kernel(*blocks, numbers, found, start + -start % 64, *driver.constants)
+        kernel(*blocks, numbers, found, start + -start % 64)
         free.append(scratch)
         np.bitwise_or(bad, found, out=bad)
 

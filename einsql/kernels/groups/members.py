@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, prod
+from math import frexp, isfinite, prod
 
 import numpy as np
 
@@ -30,6 +30,9 @@ MOST_WORK = 4
 """Points for each element that a node reads or makes; with more, kernels of its own are better."""
 NARROWEST = 8
 """Width and depth below which a product is no work for tiles."""
+
+_LARGEST_EXPONENT = 64
+"""Of powers of two whose inverse is surely a normal number of every type."""
 
 Limits = frozenset[Limit]
 
@@ -140,7 +143,7 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
 
     def visit(e: Expr) -> Expr:
         whole = isinstance(e, Value) and e.field == PRESENT and e.operand in full
-        return TRUE if whole else e
+        return TRUE if whole else _multiplied(e)
 
     outputs = tuple(
         replace(o, args=tuple(rewrite(a, visit) for a in o.args), where=rewrite(o.where, visit))
@@ -160,6 +163,19 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
     if any(isinstance(e, Value) and e.field == PRESENT and e.operand in full for e in reads):
         return None  # in the definition of a derived label
     return bare
+
+
+def _multiplied(e: Expr) -> Expr:
+    """A division by a power of two as the product that it equals exactly, and is slower than."""
+    if not isinstance(e, Call) or e.fn != "div" or e.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return e
+    by = e.args[1]
+    if not isinstance(by, Const) or by.dtype is not e.dtype or e.args[0].dtype is not e.dtype:
+        return e
+    fraction, exponent = frexp(by.value)
+    if abs(fraction) != 0.5 or abs(exponent) > _LARGEST_EXPONENT:
+        return e
+    return Call("mul", (e.args[0], Const(1 / by.value, e.dtype)), e.dtype)
 
 
 def _tells(args: Sequence[Expr], where: Expr) -> bool:

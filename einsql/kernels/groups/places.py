@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from einsql.kernels.expressions import CARRIERS
+from einsql.kernels.expressions import Program
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
 from einsql.kernels.groups.plan import Plan
@@ -57,7 +57,6 @@ class Driver:
 
     Attributes:
         numbers: Its integers, in order, from what a run gives.
-        constants: Literals, each an argument.
         reasons: For each node what the bits of its failures say.
         scratch: Bytes that a thread needs.
         blocks: How many blocks there are.
@@ -66,7 +65,6 @@ class Driver:
 
     source: str = ""
     numbers: list[Number] = field(default_factory=list)
-    constants: list[np.generic] = field(default_factory=list)
     reasons: list[list[str]] = field(default_factory=list)
     scratch: int = 0
     blocks: int = 0
@@ -88,8 +86,7 @@ class Places:
         self.number = {id(n): at for at, n in enumerate(plan.nodes)}
         self.functions: dict[str, None] = {}
         self.bodies: list[str] = []
-        self.types: list[str] = []
-        self.names: list[str] = []
+        self.programs: dict[int, Program] = {}
         self.at: dict[Result, int] = {}  # where a buffer begins in the scratch, in bytes
 
     # ---- text
@@ -218,13 +215,6 @@ class Places:
             return self.param(buffer.steps[o.labels.index(label)])
         return self.param(lambda g: g.arrays[source].strides[label])
 
-    def constant(self, dtype: DType, value: float) -> str:
-        """The name of a literal."""
-        self.out.constants.append(dtype.numpy.type(value))
-        self.types.append(CARRIERS[dtype])
-        self.names.append(f"c{len(self.names)}")
-        return self.names[-1]
-
     def key_step(self, at: int, m: Member, label: str) -> int:
         """Elements between two values of a key of a node's result."""
         place = m.node.keys.index(label)
@@ -250,19 +240,9 @@ def itemsize(dtype: DType) -> int:
     return dtype.numpy.itemsize
 
 
-def kind(dtype: DType) -> str:
-    """A type as NumPy spells it."""
-    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]
-
-
 def extreme(function: str, terms: Sequence[str]) -> str:
     """Source of the least or greatest of some values."""
     return terms[0] if len(terms) == 1 else f"{function}({', '.join(terms)})"
-
-
-def numbered(numbers: range) -> str:
-    """Names of integers, as a list."""
-    return ", ".join(f"g{n}" for n in numbers) or "0"
 
 
 def _order(x: Limit) -> tuple[bool, tuple[tuple[int, int], ...], int]:

@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types  # type: ignore[attr-defined]  # its list lacks carray
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -135,22 +135,6 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
-@_compiled
-def _pointer(_: Any, address: Any) -> Any:
-    """An address as a pointer."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), generate
-
-
-@njit(inline="always")
-def at(address: int, dtype: Any) -> Any:
-    """The array that begins at an address; its length is not known."""
-    return carray(_pointer(address), (1,), dtype)
-
-
 @njit
 def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, panel: int) -> None:
     """Lays a right side out as tiles read it: panels of `panel` columns, row after row.
@@ -181,6 +165,15 @@ def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, s
     for r in range(rows):
         for n in range(wide):
             into[np.uintp(r * step + n)] = source[np.uintp(r * down + n * across)]
+
+
+@njit
+def copied(numbers: Any, first: int, count: int, room: int) -> Any:
+    """Integers of an array, with room for others behind them."""
+    made = np.zeros(room, np.int64)
+    for n in range(count):
+        made[n] = numbers[first + n]
+    return made
 
 
 @njit
