@@ -69,8 +69,8 @@ def forget() -> None:
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
     home = Path(__file__).parent
-    texts = [home / "runtime.py", home / "packed" / "functions.py", home / "packed" / "registers.py"]
-    return "".join(t.read_text(encoding="utf-8") for t in texts)
+    packed = [home / "packed" / f"{name}.py" for name in ("functions", "registers", "tile")]
+    return "".join(t.read_text(encoding="utf-8") for t in (home / "runtime.py", *packed))
 
 
 def _from_disk(key: str, source: str) -> Kernel:

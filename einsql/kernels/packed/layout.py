@@ -96,7 +96,7 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     if min(m, n) < LEAST:
         return None
     # The last key runs along registers, so that rows of the result are written, unless few.
-    if node.keys[-1] in rows and (m >= 64 or m > n) or (m >= 4 * n and n < 64):
+    if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):
         turned = {o: COLUMNS if s == ROWS else ROWS for o, s in side.items()}
         found = Layout(batch, columns, rows, terms, turned, extent)
     return found

@@ -12,6 +12,7 @@ from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import Call, Const, Expr, Label, Output, Value
 from einsql.kernels.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import COLUMNS, ROWS
+from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.terms import Columns, kind_of, spell
 from einsql.schema import DType
 
@@ -24,21 +25,6 @@ LINE = 16
 FOREVER = 2**62
 
 Leaf = Value | Label
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What of the processor decides a tile.
-
-    Attributes:
-        width: Bytes of a vector register.
-        registers: How many there are.
-        fma: Whether it multiplies and adds in one instruction.
-    """
-
-    width: int
-    registers: int
-    fma: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +69,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """How values are reduced: fields of `registers.Tile`, and how results are read."""
+    """How values are reduced: fields of `tile.Tile`, and how results are read."""
 
     reduction: str
     run: str
@@ -181,16 +167,17 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
     """What a running extreme begins with."""
     if exact:
-        bits = 8 * SIZES[kind]
-        mantissa = 23 if bits == 32 else 52
-        return 2 ** (bits - 1) - 1 if lowest else 2**mantissa - 1 - 2 ** (bits - 1)
+        top = 1 << (8 * SIZES[kind] - 1)
+        mantissa = 1 << (23 if kind == "i32" else 52)
+        return top - 1 if lowest else mantissa - 1 - top
     if term.is_float:
         return float(REDUCTIONS["max"].identity(term)) * (-1 if lowest else 1)
     if kind == "i32" and term is DType.BIGINT:
         term = DType.INTEGER
     if term is DType.BOOLEAN:
         return 1 if lowest else 0
-    return int(REDUCTIONS["min" if lowest else "max"].identity(term))
+    start: int = REDUCTIONS["min" if lowest else "max"].identity(term)
+    return start
 
 
 _HEADER = """\
@@ -198,7 +185,7 @@ import math
 
 import numpy as np
 from numba import njit, types
-from einsql.kernels.packed.registers import tile
+from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime import (
     eq, idiv, less, order_back, remainder, round_away, round_half, truncate,
 )
@@ -298,10 +285,7 @@ class _Text:
             return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
         if e in self.known:
             return self.known[e]
-        if isinstance(e, Call):
-            text = self.call(e)
-        else:
-            text = self.load(e)
+        text = self.call(e) if isinstance(e, Call) else self.load(e)
         name = f"t{len(self.known)}"
         self.lines.append(f"{name} = {text}")
         self.known[e] = name

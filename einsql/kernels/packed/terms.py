@@ -118,7 +118,7 @@ def kind_of(dtype: DType, narrow: bool) -> str:
 
 
 def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
-    """An expression as `registers.Tile` has it."""
+    """An expression as `tile.Tile` has it."""
     kind = kind_of(e.dtype, narrow)
     if isinstance(e, Const):
         if e in columns.consts:
@@ -140,9 +140,9 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
 class Ranges:
     """What is known of expressions over data whose extremes are known."""
 
-    def __init__(self, node: EinSum, leaves: Mapping[Value, Range]) -> None:
+    def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-        self.known: dict[Expr, Range] = dict(leaves)
+        self.known: dict[Expr, Range] = {**leaves}
         self.raises = False
         self.narrow = True
 
@@ -151,7 +151,7 @@ class Ranges:
         found = self.known.get(e)
         if found is None:
             found = self.known[e] = self._of(e)
-            if e.dtype.is_integer and not (-(2**31) < found.lo and found.hi < 2**31):
+            if e.dtype.is_integer and not (found.lo > -(2**31) and found.hi < 2**31):
                 self.narrow = False
         return found
 
