@@ -44,7 +44,8 @@ ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with
 	$(BIN)/python -m tests.fuzz --mpi 2,3,4 --queries 2000
 
 failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
-	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py
+	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py \
+	    tests/cluster/test_endings.py tests/cluster/test_faults.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,6 +15,8 @@ BENCHMARKS = {
     "matmul": "matmul:large",
     "chain": "chain:chains",
     "rows": "rows:rows",
+    "norms": "norms:fused",
+    "attention": "attention:heads",
     "semirings": "semirings:semirings",
 }
 """Function of each benchmark; its module is imported when its turn comes."""

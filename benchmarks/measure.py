@@ -59,6 +59,7 @@ def measure(
     rounds: int,
     seconds: float,
     calls: Mapping[str, int] | None = None,
+    pause: float = PAUSE,
 ) -> Times:
     """Lets contestants take turns, in another order in each round.
 
@@ -68,6 +69,7 @@ def measure(
         seconds: Further rounds are run for so long.
         calls: Calls in one turn, of which the mean counts, by name; one without. Several
             are preceded by one that does not count.
+        pause: Seconds between turns.
     """
     names = list(contestants)
     for name in names:  # plans are made, kernels compiled and threads started here
@@ -78,7 +80,7 @@ def measure(
     done = 0
     while done < rounds or time.perf_counter() < end:
         for name in shuffle.sample(names, len(names)):
-            time.sleep(PAUSE)
+            time.sleep(pause)
             taken[name].append(_turn(contestants[name], (calls or {}).get(name, 1)))
         done += 1
     return Times(taken)

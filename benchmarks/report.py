@@ -117,14 +117,16 @@ def _row(cells: tuple[str, ...]) -> str:
 
 def record(sections: Iterable[Section], mark: str = "results") -> Path:
     """Writes the results into the document, between the two marks of that name."""
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
-    text = DOCUMENT.read_text(encoding="utf-8")
-    before, _, rest = text.partition(begin)
-    after = rest.partition(end)[2]
-    DOCUMENT.write_text(
-        f"{before}{begin}\n\n{as_markdown(sections)}\n\n{end}{after}", encoding="utf-8"
-    )
+    write_between(DOCUMENT, mark, as_markdown(sections))
     return DOCUMENT
+
+
+def write_between(document: Path, mark: str, text: str) -> None:
+    """Replaces what stands in a document between the two marks of a name."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, _, rest = document.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    document.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def machine() -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.llama import prepared, timed
 from benchmarks.report import machine as described
+from benchmarks.report import write_between
 from einsql.einsum import Node
 from einsql.machine import Machine, Topology
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
@@ -27,7 +28,6 @@ from einsql.supersteps import Program
 from einsql.units import duration
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
-_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 SITES = 1024
 MACHINE = Machine(memory_bandwidth=1.5e12, call_overhead=5e-6).with_flops(19.5e12)
 NODE = Topology(
@@ -118,9 +118,7 @@ def main() -> int:
     text = as_markdown(runs)
     print(text)
     if options.record:
-        before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(_BEGIN)
-        after = rest.partition(_END)[2]
-        DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{text}\n{_END}{after}", encoding="utf-8")
+        write_between(DOCUMENT, "results", text.rstrip())
     return 0
 
 

@@ -8,17 +8,20 @@ Blocks begin at a cache line, which is worth as much again.
 from __future__ import annotations
 
 import sys
+import threading
 from math import prod
 
 import numpy as np
 
-LARGE = 1 << 22
+LARGE = 1 << 18
 """Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""
 KEPT = 1 << 27
 """Most bytes of all blocks that are remembered, lent or free; `keep` changes it."""
 
-_blocks: list[np.ndarray] = []
-"""Blocks that may be lent or free; the one lent most recently is last."""
+_blocks: dict[int, list[np.ndarray]] = {}
+"""Blocks that may be lent or free by their size; what was lent most recently is last."""
+
+_lock = threading.Lock()
 
 _LINE = 64
 
@@ -34,6 +37,24 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return _lend(nbytes).view(dtype).reshape(shape)
 
 
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array in C order: itself, or a copy in such memory."""
+    if array.flags.c_contiguous:
+        return array
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A copy of the array in another dtype, in such memory; its axes follow each other alike."""
+    if array.flags.fnc:
+        return converted(array.T, dtype).T
+    copy = empty(array.shape, dtype)
+    np.copyto(copy, array, casting="unsafe")
+    return copy
+
+
 def keep(nbytes: int) -> None:
     """Sets how many bytes are remembered; a process that does nothing else may keep more."""
     global KEPT
@@ -43,23 +64,20 @@ def keep(nbytes: int) -> None:
 def _lend(nbytes: int) -> np.ndarray:
     """A view of a free block of that size, which counts as lent while a view of it lives.
 
-    The block lent last is tried first, as it may still be in a cache. A block is out of
-    `_blocks`, so that no other thread sees it, until its view is made.
+    The block lent last is tried first, as it may still be in a cache.
     """
-    for n in reversed(range(len(_blocks))):
-        try:
-            held = [_blocks.pop(n)]
-        except IndexError:  # another thread is looking at one
-            continue
-        if held[0].nbytes == nbytes + _LINE and sys.getrefcount(held[0]) == _FREE:
-            view = _aligned(held[0])
-            _blocks.append(held.pop())
-            return view
-        _blocks.insert(n, held.pop())
-    block = np.empty(nbytes + _LINE, np.uint8)
+    size = nbytes + _LINE
+    with _lock:
+        same = _blocks[size] = _blocks.pop(size, [])
+        for n in reversed(range(len(same))):
+            if sys.getrefcount(same[n]) == _FREE:
+                same.append(same.pop(n))
+                return _aligned(same[-1])
+    block = np.empty(size, np.uint8)  # without the lock, for memory may not suffice
     view = _aligned(block)
-    _blocks.append(block)
-    _forget()
+    with _lock:
+        _blocks.setdefault(size, []).append(block)
+        _forget()
     return view
 
 
@@ -70,10 +88,12 @@ def _aligned(block: np.ndarray) -> np.ndarray:
 
 
 def _forget() -> None:
-    """Lets blocks go, the one lent least recently first, until few enough bytes are kept."""
-    total = sum(b.nbytes for b in tuple(_blocks))
-    while total > KEPT:
-        try:
-            total -= _blocks.pop(0).nbytes
-        except IndexError:  # as above
-            return
+    """Lets blocks go, those of the size lent least recently first, until few enough are kept."""
+    total = sum(size * len(same) for size, same in _blocks.items())
+    for size in list(_blocks):
+        same = _blocks[size]
+        while same and total > KEPT:
+            del same[0]
+            total -= size
+        if not same:
+            del _blocks[size]

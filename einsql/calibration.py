@@ -33,8 +33,14 @@ BUDGET = 0.08
 MATRIX = 768
 """Extents of the measured contraction."""
 
-DEGREE = 8
-"""Of the polynomial whose evaluation is the measured map."""
+TERMS = 8
+"""Of the continued fraction that is the measured map: its arithmetic outlasts its reading."""
+
+ELEMENTWISE = 2048
+"""Extents of measured maps: beside their work a call's overhead is nothing."""
+
+LARGE = 3072
+"""Extents of the arrays that memory's bandwidth is measured with, which fit no cache."""
 
 VIRTUAL = 4
 """Sites between which exchanges are measured where there is one process."""
@@ -45,7 +51,7 @@ as they arrive, for then the exchange would be a part of its reader's time."""
 
 
 def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -> Machine:
-    """Measures this process or the ranks as a machine, in about a second.
+    """Measures this process or the ranks as a machine, in one to three seconds.
 
     Three digits of a rate mean anything.
 
@@ -56,12 +62,14 @@ def calibrated(settings: Settings, tick: Tick, cluster: Cluster | None = None) -
     """
     measures = _Measures(settings, tick, cluster)
     rates = {
+        "memory_bandwidth": measures.bandwidth(),
         "flops_float": measures.contraction(DType.FLOAT),
         "flops_double": measures.contraction(DType.DOUBLE),
         "map_float": measures.map(DType.FLOAT),
         "map_double": measures.map(DType.DOUBLE),
+        "exp_float": measures.exp(DType.FLOAT),
+        "exp_double": measures.exp(DType.DOUBLE),
     }
-    rates["memory_bandwidth"] = measures.bandwidth()
     sites, processes = measures.sites, measures.processes
     overhead, latency, _ = measures.exchange(sites)
     _, large, nbytes = measures.exchange(PIECES)
@@ -89,9 +97,10 @@ class _Measures:
         self._settings = settings
         self._tick = tick
         self._done = 0
-        self._cluster = cluster if cluster is not None and cluster.ranks > 1 else None
-        self.processes = 1 if self._cluster is None else self._cluster.ranks
-        self.sites = VIRTUAL if self._cluster is None else self.processes
+        self._bandwidth = np.inf
+        self._cluster = cluster
+        self.processes = 1 if cluster is None else cluster.ranks
+        self.sites = VIRTUAL if self.processes == 1 else self.processes
 
     def contraction(self, dtype: DType) -> float:
         """Scalar operations per second of a matrix product."""
@@ -99,26 +108,36 @@ class _Measures:
         product = Call("mul", (_value(0, dtype), _value(1, dtype)), dtype)
         operands = [(rows, "ij"), (shared, "jk")]
         node = _einsum("ijk", "ik", operands, product, "sum", self._extents(MATRIX), dtype)
-        return 2 * MATRIX**3 / self._kernel(node)
+        return 2 * MATRIX**3 / self._arithmetic(node)
 
     def map(self, dtype: DType) -> float:
-        """Scalar operations per second of a polynomial at every element."""
-        extents = self._extents(256)
+        """Scalar operations per second of a map with as many divisions as products and sums."""
+        x: Expr = _value(0, dtype)
+        value = x
+        for _ in range(TERMS):
+            total = Call("add", (Call("mul", (value, x), dtype), x), dtype)
+            value = Call("div", (x, total), dtype)
+        return 3 * TERMS * self._elementwise(value, dtype)
+
+    def exp(self, dtype: DType) -> float:
+        """Calls per second of EXP at every element."""
+        return self._elementwise(Call("exp", (_value(0, dtype),), dtype), dtype)
+
+    def _elementwise(self, value: Expr, dtype: DType) -> float:
+        """Elements per second of an expression over a tensor, its arithmetic alone."""
+        extents = self._extents(ELEMENTWISE)
         (x,) = _tensors("a", ("ij",), extents, dtype)
-        value: Expr = _value(0, dtype)
-        for _ in range(DEGREE):
-            product = Call("mul", (value, _value(0, dtype)), dtype)
-            value = Call("add", (product, _value(0, dtype)), dtype)
         node = _einsum("ij", "ij", [(x, "ij")], value, None, extents, dtype)
-        return 2 * DEGREE * 256**2 / self._kernel(node)
+        return ELEMENTWISE**2 / self._arithmetic(node)
 
     def bandwidth(self) -> float:
         """Bytes per second of a sum that reads two large arrays and writes one."""
-        extents, dtype = self._extents(2048), DType.FLOAT
+        extents, dtype = self._extents(LARGE), DType.FLOAT
         x, y = _tensors("ab", ("ij", "ij"), extents, dtype)
         total = Call("add", (_value(0, dtype), _value(1, dtype)), dtype)
         node = _einsum("ij", "ij", [(x, "ij"), (y, "ij")], total, None, extents, dtype)
-        return 3 * 4 * 2048**2 / self._kernel(node)
+        self._bandwidth = 3 * 4 * LARGE**2 / self._kernel(node)
+        return self._bandwidth
 
     def exchange(self, extent: int) -> tuple[float, float, int]:
         """A map by rows and a map by columns over sites, with an exchange between.
@@ -133,7 +152,8 @@ class _Measures:
         one = Call("neg", (_value(0, DType.FLOAT),), DType.FLOAT)
         rows = _einsum("ij", "ij", [(x, "ij")], one, None, extents, DType.FLOAT)
         columns = _einsum("ij", "ij", [(rows, "ij")], one, None, extents, DType.FLOAT)
-        placed = self._placed(columns, {"i": self.sites, "j": 1}, {"i": 1, "j": self.sites})
+        cuts = {"i": self.sites, "j": 1}, {"i": 1, "j": self.sites}
+        placed = self._placed(columns, self.sites, *cuts)
         best = self._program(placed, columns)
         at = next(n for n, s in enumerate(placed.steps) if isinstance(s, Exchange))
         return float(best[-1]), float(best[at]), placed.bytes_sent
@@ -142,11 +162,22 @@ class _Measures:
         """Of every label, with as many rows for each of the processes."""
         return {"i": extent * self.processes, "j": extent, "k": extent}
 
+    def _arithmetic(self, node: EinSum) -> float:
+        """Seconds of a kernel but for what memory takes, as costs are counted.
+
+        Most of them if nearly all are memory's: then what arithmetic takes is not known
+        well, and matters little.
+        """
+        seconds = self._kernel(node)
+        tensors = [*(o.source for o in node.operands), node]
+        values = sum(n.schema.size * n.schema.values[0].dtype.numpy.itemsize for n in tensors)
+        return max(seconds - values / self.processes / self._bandwidth, seconds / 4)
+
     def _kernel(self, node: EinSum) -> float:
         """Seconds of the kernel that a node is compiled to, in every process at once."""
         if self._cluster is not None:
-            cut = {a.label: self.sites if a.label == "i" else 1 for a in node.axes}
-            return float(self._program(self._placed(node, cut), node)[-1])
+            cut = {a.label: self.processes if a.label == "i" else 1 for a in node.axes}
+            return float(self._program(self._placed(node, self.processes, cut), node)[-1])
         _, runner = compiler(self._settings)(node)
         fields = [
             {"val": np.ones(o.source.schema.shape, o.source.schema.values[0].dtype.numpy)}
@@ -154,13 +185,13 @@ class _Measures:
         ]
         return self._fastest(lambda: runner(fields, lambda _: None))
 
-    def _placed(self, root: EinSum, *parts: Mapping[str, int]) -> Program:
+    def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """A graph whose nodes are cut as given."""
         from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
         from einsql.optimizer.placement import place
 
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
-        return place(root, Decomposition("calibration", self.sites, cuts, 0.0))
+        return place(root, Decomposition("calibration", sites, cuts, 0.0))
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Seconds of each step of a program."""
@@ -170,7 +201,8 @@ class _Measures:
         for step in placed.steps:
             if isinstance(step, Load):
                 schema = step.source.schema
-                ones = np.ones(schema.shape, schema.values[0].dtype.numpy)
+                # One element serves for all: ranks get tiles of their own.
+                ones = np.broadcast_to(schema.values[0].dtype.numpy.type(1), schema.shape)
                 inputs[step.source.name] = {schema.values[0].name: ones}
         program: SiteProgram | RankProgram
         if self._cluster is None:
@@ -206,7 +238,7 @@ class _Measures:
         return best
 
 
-MEASUREMENTS = 7
+MEASUREMENTS = 9
 
 
 def _tensors(

@@ -80,6 +80,7 @@ class Cursor:
         self._result: Result | TileResult | None = None
         self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
+        self._given: int | None = 0  # rows so far, if they have been counted
 
     # ---- what the session fills in
 
@@ -150,7 +151,11 @@ class Cursor:
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The next row, or None."""
-        return next(self._iterator(), None)
+        if self._connection.cluster is not None:
+            return next(iter(self._take(1)), None)
+        rows = self._iterator()
+        self._given = None  # counting would take longer than giving
+        return next(rows, None)
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         """The next `size` rows, or `arraysize`.
@@ -161,15 +166,19 @@ class Cursor:
         wanted: object = self.arraysize if size is None else size
         if not isinstance(wanted, int | np.integer) or wanted < 0:
             raise InterfaceError(f"fetchmany takes a number of rows, not {wanted!r}")
-        return list(islice(self._iterator(), int(wanted)))
+        return self._take(int(wanted))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, in SELECT's column order, ordered by key."""
         with enough_memory:
-            return list(self._iterator())
+            return self._take(None)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return self._iterator()
+        if self._connection.cluster is not None:
+            return iter(self.fetchone, None)
+        rows = self._iterator()
+        self._given = None
+        return rows
 
     def close(self) -> None:
         """Closes the cursor and frees its result."""
@@ -222,7 +231,9 @@ class Cursor:
             InterfaceError: Keys are absent or hidden, or there is no result.
         """
         with enough_memory:
-            return self._tensor().numpy(fill)
+            tensor = self._tensor()
+            with self._connection._fetching():
+                return tensor.numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
@@ -233,7 +244,9 @@ class Cursor:
             columns = list(zip(*self._text, strict=True)) or [()] * len(names)
             return pa.table(dict(zip(names, map(list, columns), strict=True)))
         with enough_memory:
-            return self._tensor().arrow()
+            tensor = self._tensor()
+            with self._connection._fetching():
+                return tensor.arrow()
 
     def fetch_df(self) -> Any:
         """The rows as a pandas DataFrame.
@@ -269,8 +282,21 @@ class Cursor:
     def _iterator(self) -> Iterator[tuple[Any, ...]]:
         self._open()
         if self._rows is None:
-            if self._text is not None:
-                self._rows = iter(self._text)
-            else:
-                self._rows = self._tensor().rows()
+            if self._given is None:
+                raise InterfaceError("A fetch was cut short", hint="Execute the statement again.")
+            rows = iter(self._text) if self._text is not None else self._tensor().rows()
+            self._rows = islice(rows, self._given, None) if self._given else rows
         return self._rows
+
+    def _take(self, count: int | None) -> list[tuple[Any, ...]]:
+        """The next rows, or all; after a failure the next fetch begins where this one did."""
+        rows = self._iterator()
+        try:
+            with self._connection._fetching():
+                found = list(islice(rows, count))
+        except BaseException:
+            self._rows = None
+            raise
+        if self._given is not None:
+            self._given += len(found)
+        return found

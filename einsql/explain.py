@@ -251,9 +251,23 @@ def _undrawn(form: str) -> NotSupportedError:
 def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
     lines = ["-- steps"] if program.steps else []
     for n, step in enumerate(program.steps):
-        text = f"r{n}  {step.kernel}  {step.node.points:,} points"
+        names = _span([number for number, _ in step.nodes])
+        text = f"{names}  {step.kernel}  {step.points:,} points"
+        if step.detail:
+            text += f"  {step.detail}"
         if measures is not None:
             took = measures[n]
             text += f"  {took.seconds * 1e3:.3f} ms  {took.nbytes:,} bytes"
         lines.append(text)
     return lines
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Names of nodes, those that follow each other by the first and the last."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ",".join(f"r{r[0]}" if len(r) == 1 else f"r{r[0]}..r{r[-1]}" for r in runs)

@@ -52,13 +52,22 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
 def with_kernels(
     report: dict[str, Any], program: LocalProgram, measures: Sequence[Measure] | None
 ) -> dict[str, Any]:
-    """The report of a plan for one site, with the kernel of each node and what it took."""
-    nodes = []
-    for n, (made, step) in enumerate(zip(report["nodes"], program.steps, strict=True)):
-        more: dict[str, Any] = {"kernel": step.kernel, "points": step.node.points}
-        if measures is not None:
-            more["measured"] = {"seconds": measures[n].seconds, "bytes": measures[n].nbytes}
-        nodes.append(made | more)
+    """The report of a plan for one site, with the kernel of each node and what it took.
+
+    Of nodes that run together, a `group`, the last one has what all of them took.
+    """
+    nodes = list(report["nodes"])
+    for at, step in enumerate(program.steps):
+        *_, (last, _) = step.nodes
+        for number, node in step.nodes:
+            more: dict[str, Any] = {"kernel": step.kernel, "points": node.points}
+            if len(step.nodes) > 1:
+                ids = [nodes[n]["id"] for n, _ in step.nodes]
+                more["group"] = {"nodes": ids, "detail": step.detail}
+            if measures is not None:
+                took = measures[at] if number == last else Measure(0.0, 0)
+                more["measured"] = {"seconds": took.seconds, "bytes": took.nbytes}
+            nodes[number] = nodes[number] | more
     return {**report, "nodes": nodes}
 
 

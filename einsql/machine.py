@@ -6,6 +6,19 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """The arithmetic of a point of a domain.
+
+    Attributes:
+        cheap: Operations that take about as long as an addition.
+        calls: Calls of functions that take as long as EXP.
+    """
+
+    cheap: int
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Rates and latencies of a site; all sites are alike.
 
@@ -14,7 +27,11 @@ class Machine:
         flops_double: The same in DOUBLE and BIGINT, whose values take 8 bytes.
         map_float: Scalar operations per second of everything else, in FLOAT.
         map_double: The same in DOUBLE and BIGINT.
-        memory_bandwidth: Bytes per second a kernel reads and writes.
+        exp_float: Calls per second of EXP and other functions that take as long, in FLOAT,
+            wherever they stand.
+        exp_double: The same in DOUBLE and BIGINT.
+        memory_bandwidth: Bytes per second a kernel reads and writes, of arrays that fit no
+            cache.
         call_overhead: Seconds a kernel call takes before its work starts.
         latency: Seconds a message between sites takes before its first byte arrives (α).
         network: Bytes per second that a site sends, or receives (1/β).
@@ -24,16 +41,20 @@ class Machine:
     flops_double: float = 2.5e10
     map_float: float = 2e9
     map_double: float = 1e9
+    exp_float: float = 1e8
+    exp_double: float = 5e7
     memory_bandwidth: float = 1e10
     call_overhead: float = 2e-5
     latency: float = 2e-5
     network: float = 1e10
 
-    def rate(self, *, contraction: bool, double: bool) -> float:
-        """Scalar operations per second of an operation."""
+    def arithmetic(self, effort: Effort, *, contraction: bool, double: bool) -> float:
+        """Seconds of a point's arithmetic, whatever its values take to be read and written."""
         if contraction:
-            return self.flops_double if double else self.flops_float
-        return self.map_double if double else self.map_float
+            rate = self.flops_double if double else self.flops_float
+        else:
+            rate = self.map_double if double else self.map_float
+        return effort.cheap / rate + effort.calls / (self.exp_double if double else self.exp_float)
 
     def with_flops(self, flops: float) -> Machine:
         """A machine whose FLOAT contractions run at a rate; its other rates keep their ratios."""
@@ -44,6 +65,8 @@ class Machine:
             flops_double=self.flops_double * by,
             map_float=self.map_float * by,
             map_double=self.map_double * by,
+            exp_float=self.exp_float * by,
+            exp_double=self.exp_double * by,
         )
 
 

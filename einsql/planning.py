@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from einsql import kernels
 from einsql.arrays import array_relation, file_relation
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.engine.executor import Compile, Program, Tick
+from einsql.engine.executor import Compile, FindGroups, Program, Tick
 from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import DataError, NotSupportedError, OperationalError
-from einsql.optimizer import Optimized, check_rules, optimize
+from einsql.optimizer import GROUP_NODES, Optimized, check_rules, optimize
 from einsql.printer import format_graph
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
@@ -285,7 +285,14 @@ def compiled(root: Node, settings: Settings) -> Program:
         Error: As `check_domains`.
     """
     check_domains(root)
-    return Program(root, compiler(settings))
+    return Program(root, compiler(settings), grouping(settings))
+
+
+def grouping(settings: Settings) -> FindGroups | None:
+    """What says which nodes run together; None where nothing is compiled, or it is off."""
+    if settings.jit == "never" or GROUP_NODES.name in settings.disabled_rules:
+        return None
+    return lambda root: kernels.find_groups(root, compiler(settings))
 
 
 def check_domains(root: Node) -> None:

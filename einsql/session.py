@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -23,10 +23,10 @@ from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.engine.store import Store, Tensor
+from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
     Error,
     InterfaceError,
-    InterruptedError,
     NotSupportedError,
     ProgrammingError,
 )
@@ -89,7 +89,8 @@ class Connection:
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan] = {}
-        self._interrupted = threading.Event()
+        self._interrupts = Interrupts()
+        self._check = self._interrupts.begin()
         self._closed = False
         self._parameters: Sequence[object] = ()
         self._inputs: dict[str, Fields] = {}
@@ -183,8 +184,8 @@ class Connection:
         return is_complete(text)
 
     def interrupt(self) -> None:
-        """Cancels the running statement from another thread."""
-        self._interrupted.set()
+        """Cancels, from another thread, the running statement and what is being fetched."""
+        self._interrupts.send()
 
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
@@ -222,8 +223,7 @@ class Connection:
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
-        with self._busy, enough_memory, self._called_from(sys._getframe(1)):
-            self._interrupted.clear()
+        with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
@@ -239,6 +239,15 @@ class Connection:
                         errors.place(error, 0, sql)
                         raise
             self._run_text(sql, given, cursor, key)
+
+    def _begun(self) -> AbstractContextManager[None]:
+        """A statement begins: from now on `interrupt` stops it and what it brings here."""
+        self._check = self._interrupts.begin()
+        return nullcontext() if self.cluster is None else watched(self._check)
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        """A fetch begins: meanwhile `interrupt` stops what this thread brings here."""
+        return nullcontext() if self.cluster is None else watched(self._interrupts.begin())
 
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
@@ -422,9 +431,7 @@ class Connection:
         return run_einsum(self, spec, arrays)
 
     def _tick(self, fraction: float) -> None:
-        if self._interrupted.is_set():
-            self._interrupted.clear()
-            raise InterruptedError("The statement was cancelled")
+        self._check(fraction)
         if self.progress is not None:
             self.progress(fraction)
 

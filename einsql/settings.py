@@ -44,6 +44,8 @@ RATES: dict[str, Quantity] = {
     "flops_double": FLOPS,
     "map_float": FLOPS,
     "map_double": FLOPS,
+    "exp_float": FLOPS,
+    "exp_double": FLOPS,
     "memory_bandwidth": BANDWIDTH,
     "call_overhead": DURATION,
     "latency": DURATION,

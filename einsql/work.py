@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from einsql.algebra import SCALARS
 from einsql.einsum import Call, EinSum, exprs, subexpressions
-
-EXPENSIVE = 20
-"""How many additions or products an EXP takes as long as, in a map that fits no cache."""
+from einsql.machine import Effort
 
 
 def flops(node: EinSum) -> int:
@@ -23,13 +21,10 @@ def flops_at_point(node: EinSum) -> int:
     return len(_calls(node)) + _reductions(node)
 
 
-def effort_at_point(node: EinSum) -> int:
-    """The operations at one point in units of those that machines' rates are measured with.
-
-    As `flops_at_point`, but a function that is not cheap counts as `EXPENSIVE` operations.
-    """
-    weights = (1 if SCALARS[x.fn].cheap else EXPENSIVE for x in _calls(node))
-    return sum(weights) + _reductions(node)
+def effort_at_point(node: EinSum) -> Effort:
+    """The operations of `flops_at_point` by what they take."""
+    cheap = [SCALARS[x.fn].cheap for x in _calls(node)]
+    return Effort(sum(cheap) + _reductions(node), len(cheap) - sum(cheap))
 
 
 def _calls(node: EinSum) -> set[Call]:

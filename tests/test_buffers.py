@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from einsql import buffers
-from einsql.buffers import empty
+from einsql.buffers import contiguous, converted, empty
 
 F = np.dtype(np.float32)
-SIDE = 1024  # 4 MiB of float32, the least that is kept
+SIDE = 1024  # 4 MiB of float32, enough to be kept
 
 
 @pytest.fixture(autouse=True)
 def _no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_blocks", [])
+    monkeypatch.setattr(buffers, "_blocks", {})
 
 
 def address(array: np.ndarray) -> int:
@@ -49,12 +49,28 @@ def test_what_is_gone_is_lent_again_to_its_size_alone() -> None:
 
 
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "KEPT", 4 * buffers.LARGE)
+    monkeypatch.setattr(buffers, "KEPT", 4 * SIDE * SIDE * F.itemsize)
     held = [empty((SIDE, SIDE), F) for _ in range(5)]
-    assert len(buffers._blocks) == 3
+    assert [len(same) for same in buffers._blocks.values()] == [3]
     assert len({address(a) for a in held}) == 5
     assert empty((SIDE, 4 * SIDE), F).flags.owndata
     assert empty((2, 2), F).flags.owndata
+    smaller = [empty((SIDE, SIDE // 2), F) for _ in range(3)]
+    assert [len(same) for same in buffers._blocks.values()] == [2, 3]  # the oldest have gone
+    assert not any(np.shares_memory(a, b) for a in held for b in smaller)
+
+
+def test_copies_are_equal_and_take_such_memory() -> None:
+    array = np.arange(SIDE * SIDE, dtype=np.float32).reshape(SIDE, SIDE)
+    at = address(empty((SIDE, SIDE), F))
+    turned = contiguous(array.T)
+    assert address(turned) == at
+    assert turned.flags.c_contiguous
+    np.testing.assert_array_equal(turned, array.T)
+    assert contiguous(array) is array
+    wide = converted(array.T, np.dtype(np.float64))
+    assert wide.flags.f_contiguous  # as the array, so that adding to it runs along memory
+    np.testing.assert_array_equal(wide, array.T)
 
 
 def test_threads_never_share_a_block() -> None:

@@ -265,7 +265,7 @@ def test_a_sum_of_partial_results_is_completed_once(monkeypatch: pytest.MonkeyPa
     assert last["placements"] == {
         "grid": [["*", 4]], "operands": [["Partial(SUM)"]] * 3, "result": ["Partial(SUM)"],
     }  # fmt: skip
-    assert moved(report) == [("none", 0)] * 3 + [("reduce", 3 * 6 * 5 * 4)]
+    assert moved(report) == [("none", 0)] * 3 + [("reduce-scatter", 3 * 6 * 5 * 4)]
 
 
 @pytest.mark.parametrize(
@@ -274,10 +274,10 @@ def test_a_sum_of_partial_results_is_completed_once(monkeypatch: pytest.MonkeyPa
         (1, "", [[], []], [], ("none", 0)),
         (8, "i=8", [["Shard(i)"], ["Replicate"]], ["Shard(i)"], ("none", 0)),
         # (1, n, 1) of the thesis: a by columns, b by rows, the result a sum over all sites
-        (8, "j=8", [["Shard(j)"], ["Shard(j)"]], ["Partial(SUM)"], ("reduce", 7 * 64 * 4)),
+        (8, "j=8", [["Shard(j)"], ["Shard(j)"]], ["Partial(SUM)"], ("reduce-scatter", 7 * 64 * 4)),
         (8, "i=2 j=2 k=2",
          [["Shard(i)", "Shard(j)", "Replicate"], ["Replicate", "Shard(j)", "Shard(k)"]],
-         ["Shard(i)", "Partial(SUM)", "Shard(k)"], ("reduce", 64 * 4)),
+         ["Shard(i)", "Partial(SUM)", "Shard(k)"], ("reduce-scatter", 64 * 4)),
         # more parts than columns: the last sites have nothing to do
         (11, "j=11", [["Shard(j)"], ["Shard(j)"]], ["Partial(SUM)"], ("reduce", 10 * 64 * 4)),
     ],
@@ -447,7 +447,7 @@ def test_a_product_lies_so_that_it_is_added_before_it_is_merged() -> None:
     con.execute("SET strategy = 'equal'")
     report = explained(con, CHAIN, "SITES 8, ")
     assert [n["collective"] for n in report["nodes"]] == [
-        "none", "all-reduce", "none", "reduce",
+        "none", "all-reduce", "none", "reduce-scatter",
     ]  # fmt: skip
     assert report["total"]["bytes_sent"] == 3 * s * s * 4
 

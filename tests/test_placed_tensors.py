@@ -73,9 +73,9 @@ def test_a_result_is_read_where_it_was_left() -> None:
     lay(con, "c", "ik", product, plan.placed.steps[plan.placed.root].tiles, sites)
     scaled = "SELECT i, k, val * 2 AS val FROM c"
     assert traffic(con, scaled) == 0
-    # Merged at one site of each pair, in the middle of the mesh: only the partial sums move.
+    # Merged by both sites of each pair, which are in the middle of the mesh.
     assert con.execute("DESCRIBE c").fetchall()[-1][-1] == (
-        "DeviceMesh(r0=2, r1=2, r2=2) [Shard(i), Single, Shard(k)]"
+        "DeviceMesh(r0=2, r1=2, r2=2) [Shard(i), Shard(i), Shard(k)]"
     )
     assert traffic(con, "SELECT i, SUM(val) AS val FROM c GROUP BY i") == N * 4
     np.testing.assert_array_equal(con.execute(scaled).fetch_numpy(), 2 * a @ b)

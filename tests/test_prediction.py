@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql import calibration
 from einsql.boxes import split
+from einsql.einsum import EinSum
 from einsql.machine import Machine
 from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
@@ -19,8 +21,8 @@ from einsql.placements import Tiles
 from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local
-from einsql.work import EXPENSIVE
+from einsql.supersteps import Local, tuple_bytes
+from einsql.work import effort_at_point
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 
@@ -106,10 +108,13 @@ def test_an_exp_takes_longer_than_a_product() -> None:
 
     product, exp = report("val * val"), report("EXP(val)")
     assert exp["flops"] == product["flops"]
-    overhead = con.settings.machine.call_overhead
-    work = EXPENSIVE * 2e6 / con.settings.machine.map_float
-    assert exp["seconds"] == pytest.approx(work + overhead)
+    m = con.settings.machine
+    memory = 2 * 4 * 2e6 / m.memory_bandwidth + m.call_overhead
+    assert product["seconds"] == pytest.approx(2e6 / m.map_float + memory)
+    assert exp["seconds"] == pytest.approx(2e6 / m.exp_float + memory)
     assert product["seconds"] < exp["seconds"] / 5
+    both = report("val * EXP(val + val)")
+    assert both["seconds"] == pytest.approx(2e6 * (2 / m.map_float + 1 / m.exp_float) + memory)
 
 
 def test_seconds_move_less_on_a_slow_network_and_answers_stay() -> None:
@@ -224,3 +229,25 @@ def test_cells_take_no_more_memory_than_their_cut_was_thought_to(sql: str) -> No
     vertices = problem_of(plan.optimized.root).vertices
     for nbytes, cut, v in zip(taken, plan.cut.cuts, vertices, strict=True):
         assert nbytes <= cell_bytes(v, np.array([list(cut.parts.values())], np.int64))[0]
+
+
+def test_calibrated_rates_leave_out_what_memory_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates predict the very seconds that they were measured with."""
+    true = Machine(3e10, 2e10, 5e9, 4e9, 3e8, 2e8, 1e10)
+
+    def seconds(self: object, node: EinSum) -> float:
+        double = node.outputs[0].dtype.numpy.itemsize > 4
+        point = true.arithmetic(
+            effort_at_point(node), contraction=bool(node.reduced), double=double
+        )
+        tensors = [*(o.source for o in node.operands), node]
+        nbytes = sum(n.schema.size * tuple_bytes(n) for n in tensors)
+        if len(node.operands) > 1 and not node.reduced:
+            return nbytes / true.memory_bandwidth  # its arithmetic is to be nothing
+        return node.points * point + nbytes / true.memory_bandwidth
+
+    monkeypatch.setattr(calibration._Measures, "_kernel", seconds)
+    monkeypatch.setattr(calibration, "BUDGET", 0.0)
+    found = calibration.calibrated(Settings(), lambda _: None)
+    for name in list(RATES)[:7]:
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.01)

@@ -212,11 +212,13 @@ def test_a_merge_is_worked_out_by_hand() -> None:
     for name, dims in (("a", ("i", "j")), ("b", ("j", "k"))):
         con.register(name, np.ones((8, 8), np.float32), dims=dims)
     con.execute("SET sites = 8")
-    sql = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
-    program = planned(con, sql).placed  # i:2 j:2 k:2; sites that differ by 2 merge their parts
+    hint = "/*+ PARTITION(i=2, j=2, k=2) */"  # without it both sites of a pair would merge
+    sql = f"SELECT {hint} i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
+    program = planned(con, sql).placed  # sites that differ by 2 merge their parts at one of them
     assert program is not None
     machine = Machine(call_overhead=1.0, flops_float=128.0, memory_bandwidth=192.0)
-    product, merge, map_ = 2.0, 3 * 64 / 192, 1.0
+    # A product: arithmetic, memory, overhead.
+    product, merge, map_ = 3.0, 3 * 64 / 192, 1.0
     for node_sites, links, moving in (
         (2, 1, 3 * 7.0 + 2 * 64 / 16),  # two messages share a link; doublings: 2 across, 1 inside
         (2, 2, 3 * 7.0 + 64 / 16),

@@ -143,7 +143,7 @@ def test_explain_gives_every_operation_its_cut_and_placement() -> None:
         ["Replicate", "Shard(j)", "Shard(k)"],
     ]
     assert node["placements"]["result"] == ["Shard(i)", "Partial(SUM)", "Shard(k)"]
-    assert node["collective"] == "reduce"
+    assert node["collective"] == "reduce-scatter"
     assert node["floats"] == {"join": 256.0, "aggregate": 64.0, "repartition": 0.0}
     assert node["flops"] == 2 * 8**3
 

@@ -5,9 +5,10 @@ rank over a socket of its own, so that idle ranks sleep, results are fetched fro
 they lie, and the end of a rank is noticed at once. Among each other ranks speak MPI.
 
 In the order of reading: `messages` and how they travel (`wire`); where ranks call
-(`meeting`) and what is known of their processes (`processes`), which are started (`job`) or
-there already (`joined`), as `start` is asked; one command and its answers (`call`), the
-session's ranks (`driver`) and who of them is left (`groups`). With these: tensors at ranks
-and placed programs (`program`), plans over blocks (`blocks`), single tiles and files
-(`storage`). At the other end of the line: `rank`, and what it does alone (`keeping`).
+(`meeting`), what is known of their processes (`processes`) and of their ends (`endings`);
+they are started (`job`) or there already (`joined`), as `start` is asked; one command and
+its answers (`call`), the session's ranks (`driver`) and who of them is left (`groups`).
+With these: tensors at ranks and placed programs (`program`), plans over blocks (`blocks`),
+single tiles and files (`storage`). At the other end of the line: `rank`, and what it does
+alone (`keeping`).
 """

@@ -16,6 +16,7 @@ from einsql.cluster.messages import (
     Decline,
     Done,
     Failed,
+    Fallen,
     Handle,
     Order,
     Progress,
@@ -30,6 +31,9 @@ Tick = Callable[[float], None]
 
 STUBBORN = 10.0
 """Seconds ranks have to answer once they are told to stop."""
+
+APART = 3.0
+"""Seconds the others have to answer once MPI has failed at a rank, for they may never."""
 
 GLANCE = 0.05
 """Seconds between two looks whether the statement was cancelled."""
@@ -138,11 +142,13 @@ class Call:
             if not self._commands.keys().isdisjoint(self._job.ended()):
                 raise Gone
             if time.monotonic() > self._until:
+                if self.apart:
+                    break
                 raise Stubborn(waiting[0])
-        self.complete = True
+        self.complete = not waiting
         if self.stopped is not None:
             raise self.stopped
-        answers = [self._answers[r] for r in self._commands]
+        answers = [self._answers[r] for r in self._commands if r in self._answers]
         failures = [a for a in answers if isinstance(a, Failed)]
         for failure in failures:
             if failure.error is not None:
@@ -176,10 +182,15 @@ class Call:
             message = Failed(unread.number, unread.reason)
         except (EOFError, OSError):
             raise Gone from None
+        if isinstance(message, Fallen):
+            self._job.note(self._job.ranks[rank], message)
+            raise Gone
         if isinstance(message, Progress):
             self._fraction = message.fraction
         elif message.number == self._number:
             self._answers[rank] = message
+            if self.apart:
+                self._until = min(self._until, time.monotonic() + APART)
 
     # ---- cancelling
 

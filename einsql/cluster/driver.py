@@ -18,6 +18,7 @@ from einsql.cluster.interrupts import deferred
 from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.cluster.processes import Processes
 from einsql.cluster.wire import send
+from einsql.engine.watch import watch
 from einsql.errors import InterfaceError, OperationalError, RanksLost
 
 _AGAIN = (
@@ -127,7 +128,7 @@ class Cluster:
 
         Args:
             commands: By rank.
-            tick: Told how far they are; raises to cancel.
+            tick: Told how far they are; raises to cancel. By default what watches this thread.
             into: By rank where the arrays of its answer belong, as for `wire.receive`.
 
         Returns:
@@ -139,6 +140,7 @@ class Cluster:
             RanksLost: A rank has ended; the others are a smaller cluster now.
             OperationalError: A rank has ended, and all others with it.
         """
+        tick = tick or watch()
         with self._alone(tick), deferred() as interrupted:
             job = self._running(interrupted)
             call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
@@ -158,6 +160,8 @@ class Cluster:
                     hint=_AGAIN,
                 ) from call.stopped
             except BaseException:
+                if call.apart and job.ended():
+                    raise self._lost(job) from None  # MPI failed for want of it
                 if call.apart or not call.complete:
                     self._abandon("the ranks")  # nobody knows what is still under way
                 raise
@@ -225,18 +229,19 @@ class Cluster:
 
     def _lost(self, job: Processes) -> OperationalError:
         """A rank has ended: goes on with the others if MPI can, else ends them too."""
-        first = job.ended()[0]
-        who, before = job.named(first), self.ranks
-        reason = f"{who[:1].upper()}{who[1:]} {job.end_of(first)}"
-        if job.tolerant and self._regrouped(job, who):
-            lost = RanksLost(reason, before, self.ranks)
+        loss, before = job.loss(), self.ranks
+        if job.tolerant and self._regrouped(job, loss.who):
+            lost = RanksLost(str(loss), before, self.ranks)
             for remembered in self._hearers:
                 hear = remembered()
                 if hear is not None:
                     hear(lost)
             return lost
-        self._abandon(who)
-        return OperationalError(f"{reason}, and all ranks were ended with it", hint=_AGAIN)
+        self._abandon(loss.who)
+        them = "it" if loss.one else "them"
+        error = OperationalError(f"{loss}, and all ranks were ended with {them}", hint=_AGAIN)
+        error.__cause__ = loss.words
+        return error
 
     def _regrouped(self, job: Processes, who: str) -> bool:
         """Forms a communicator of the ranks that are left; False if that fails."""

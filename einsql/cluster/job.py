@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import re
 import secrets
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
 from einsql.cluster import remains
+from einsql.cluster.endings import Ended, Loss, loss, reports
 from einsql.cluster.meeting import KEY, Meeting
-from einsql.cluster.processes import Process, Processes
+from einsql.cluster.processes import Processes
 from einsql.cluster.threads import limited
 from einsql.errors import OperationalError, ProgrammingError
 
@@ -32,15 +33,6 @@ LAST_WORDS = 1.0
 
 MARK = "EINSQL_CLUSTER_JOB"
 """The variable by which the ranks of a job are found."""
-
-_ENDED = (
-    re.compile(  # MPICH
-        r"PID (?P<pid>\d+) RUNNING AT.*?EXIT CODE: (?P<status>\d+)"
-        r"(.*?EXIT STRING: .*?\(signal (?P<signal>\d+)\))?", re.S,
-    ),
-    re.compile(r"PID (?P<pid>\d+) on node \S+ exited on\s+signal (?P<signal>\d+)"),  # Open MPI
-)  # fmt: skip
-"""What launchers say of a process that ended."""
 
 
 class Job(Processes):
@@ -68,7 +60,8 @@ class Job(Processes):
         with Meeting(None if here else host or "") as meeting:
             super().__init__()
             self.tolerant = any("ulfm" in word for word in command)
-            self._ended = False
+            self.ordered = here
+            self._over = False
             self._since = time.time()
             token = secrets.token_hex(8)
             self._mark = f"{MARK}={token}"
@@ -94,10 +87,11 @@ class Job(Processes):
         return self._process.poll() is None
 
     def _failed(self, reason: str) -> OperationalError:
-        first = self._closed_lines()
-        who = (
-            f"; rank {first[0].started.rank} ({first[0]}) {self._end_of(first[0])}" if first else ""
-        )
+        who = ""
+        if self._gone():
+            self._hush()
+            found = self._judged([self._known(p) for p in self._gone()])
+            who = f"; {found.who} {found.how}"
         return OperationalError(
             f"The ranks have not started: {reason}{who}. {self.last_words()}",
             hint=f"The command was: {shlex.join(self._command)}",
@@ -118,28 +112,28 @@ class Job(Processes):
         start = max(0, size - 2**16)
         return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
 
-    def end_of(self, rank: int) -> str:
-        """How a rank ended, as far as the launcher says."""
-        return self._end_of(self.ranks[rank])
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
+        status, killed = self._process.poll(), None
+        if status is not None and status < 0:
+            who = f"the launcher (process {self._process.pid} on {socket.gethostname()})"
+            killed = Loss(who, f"was ended by {signal.Signals(-status).name}")
+        return loss(ended, self._left(), self.ordered, reports(self._text()), killed)
 
-    def _end_of(self, process: Process) -> str:
+    def loss(self) -> Loss:
+        """Which of the ranks that have ended was the first, as far as is known."""
         if not self.tolerant:
             self._hush()
-        for found in (f for pattern in _ENDED for f in pattern.finditer(self._text())):
-            facts = found.groupdict()
-            own = int(facts["pid"]) == process.started.pid
-            if facts["signal"] is not None:
-                number = signal.Signals(int(facts["signal"]))
-                # MPICH may name a rank that it killed itself, with that one's signal.
-                if own or number != signal.SIGKILL:
-                    return f"was ended by {number.name}"
-            elif own:
-                return f"has ended with status {facts['status']}"
-        return "has ended"
+            deadline = time.monotonic() + LAST_WORDS
+            # A launcher that was killed takes all ranks with it, but not at once.
+            while (self._process.poll() or 0) < 0 and time.monotonic() < deadline:
+                if not self._left():
+                    break
+                time.sleep(0.01)
+        return super().loss()
 
     def close(self) -> None:
         """Waits for the ranks to leave, and ends what stays."""
-        if self._ended or os.getpid() != self.owner:
+        if self._over or os.getpid() != self.owner:
             return
         for process in self.ranks:
             self._forget(process)
@@ -149,9 +143,9 @@ class Job(Processes):
 
     def end(self) -> None:
         """Ends the launcher and every rank on this machine, and removes what they leave."""
-        if self._ended or os.getpid() != self.owner:
+        if self._over or os.getpid() != self.owner:
             return
-        self._ended = True
+        self._over = True
         shared: set[str] = set()
         for pid in remains.marked(self._mark):
             shared |= remains.segments(pid)
@@ -175,7 +169,7 @@ class Job(Processes):
 
     def orphaned(self) -> None:
         """In a fork of the owner: lets go of the lines, which must close with the owner."""
-        self._ended = True
+        self._over = True
         super().orphaned()
 
 

@@ -156,6 +156,7 @@ class Joined(Processes):
         with meeting:
             super().__init__()
             self._address = meeting.address
+            self.ordered = meeting.address.startswith("@")
             comm.bcast((meeting.address, meeting.key))
             self._thread = threading.Thread(
                 target=_work, args=(comm, meeting.address, meeting.key),

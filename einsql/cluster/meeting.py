@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -17,6 +19,9 @@ from einsql.errors import OperationalError
 
 KEY = "EINSQL_CLUSTER_KEY"
 """The variable that hands a rank the key, which nobody else may read."""
+
+UPPERMOST = 1000
+"""Files have lower numbers in a rank, whose libraries may know no number beyond 1023."""
 
 _NUMBERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 """Where launchers say which rank a process will be."""
@@ -110,14 +115,27 @@ def reach(address: str, key: bytes) -> Connection:
         EOFError: There is nobody any more.
     """
     if address.startswith("@"):
-        line = Client(address.replace("@", "\0", 1), "AF_UNIX", authkey=key)
+        line = _uppermost(Client(address.replace("@", "\0", 1), "AF_UNIX", authkey=key))
     else:
         host, _, port = address.rpartition(":")
-        line = Client((host, int(port)), "AF_INET", authkey=key)
+        line = _uppermost(Client((host, int(port)), "AF_INET", authkey=key))
         prompt(line)
     number = next((int(n) for k in _NUMBERS if (n := os.environ.get(k, "")).isdigit()), None)
     send(line, Started(number, os.getpid(), socket.gethostname()))
     return line
+
+
+def _uppermost(line: Connection) -> Connection:
+    """The same line under a number above all others of this process.
+
+    When a process ends Linux closes its files from the last number to the first. A launcher
+    kills the other ranks as soon as the socket closes that this one has to it; the driver
+    must see this line close before, or it takes one of the others for the first to end.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = UPPERMOST if limit == resource.RLIM_INFINITY else min(UPPERMOST, limit - 8)
+    with line:
+        return Connection(fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, least))
 
 
 def prompt(line: Connection) -> None:

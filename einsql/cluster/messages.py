@@ -237,6 +237,13 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallen:
+    """The last message of a rank: why it ends."""
+
+    reason: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a rank is."""
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from weakref import WeakSet
 
+from einsql.cluster.endings import Ended, Loss, each, loss
 from einsql.cluster.meeting import Meeting
-from einsql.cluster.messages import Hello, Started
-from einsql.cluster.wire import receive
+from einsql.cluster.messages import Fallen, Hello, Started
+from einsql.cluster.wire import Unread, Withdrawn, receive
 from einsql.errors import OperationalError
 
 START = 60.0
@@ -38,15 +39,19 @@ class Processes(ABC):
     Attributes:
         ranks: The process of each, by its number.
         tolerant: Whether the others go on when one ends (Open MPI with ULFM).
+        ordered: Whether the lines close in the order in which ranks end.
         owner: The process that they work for; a fork of it has no part in them.
     """
 
     tolerant = False
+    ordered = False
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.ranks: list[Process] = []
         self._connected: list[Process] = []
+        self._closed: list[Process] = []
+        self._words: dict[Process, BaseException] = {}
         self._ends = select.epoll()
         _known.add(self)
 
@@ -75,6 +80,9 @@ class Processes(ABC):
                         hello = receive(process.line)
                     except (EOFError, OSError):
                         raise self._failed(f"{len(found)} of {ranks} have reported") from None
+                    if isinstance(hello, Fallen):
+                        self.note(process, hello)
+                        raise self._failed(f"{len(found)} of {ranks} have reported")
                     assert isinstance(hello, Hello)
                     if hello.ranks != ranks:
                         raise self._failed(
@@ -87,8 +95,9 @@ class Processes(ABC):
         self.ranks = [found[n] for n in range(ranks)]
 
     def _note(self, line: Connection, started: Started) -> None:
-        self._ends.register(line.fileno(), select.EPOLLRDHUP)
         self._connected.append(Process(line, started))
+        # Level-triggered, lines that have been told would be told again, in another order.
+        self._ends.register(line.fileno(), select.EPOLLRDHUP | select.EPOLLET)
 
     @abstractmethod
     def _coming(self) -> bool:
@@ -101,22 +110,50 @@ class Processes(ABC):
     # ---- they end
 
     def ended(self) -> list[int]:
-        """The ranks that have ended, in the order in which they did."""
-        return [self.ranks.index(p) for p in self._closed_lines() if p in self.ranks]
+        """The ranks that have ended, or said that they will, in the order in which they did."""
+        return [self.ranks.index(p) for p in self._gone() if p in self.ranks]
 
-    def _closed_lines(self) -> list[Process]:
+    def _gone(self) -> list[Process]:
         # The kernel lists lines in the order in which they were closed.
         closed = [number for number, _ in self._ends.poll(0)]
         known = {p.line.fileno(): p for p in self._connected if not p.line.closed}
-        return [known[number] for number in closed if number in known]
+        found = [known[number] for number in closed if number in known]
+        self._closed += [p for p in dict.fromkeys(found) if p not in self._closed]
+        return [*(p for p in self._words if p not in self._closed), *self._closed]
+
+    def note(self, process: Process, last: Fallen) -> None:
+        """Remembers why a rank ends."""
+        self._words[process] = last.reason
+
+    def loss(self) -> Loss:
+        """Which of the ranks that have ended was the first, and how, as far as that is known."""
+        ended = [self._known(p) for p in self._gone()]
+        if self.tolerant and not any(e.words for e in ended):
+            return each(ended)
+        return self._judged(ended)
+
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
+        return loss(ended, self._left(), self.ordered)
+
+    def _left(self) -> list[Ended]:
+        """The ranks that have not ended."""
+        gone = self._gone()
+        return [self._known(p) for p in list(self._connected) if p not in gone]
+
+    def _known(self, process: Process) -> Ended:
+        """What is known of a rank; if it has ended, with what it still wanted to say."""
+        with contextlib.suppress(EOFError, OSError):
+            while process in self._closed and process not in self._words and process.line.poll():
+                with contextlib.suppress(Withdrawn, Unread):
+                    message = receive(process.line)
+                    if isinstance(message, Fallen):
+                        self.note(process, message)
+        number = self.ranks.index(process) if process in self.ranks else process.started.rank
+        return Ended(number, process.started, self._words.get(process))
 
     def named(self, rank: int) -> str:
         """A rank in words."""
         return f"rank {rank} ({self.ranks[rank]})"
-
-    def end_of(self, rank: int) -> str:
-        """How a rank ended, as far as that is known."""
-        return "has ended"
 
     def keep(self, ranks: Sequence[int]) -> None:
         """Goes on with some of the ranks, numbered anew in the given order."""
@@ -130,6 +167,9 @@ class Processes(ABC):
         with contextlib.suppress(OSError, ValueError):
             self._ends.unregister(process.line.fileno())
         process.line.close()
+        self._connected.remove(process)
+        self._closed = [p for p in self._closed if p is not process]
+        self._words.pop(process, None)
 
     @abstractmethod
     def close(self) -> None:

@@ -27,6 +27,7 @@ from einsql.cluster.messages import (
     Decline,
     Done,
     Failed,
+    Fallen,
     Handle,
     Hello,
     Kept,
@@ -43,7 +44,7 @@ from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import available, enough_memory
-from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
+from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, Torn
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.kernels import compile_node
@@ -70,7 +71,12 @@ def serve(connection: Connection, comm: MPI.Intracomm) -> None:
         comm: Of all ranks.
     """
     buffers.keep(max(buffers.KEPT, (available() or 0) // (SHARE * comm.size)))
-    Rank(connection, comm).serve()
+    rank = Rank(connection, comm)
+    try:
+        rank.serve()
+    except BaseException as error:  # the driver must not wait for this rank
+        rank.fall(error)
+        raise
 
 
 class Rank:
@@ -112,6 +118,15 @@ class Rank:
             self._orders.put(None)
             time.sleep(PATIENCE)
             os._exit(1)  # the driver has gone and this rank is stuck
+        except BaseException as error:  # nobody would hear of cancelling any more
+            self.fall(error)
+            traceback.print_exc()
+            os._exit(1)
+
+    def fall(self, error: BaseException) -> None:
+        """Tells the driver why this rank ends."""
+        reason = _failed(0, error, self._comm.rank).error
+        self._answer(Fallen(reason or InternalError(f"Rank {self._comm.rank} failed")))
 
     def _heard(self) -> bool:
         """Takes a message; False if it was the last one."""
@@ -143,7 +158,7 @@ class Rank:
         except OSError:
             self._gone = True
         except Exception as error:
-            self._answer(_failed(number, error))
+            self._answer(self._failed(number, error))
 
     def _regroup(self, order: Regroup) -> None:
         from mpi4py import MPI
@@ -159,7 +174,7 @@ class Rank:
             return self._together(order.number, command)
         try:
             if isinstance(command, Decline):
-                return _declined(order.number, command)
+                return self._declined(order.number, command)
             if isinstance(command, Ship):
                 self._programs[command.plan] = SiteProgram(
                     command.program, command.schema, lambda node: compile_node(node, command.jit)
@@ -175,7 +190,7 @@ class Rank:
                 return Done(order.number, obey(command, self._held, proceed))
             raise InternalError(f"A rank cannot {type(command).__name__}")
         except Exception as error:
-            return _failed(order.number, error)
+            return self._failed(order.number, error)
 
     def _together(self, number: int, command: Command) -> Done | Failed:
         """Runs a program with all other ranks; all of them fail or none."""
@@ -183,7 +198,7 @@ class Rank:
         transport = RankTransport(self._comm, self._comm.size, stops)
         try:
             if isinstance(command, Decline):
-                return self._withdraw(transport, _declined(number, command))
+                return self._withdraw(transport, self._declined(number, command))
             assert isinstance(command, Run)
             program = self._programs[command.plan]
             transport = RankTransport(self._comm, program.sites, stops)
@@ -195,7 +210,7 @@ class Rank:
         except InterruptedError:
             return self._withdraw(transport, Failed(number, None, True))
         except BaseException as error:  # whatever it is, the others must hear of it
-            return self._withdraw(transport, _failed(number, error))
+            return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(held)
         return Done(number, measure)
 
@@ -209,7 +224,7 @@ class Rank:
             if stop.status == CANCELLED:
                 return Failed(answer.number, None, True)
         except Exception as error:
-            return _failed(answer.number, error)
+            return self._failed(answer.number, error)
         return answer
 
     def _run(
@@ -236,6 +251,14 @@ class Rank:
         measure.read = loaded
         return held, measure
 
+    def _declined(self, number: int, command: Decline) -> Failed:
+        if command.reason is None:
+            return Failed(number, None, True)
+        return self._failed(number, command.reason)
+
+    def _failed(self, number: int, error: BaseException) -> Failed:
+        return _failed(number, error, self._comm.rank)
+
     def _stops(self, number: int) -> Callable[[], bool]:
         return lambda: self._gone or self._cancelled == number
 
@@ -254,26 +277,25 @@ class Rank:
         return tick
 
 
-def _declined(number: int, command: Decline) -> Failed:
-    return Failed(number, None, True) if command.reason is None else _failed(number, command.reason)
-
-
-def _failed(number: int, error: BaseException) -> Failed:
+def _failed(number: int, error: BaseException, rank: int) -> Failed:
+    fault = f"Rank {rank} failed"
     trace = "".join(traceback.format_exception(error))
-    apart = type(error).__module__.startswith("mpi4py")
+    torn = isinstance(error, Torn)
+    error = error.__cause__ or error if torn else error
+    apart = torn or type(error).__module__.startswith("mpi4py")
     try:
         with enough_memory:
             raise error
     except Error as known:
         error = known
     except BaseException:
-        error = InternalError(f"A rank failed: {trace.strip()}")
+        error = InternalError(f"{fault}: {trace.strip()}")
     error.__cause__ = error.__context__ = None  # the driver needs the reason alone
     error.with_traceback(None)
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an error with arguments of its own
-        error = InternalError(f"A rank failed: {trace.strip()}")
+        error = InternalError(f"{fault}: {trace.strip()}")
     return Failed(number, error, apart=apart)
 
 
@@ -302,5 +324,9 @@ def main(arguments: Sequence[str]) -> None:
 
     share_cores(MPI.COMM_WORLD)
     if connection is not None:
-        serve(connection, MPI.COMM_WORLD)
+        try:
+            serve(connection, MPI.COMM_WORLD)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # an abort would end all ranks, where MPI can do with the others
     MPI.Finalize()  # while the other thread can still end a process that is stuck

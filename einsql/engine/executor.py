@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 import numpy as np
 
-from einsql.einsum import EinSum, Input, Node, walk
+from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
 
 Fields = Mapping[str, np.ndarray]
@@ -18,22 +20,61 @@ Compile = Callable[[EinSum], tuple[str, Runner]]
 """What the session hands in from the kernels: a node to its kernel's name and runner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One node: where its operands lie, where its result goes, what is dead afterwards."""
-
-    node: EinSum
-    kernel: str
-    run: Runner
-    sources: tuple[int, ...]
-    target: int
-    free: tuple[int, ...]
+class Group(Protocol):
+    """Nodes that run together: what passes between them is never there as a whole."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the result; a view takes none."""
-        width = sum(f.dtype.numpy.itemsize for f in self.node.schema.fields)
-        return 0 if self.kernel == "view" else self.node.schema.size * width
+    def nodes(self) -> tuple[EinSum, ...]:
+        """The nodes, producers first; no other node lies between them."""
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """What they read from outside, each once."""
+
+    @property
+    def results(self) -> tuple[EinSum, ...]:
+        """Those that something else reads."""
+
+    @property
+    def detail(self) -> str:
+        """How they run, for EXPLAIN."""
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+        """Runs the nodes on the fields of their sources; returns those of their results."""
+
+
+FindGroups = Callable[[Node], Sequence[Group]]
+"""What the session hands in from the kernels: which nodes of a graph run together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node, or several that run together.
+
+    Attributes:
+        nodes: The nodes, with their numbers among all nodes that are no inputs.
+        kernel: What runs them.
+        run: Runs them; returns the fields of each result.
+        sources: Where their operands lie.
+        targets: Where their results go.
+        free: What is dead afterwards.
+        nbytes: Bytes of the results; a view takes none.
+        detail: How several run together.
+    """
+
+    nodes: tuple[tuple[int, EinSum], ...]
+    kernel: str
+    run: Callable[[Sequence[Fields], Tick], Sequence[Fields]]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    free: tuple[int, ...]
+    nbytes: int
+    detail: str = ""
+
+    @property
+    def points(self) -> int:
+        """Points of all nodes."""
+        return sum(node.points for _, node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +88,31 @@ class Measure:
 class Program:
     """A compiled graph; it may run any number of times over other inputs."""
 
-    def __init__(self, root: Node, compile_node: Compile) -> None:
+    def __init__(
+        self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None
+    ) -> None:
         nodes = walk(root)
         slots = {id(node): n for n, node in enumerate(nodes)}
+        numbers = {id(n): at for at, n in enumerate(n for n in nodes if isinstance(n, EinSum))}
+        groups = find_groups(root) if find_groups is not None else ()
+        works: list[EinSum | Group] = _in_order(nodes, groups)
         last: dict[int, int] = {}
-        for n, node in enumerate(nodes):
-            if isinstance(node, EinSum):
-                for o in node.operands:
-                    last[slots[id(o.source)]] = n
+        for n, work in enumerate(works):
+            for source in children(work) if isinstance(work, EinSum) else work.sources:
+                last[slots[id(source)]] = n
+        free: list[list[int]] = [[] for _ in works]
+        for slot, n in last.items():
+            if slot != slots[id(root)]:
+                free[n].append(slot)
         self.root = slots[id(root)]
         self.inputs = tuple(
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
         self.steps = tuple(
-            Step(
-                node,
-                *compile_node(node),
-                tuple(slots[id(o.source)] for o in node.operands),
-                n,
-                tuple(s for s, at in last.items() if at == n and s != self.root),
-            )
-            for n, node in enumerate(nodes)
-            if isinstance(node, EinSum)
+            _single(work, *compile_node(work), slots, numbers, free[n])
+            if isinstance(work, EinSum)
+            else _together(work, slots, numbers, free[n])
+            for n, work in enumerate(works)
         )
         self._size = len(nodes)
         self._largest = max((s.nbytes for s in self.steps), default=0)
@@ -92,16 +136,17 @@ class Program:
             held[slot] = inputs[name]
         steps = self.steps
         if len(steps) == 1:
-            step = steps[0]
-            return step.run([held[s] for s in step.sources], tick)  # type: ignore[misc]  # filled
+            made = steps[0].run([held[s] for s in steps[0].sources], tick)  # type: ignore[misc]  # filled
+            return made[steps[0].targets.index(self.root)]
         for n, step in enumerate(steps):
 
             def part(fraction: float, n: int = n) -> None:
                 tick((n + fraction) / len(steps))
 
             operands = [held[s] for s in step.sources]
-            held[step.target] = step.run(operands, part)  # type: ignore[arg-type]  # filled
-            del operands
+            for slot, fields in zip(step.targets, step.run(operands, part), strict=True):  # type: ignore[arg-type]  # filled
+                held[slot] = fields
+            del operands, fields
             for slot in step.free:
                 held[slot] = None
             tick((n + 1) / len(steps))
@@ -118,8 +163,71 @@ class Program:
             start = time.perf_counter()
             made = step.run([held[s] for s in step.sources], tick)
             seconds = time.perf_counter() - start
-            measures.append(Measure(seconds, sum(a.nbytes for a in made.values())))
-            held[step.target] = made
+            measures.append(Measure(seconds, sum(a.nbytes for m in made for a in m.values())))
+            held.update(zip(step.targets, made, strict=True))
             for slot in step.free:
                 del held[slot]
         return held[self.root], measures
+
+
+def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
+    """What runs, producers first: nodes one by one, and groups in the place of theirs."""
+    single: list[EinSum | Group] = [n for n in nodes if isinstance(n, EinSum)]
+    if not groups:
+        return single
+    of: dict[int, Group] = {id(n): g for g in groups for n in g.nodes}
+    works = list({id(w): w for n in single for w in [of.get(id(n), n)]}.values())
+    place = {id(w): at for at, w in enumerate(works)}
+    waits: list[set[int]] = []
+    readers: list[list[int]] = [[] for _ in works]
+    for at, work in enumerate(works):
+        sources: Iterable[Node] = children(work) if isinstance(work, EinSum) else work.sources
+        made = {place[id(of.get(id(s), s))] for s in sources if isinstance(s, EinSum)}
+        waits.append(made)
+        for other in made:
+            readers[other].append(at)
+    ready = [at for at, made in enumerate(waits) if not made]
+    heapify(ready)
+    order: list[EinSum | Group] = []
+    while ready:
+        at = heappop(ready)
+        order.append(works[at])
+        for reader in readers[at]:
+            waits[reader].discard(at)
+            if not waits[reader]:
+                heappush(ready, reader)
+    return order
+
+
+def _single(
+    node: EinSum, kernel: str, runner: Runner, slots: Mapping[int, int],
+    numbers: Mapping[int, int], free: Sequence[int],
+) -> Step:  # fmt: skip
+    def run(operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+        return (runner(operands, tick),)
+
+    sources = tuple(slots[id(s)] for s in children(node))
+    nbytes = 0 if kernel == "view" else _nbytes(node)
+    return Step(
+        ((numbers[id(node)], node),), kernel, run, sources, (slots[id(node)],), tuple(free), nbytes
+    )
+
+
+def _together(
+    group: Group, slots: Mapping[int, int], numbers: Mapping[int, int], free: Sequence[int]
+) -> Step:
+    return Step(
+        tuple((numbers[id(n)], n) for n in group.nodes),
+        "group",
+        group.run,
+        tuple(slots[id(s)] for s in group.sources),
+        tuple(slots[id(n)] for n in group.results),
+        tuple(free),
+        sum(map(_nbytes, group.results)),
+        group.detail,
+    )
+
+
+def _nbytes(node: EinSum) -> int:
+    """Bytes of a node's result."""
+    return node.schema.size * sum(f.dtype.numpy.itemsize for f in node.schema.fields)

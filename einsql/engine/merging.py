@@ -13,11 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, less
+from einsql.buffers import converted
 from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
 from einsql.supersteps import best_of, some_of
 
 State = tuple[np.ndarray, ...]
+
+_EXACT = np.dtype(np.float64)
+"""What float sums are merged in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Total:
             if o.name not in self._states:
                 self._states[o.name] = tuple(self._first[k] for k in names)
                 if _is_float_sum(o):
-                    self._states[o.name] = (self._first[o.name].astype(np.float64),)
+                    self._states[o.name] = (converted(self._first[o.name], _EXACT),)
             self._states[o.name] = _merged(o, self._states[o.name], new)
 
     def result(self) -> dict[str, np.ndarray]:
@@ -81,7 +85,7 @@ class Total:
             for o, names in self._leading
             for name, array in zip(names, self._states[o.name], strict=True)
         }
-        return {o.name: found[o.name].astype(o.dtype.numpy, copy=False) for o in self._node.outputs}
+        return {o.name: _as(found[o.name], o.dtype.numpy) for o in self._node.outputs}
 
 
 def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -98,6 +102,10 @@ def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str,
     for part in parts:
         total.add(part)
     return total.result()
+
+
+def _as(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array if array.dtype == dtype else converted(array, dtype)
 
 
 def _fields(o: Output) -> tuple[str, ...]:

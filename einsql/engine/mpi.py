@@ -6,12 +6,13 @@ of them leave the program together. So an exchange that has begun is always comp
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.buffers import contiguous, empty
 from einsql.engine.fabric import Fabric
 from einsql.engine.schedule import AllGather, Schedule, scheduled
 from einsql.engine.transport import Arrays, Cut, Room, Routes
@@ -40,13 +41,22 @@ class Abandoned(Exception):  # noqa: N818 - it ends a program without being its 
         self.status = status
 
 
+class Torn(Exception):  # noqa: N818 - its cause is the error
+    """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
+
+
 class RankTransport:
     """The sites of one rank of a communicator.
 
     Attributes:
         owned: Sites are dealt to the ranks evenly, neighbours together.
-        sent: Bytes that left each owned site for another one.
-        received: Bytes that reached each owned site from another one.
+        sent: Bytes of the buffers that were given to MPI, by the owned site that they come
+            from, for each site that gets them: a broadcast counts once for each receiver
+            (the root's copy for none), a gathering at all its own part once for each
+            other member, and one message that several sites of a rank read once for each
+            of them. To these come the arrays that a site hands to another one of its rank.
+        received: Bytes of the buffers that MPI has filled, for each owned site that reads
+            them, and of the arrays from other sites of the rank.
     """
 
     def __init__(self, comm: MPI.Intracomm, sites: int, cancelled: Callable[[], bool]) -> None:
@@ -72,22 +82,35 @@ class RankTransport:
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
+            Torn: The exchange could not be begun.
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
         flight = _Flight(self._fabric, schedule, routes, cut, room, window)
-        for site, nbytes in schedule.sent:
-            self.sent[site] += nbytes
-        for site, nbytes in schedule.received:
-            self.received[site] += nbytes
         if schedule.crosses:
             self.agree(CANCELLED if self._cancelled() else READY)
-        flight.begin()
+        try:
+            flight.begin()
+        except Exception as error:
+            raise Torn from error
+        for n, nbytes in flight.given.items():
+            self.sent[routes.sources[n]] += nbytes * schedule.feeds[n]
         try:
             for n in schedule.stays:
-                yield n, cut(n) if self.ranks[routes.sources[n]] == here else _nothing(routes, n)
+                source, target = int(routes.sources[n]), int(routes.targets[n])
+                if self.ranks[source] != here:
+                    yield n, _nothing(routes, n)
+                    continue
+                arrays = cut(n)
+                if source != target:
+                    nbytes = sum(a.nbytes for a in arrays.values())
+                    self.sent[source] += nbytes
+                    self.received[target] += nbytes
+                yield n, arrays
             for n, arrays in flight.arrivals():
+                nbytes = flight.taken.pop(n)
                 for served in schedule.serves[n]:
+                    self.received[routes.targets[served]] += nbytes
                     yield served, arrays
         finally:  # whoever takes what arrives may fail, but not the exchange
             flight.end()
@@ -113,7 +136,12 @@ class RankTransport:
 
 
 class _Flight:
-    """One exchange of one rank: arrays that leave, and room for those that come."""
+    """One exchange of one rank: arrays that leave, and room for those that come.
+
+    Attributes:
+        given: Bytes of the buffers that MPI was given of each route that leaves.
+        taken: Bytes of the buffers that MPI fills of each route that arrives.
+    """
 
     def __init__(
         self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
@@ -137,9 +165,7 @@ class _Flight:
                 leaving[c.route] = None
             else:
                 coming.append(c.route)
-        self._outgoing = {
-            n: {k: np.ascontiguousarray(a) for k, a in cut(n).items()} for n in leaving
-        }
+        self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
         for n in coming:
             given = None if room is None else room(schedule.serves[n][0])
             fits = given is not None and all(a.flags.c_contiguous for a in given.values())
@@ -149,6 +175,8 @@ class _Flight:
         self._receiving: dict[int, list[MPI.Request]] = {}
         self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
         self._sending: list[MPI.Request] = []
+        self.given: dict[int, int] = defaultdict(int)
+        self.taken: dict[int, int] = defaultdict(int)
 
     def begin(self) -> None:
         """Starts everything; all ranks do so at the same point."""
@@ -156,7 +184,8 @@ class _Flight:
         for n, rank in schedule.receives[: self._window]:
             self._receive(n, rank)
         for n, rank in schedule.sends:
-            self._sending += [comm.Isend(p, rank) for p in self._messages(self._outgoing[n])]
+            pieces = self._messages(n, self._outgoing[n], self.given)
+            self._sending += [comm.Isend(p, rank) for p in pieces]
         for c in schedule.collectives:
             group = self._fabric.group(c.members)
             if group is None:
@@ -165,9 +194,11 @@ class _Flight:
                 self._gathering.append((c.routes, self._gather(c, group)))
                 continue
             at = c.members.index(c.root)
-            arrays = (self._outgoing if group.rank == at else self._incoming)[c.route]
-            requests = [group.Ibcast(p, at) for p in self._messages(arrays)]
-            if group.rank == at:
+            root = group.rank == at
+            arrays = (self._outgoing if root else self._incoming)[c.route]
+            pieces = self._messages(c.route, arrays, self.given if root else self.taken)
+            requests = [group.Ibcast(p, at) for p in pieces]
+            if root:
                 self._sending += requests
             else:
                 self._gathering.append(((c.route,), requests))
@@ -204,7 +235,7 @@ class _Flight:
         finish([r for _, requests in self._gathering for r in requests] + self._sending)
 
     def _receive(self, n: int, rank: int) -> None:
-        messages = self._messages(self._incoming[n])
+        messages = self._messages(n, self._incoming[n], self.taken)
         self._receiving[n] = [self._fabric.comm.Irecv(p, rank) for p in messages]
 
     def _brought(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
@@ -238,18 +269,22 @@ class _Flight:
         for k in self._fields:
             self._incoming[own][k][...] = self._outgoing[own][k]
             counts = [self._incoming[n][k].nbytes for n in c.routes]
+            for n, nbytes in zip(c.routes, counts, strict=True):
+                (self.given if n == own else self.taken)[n] += nbytes
             line = self._lines[c][k].view(np.uint8)
             requests.append(group.Iallgatherv(MPI.IN_PLACE, [line, counts, MPI.BYTE]))
         return requests
 
-    def _messages(self, arrays: Arrays) -> Iterator[Any]:
-        """The bytes of all fields, in pieces that MPI can count."""
+    def _messages(self, n: int, arrays: Arrays, counts: dict[int, int]) -> Iterator[Any]:
+        """The bytes of all fields of a route, in pieces that MPI can count; we count them too."""
         from mpi4py import MPI
 
         for k in self._fields:
             flat = arrays[k].reshape(-1).view(np.uint8)
             for at in range(0, flat.nbytes, LARGEST):
-                yield [flat[at : at + LARGEST], MPI.BYTE]
+                piece = flat[at : at + LARGEST]
+                counts[n] += piece.nbytes
+                yield [piece, MPI.BYTE]
 
 
 def _nothing(routes: Routes, n: int) -> Arrays:

@@ -79,8 +79,8 @@ class Schedule:
         receives: A route that arrives here, and the rank it comes from.
         collectives: Those of all ranks, in the order in which their members meet.
         serves: For each route above that arrives here all those it stands for.
-        sent: Payload bytes that leave each site of this rank for another site.
-        received: Payload bytes that reach each site of this rank from another one.
+        feeds: For each route that leaves here, alone or in a collective, how many sites of
+            other ranks get what it carries.
     """
 
     crosses: bool
@@ -89,8 +89,7 @@ class Schedule:
     receives: tuple[tuple[int, int], ...]
     collectives: tuple[Broadcast | AllGather, ...]
     serves: dict[int, tuple[int, ...]]
-    sent: tuple[tuple[int, int], ...]
-    received: tuple[tuple[int, int], ...]
+    feeds: dict[int, int]
 
 
 def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -> Schedule:
@@ -124,13 +123,12 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
             own = stood.get(int(routes.pieces[n]), n)
             if own != n:
                 serves[n] = serves.pop(own)
-    between, nbytes = routes.sources != routes.targets, routes.nbytes
-    sent, received = (
-        tuple((s, int(nbytes[between & (at == s)].sum())) for s in own.tolist())
-        for at in (routes.sources, routes.targets)
-        for own in [np.unique(at[between & (ranks[at] == here)])]
-    )
     left = carried[~np.isin(routes.pieces[carried], taken)]
+    reached = dict(zip(*np.unique(stands, return_counts=True), strict=True))
+    feeds = {n: int(reached[n]) for n in left[out[left] == here].tolist()}
+    for c in collectives:
+        for n in (m for m in c.routes if out[m] == here):
+            feeds[n] = int((routes.pieces[crossing] == routes.pieces[n]).sum())
     return Schedule(
         crosses=len(crossing) > 0,
         stays=tuple(np.flatnonzero(~crosses & ends).tolist()),
@@ -138,8 +136,7 @@ def scheduled(routes: Routes, ranks: np.ndarray, nodes: np.ndarray, here: int) -
         receives=tuple((n, int(out[n])) for n in left[into[left] == here].tolist()),
         collectives=tuple(collectives),
         serves={n: tuple(served) for n, served in serves.items()},
-        sent=sent,
-        received=received,
+        feeds=feeds,
     )
 
 

@@ -23,9 +23,19 @@ from typing import Any
 
 from einsql.errors import InternalError
 
-Kernel = Callable[..., None]
+Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
+_COMPILED = (
+    "runtime",
+    "maths",
+    "lanes",
+    "groups/tiles",
+    "packed/functions",
+    "packed/registers",
+    "packed/tile",
+    "windows/registers",
+)
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
 _directories: dict[Path, Path] = {}
@@ -68,9 +78,8 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    home = Path(__file__).parent
-    packed = [home / "packed" / f"{name}.py" for name in ("functions", "registers", "tile")]
-    return "".join(t.read_text(encoding="utf-8") for t in (home / "runtime.py", *packed))
+    modules = [Path(__file__).parent / f"{name}.py" for name in _COMPILED]
+    return "".join(path.read_text(encoding="utf-8") for path in modules)
 
 
 def _from_disk(key: str, source: str) -> Kernel:

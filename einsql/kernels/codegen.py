@@ -7,12 +7,13 @@ nothing else share one compiled kernel.
 
 from __future__ import annotations
 
+from itertools import count
 from math import prod
 
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
-from einsql.kernels.expressions import CARRIERS, Points, Program, typed
+from einsql.kernels.expressions import CARRIERS, STORED, Points, Program, memory, stored, typed
 from einsql.kernels.nest import Mode, Nest, plan_nest
 from einsql.schema import DType
 
@@ -21,10 +22,11 @@ _HEADER = """\
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import njit
+from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
-    add_overflows, eq, idiv, less, maximum, minimum, mul_overflows, order, order_back, plus,
-    remainder, round_away, round_half, sub_overflows, times, truncate,
+    add_overflows, at, eq, half, idiv, less, maximum, minimum, mul_overflows, order, order_back,
+    plus, real, remainder, round_away, round_half, sub_overflows, times, to_half, truncate,
 )
 
 
@@ -72,7 +74,7 @@ class _Writer(Points):
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None:
                 cell = f"o{n}[{self.result_index(self.depth)}]"
-                self.emit(f"{cell} = {self.converted(o.args[0], o.dtype)}")
+                self.emit(f"{cell} = {stored(o.dtype, self.converted(o.args[0], o.dtype))}")
             else:
                 self.reduce(n, o, o.reduction)
         self.finish_reductions()
@@ -90,12 +92,12 @@ class _Writer(Points):
             if self.nest.mode is Mode.ROW:
                 self.emit("for x in range(width):")
             for n, o in reduced:
-                for name, _, start in _cells(n, o):
+                for name, dtype, start in _cells(n, o):
                     if self.nest.mode is Mode.ROW:
                         self.emit(f"    {name}[x] = {start}")
                         continue
                     if self.nest.carry:
-                        start = f"o_{name}[{self.result_index(self.at)}]"
+                        start = _read(f"o_{name}[{self.result_index(self.at)}]", dtype)
                     self.emit(f"{name} = {f'order({start})' if self.ordered(o) else start}")
 
     def reduce(self, n: int, o: Output, reduction: str) -> None:
@@ -114,13 +116,13 @@ class _Writer(Points):
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
         entry = REDUCTIONS[reduction]
         new = self.converted(o.args[0], accumulator(o))
-        run = f"s{n}{at}"
+        run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
         if entry.better is not None:
             self.pick(n, o, entry.better, at, test)
         elif entry.monoid in ("and", "or"):
             if test is not None:
                 new = f"({test} and {new})" if entry.monoid == "or" else f"(not {test} or {new})"
-            self.emit(f"{run} = {run} {entry.monoid} {new}")
+            self.emit(f"{run} = {old} {entry.monoid} {new}")
         elif reduction in ("sum", "product"):
             if test is not None:
                 new = f"({new} if {test} else {_literal(accumulator(o), entry.identity(o.dtype))})"
@@ -128,8 +130,8 @@ class _Writer(Points):
         else:
             if self.ordered(o):
                 new = f"order({new})"
-            update = f"{_COMBINE[reduction]}({run}, {new})"
-            self.emit(f"{run} = {update if test is None else f'{update} if {test} else {run}'}")
+            update = f"{_COMBINE[reduction]}({old}, {new})"
+            self.emit(f"{run} = {update if test is None else f'{update} if {test} else {old}'}")
 
     def ordered(self, o: Output) -> bool:
         """True if a running extreme is held as an integer of the same order.
@@ -162,17 +164,22 @@ class _Writer(Points):
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
         run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
-        wins, loses = better.format(new, best), better.format(best, new)
+        old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
+        wins, loses = better.format(new, old), better.format(old, new)
         if self.nest.mode is Mode.ROW:  # without branches, so that rows vectorise
-            take = f"(not {found}) | {wins} | ((not {loses}) & ({arg} < {run}))"
+            take = f"(not {found}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
             take = self.temp(take if test is None else f"{test} & ({take})")
             self.emit(f"{run} = {arg} if {take} else {run}")
             self.emit(f"{best} = {new} if {take} else {best}")
             self.emit(f"{found} = {found} | {take}")
         else:  # with branches, which are foreseen, so that no point waits for the one before
-            self.emit(f"if {wins} or not {found} or (not {loses} and {arg} < {run}):")
+            self.emit(f"if {wins} or not {found} or (not {loses} and {arg} < {old_arg}):")
             for cell, value in ((run, arg), (best, new), (found, "True")):
                 self.emit(f"    {cell} = {value}")
+
+    def held(self, cell: str, dtype: DType) -> str:
+        """A running value as it is read."""
+        return _read(cell, dtype) if self.nest.mode is Mode.MEMORY else cell
 
     def cell(self) -> str:
         """How the running values of the current point are indexed."""
@@ -199,8 +206,8 @@ class _Writer(Points):
                 continue
             if self.nest.carry:
                 at = self.result_index(self.at)
-                stored = "order_back({})" if self.ordered(o) else "{}"
-                after += [f"o_{c}[{at}] = {stored.format(c)}" for c, _, _ in _cells(n, o)]
+                back = "order_back({})" if self.ordered(o) else "{}"
+                after += [f"o_{c}[{at}] = {back.format(c)}" for c, _, _ in _cells(n, o)]
                 continue
             if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
                 lo, hi = o.dtype.range
@@ -211,7 +218,7 @@ class _Writer(Points):
             if accumulator(o) is DType.DOUBLE and o.dtype is DType.HALF:
                 done = f"round_half({done})"
             at = self.result_index(self.depth if row else self.at)
-            after.append(f"{pad}o{n}[{at}] = {typed(o.dtype, done)}")
+            after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
 
     def result_index(self, level: int) -> str:
         """Position in the result arrays, from labels known at a level."""
@@ -223,35 +230,34 @@ class _Writer(Points):
     # Text --------------------------------------------------------------------------
 
     def assemble(self) -> str:
-        """The module's text: a signature, the arguments' names and the nest."""
-        names = ["box", "p", "err"]
-        types = ["int64[::1]"] * 3
+        """The module's text: what the one argument holds, and the nest."""
+        body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
+        place = count(2 * self.depth)
+        body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
         for n, c in enumerate(self.out.constants):
-            names.append(f"c{n}")
-            types.append(CARRIERS[c.dtype])
+            bits = f"p[{next(place)}]"
+            body.append(f"c{n} = {typed(c.dtype, f'real({bits})' if c.dtype.is_float else bits)}")
         for n, (operand, name) in enumerate(self.out.arrays):
             dtype = self.node.operands[operand].source.schema.dtype(name)
-            names.append(f"a{n}")
-            types.append(f"Array({CARRIERS[dtype]}, 1, 'C', readonly=True)")
-        buffers = []
+            body.append(f"a{n} = at(p[{next(place)}], np.{STORED[dtype]})")
+        row: list[str] = []
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None or not self.nest.keeps_state:
-                names.append(f"o{n}")
-                types.append(f"{CARRIERS[o.dtype]}[::1]")
+                body.append(f"o{n} = at(p[{next(place)}], np.{STORED[o.dtype]})")
             else:
                 prefix = "o_" if self.nest.carry else ""
-                names += [f"{prefix}{name}" for name, _, _ in _cells(n, o)]
-                types += [f"{CARRIERS[dtype]}[::1]" for _, dtype, _ in _cells(n, o)]
+                body += [
+                    f"{prefix}{name} = at(p[{next(place)}], np.{memory(dtype)})"
+                    for name, dtype, _ in _cells(n, o)
+                ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
-                buffers += [
+                row += [
                     f"{name} = np.empty(width, np.{_numpy(dtype)})"
                     for name, dtype, _ in _cells(n, o)
                 ]
-        body = [f"b{n}, e{n} = box[{2 * n}], box[{2 * n + 1}]" for n in range(self.depth)]
-        body += [f"p{n} = p[{n}]" for n in range(len(self.out.params))]
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
-            body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *buffers]
+            body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
         lines = [f"    {line}" for line in body]
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
@@ -260,10 +266,9 @@ class _Writer(Points):
             lines += [pad + line for line in self.before[n]]
         for n in range(self.depth, -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
-        lines.append("    err[0] = bad")
-        signature = f'"void({", ".join(types)})"'
-        head = f'@njit({signature}, cache=True, nogil=True, error_model="numpy")\n'
-        return f"{_HEADER}{head}def kernel({', '.join(names)}):\n" + "\n".join(lines) + "\n"
+        lines.append("    return bad")
+        head = '@njit("int64(int64[::1])", cache=True, nogil=True, error_model="numpy")\n'
+        return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
 
 def _cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
@@ -273,6 +278,11 @@ def _cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
     first = _literal(types[0], entry.identity(o.dtype))
     rest = [(f"{letter}{n}", t, _literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
     return [(f"s{n}", types[0], first), *rest]
+
+
+def _read(cell: str, dtype: DType) -> str:
+    """A running value read from memory, where a BOOLEAN is a byte."""
+    return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
 
 
 def _literal(dtype: DType, value: float) -> str:

@@ -28,6 +28,8 @@ CARRIERS: dict[DType, str] = {
     DType.DOUBLE: "float64",
 }
 """The compiled type that holds a value of each type."""
+STORED = {**CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16"}
+"""The compiled type of a value in operands and results; a HALF is its bits there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,16 @@ class Program:
 def typed(dtype: DType, text: str) -> str:
     """Source that converts a value to a type's carrier."""
     return text if dtype is DType.BOOLEAN else f"np.{CARRIERS[dtype]}({text})"
+
+
+def memory(dtype: DType) -> str:
+    """The compiled type of a running value in memory."""
+    return "uint8" if dtype is DType.BOOLEAN else CARRIERS[dtype]
+
+
+def stored(dtype: DType, value: str) -> str:
+    """Source that turns a value in its carrier into what a result holds."""
+    return f"to_half({value})" if dtype is DType.HALF else value
 
 
 def cast_text(source: DType, target: DType, value: str) -> str:
@@ -151,8 +163,7 @@ class Points:
         if self.at:
             self.emit("    continue")
         else:
-            self.emit("    err[0] = bad")
-            self.emit("    return")
+            self.emit("    return bad")
 
     # Expressions -------------------------------------------------------------------
 
@@ -192,7 +203,7 @@ class Points:
         return name
 
     def load(self, e: Value) -> str:
-        """Reads an operand; an unsigned index spares Numba's test for negative ones."""
+        """Reads an operand."""
         key = (e.operand, e.field)
         if key not in self.out.arrays:
             self.out.arrays.append(key)
@@ -203,7 +214,10 @@ class Points:
             unit = label == labels[-1] and labels.count(label) == 1 and key not in self.strided
             stride = "" if unit else f" * {self.param('stride', label, n)}"
             terms.append(f"{self.index[label]}{stride}")
-        return f"a{n}[np.uintp({' + '.join(terms) or '0'})]"
+        text = f"a{n}[{' + '.join(terms) or '0'}]"
+        if e.dtype is DType.BOOLEAN:
+            return f"{text} != 0"
+        return f"half({text})" if e.dtype is DType.HALF else text
 
     def call(self, e: Call) -> str:
         """Computes a function, with a branch only where something must not be evaluated."""

@@ -7,31 +7,26 @@ progress and cancellation are noticed between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import ceil, prod
+from math import prod
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from einsql.algebra import REDUCTIONS, SCALARS
-from einsql.einsum import TRUE, Axis, EinSum, Operand, Output
+from einsql.buffers import empty
+from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.codegen import accumulator, generate, state
+from einsql.kernels.cuts import Box, cut
 from einsql.kernels.expressions import Param, Program
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.nest import STRIP, Mode, Nest, plan_nest, weight
+from einsql.kernels.nest import plan_nest
+from einsql.kernels.partial import merge
 from einsql.schema import DType
-
-BOX = 2**24
-"""Work of one kernel call, in cheap operations: some 10 to 100 milliseconds."""
-PARALLEL = 2**20
-"""Work from which starting threads pays."""
-
-Box = tuple[tuple[int, int], ...]
-"""Zero-based half-open range of every loop."""
 
 
 def compile_loops(node: EinSum) -> Runner:
@@ -50,17 +45,37 @@ def compile_loops(node: EinSum) -> Runner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
-    """An operand's field over the domain, as a flat view and one stride per label.
+class _Source:
+    """An operand's field that the kernel reads.
 
     Attributes:
-        strides: Elements per step of each label.
-        unit: Whether the last label steps by one element.
+        window: The part of it that the domain covers, or None for all of it.
     """
 
-    flat: np.ndarray
-    strides: dict[str, int]
-    unit: bool
+    operand: int
+    field: str
+    dtype: np.dtype
+    labels: tuple[str, ...]
+    window: tuple[slice, ...] | None
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What depends on the strides of the operands alone.
+
+    Attributes:
+        strided: The operands whose last label does not step by one element.
+        numbers: The kernel's argument, but for boxes and addresses.
+        kernel: The compiled function, once it has been needed.
+    """
+
+    strided: frozenset[tuple[int, str]]
+    program: Program
+    numbers: np.ndarray
+    kernel: cache.Kernel | None = None
+
+
+Steps = tuple[tuple[int, ...], ...]
 
 
 class _Loops:
@@ -73,114 +88,186 @@ class _Loops:
         self.shape = node.schema.shape
         self.empty = any(a.extent == 0 for a in node.axes)
         self.partial = node.guard != TRUE or any(a.define is not None for a in node.axes)
-        self.work = node.points * weight(node)
-        self.programs: dict[frozenset[tuple[int, str]], Program] = {}
-        self.sources: tuple[tuple[int, str], ...] = ()
+        self.points = node.points
+        self.layouts: dict[Steps, _Layout] = {}
+        self.sources: tuple[_Source, ...] = ()
         if not self.empty:
             contiguous = generate(node, self.nest, frozenset())
-            self.programs[frozenset()] = contiguous
-            self.sources = tuple(contiguous.arrays)
-            self.boxes = _cut(node, self.nest)
+            self.sources = tuple(_source(node, *key) for key in contiguous.arrays)
+            self.contiguous = contiguous
+            self.boxes = cut(node, self.nest)
+            only = self.boxes.size == 1
+            self.box = next(next(self.boxes.groups())[1]) if only else None
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
         if self.empty:
             return {o.name: _start(o, self.shape) for o in node.outputs}
-        arrays = {k: self.array(k, operands[k[0]][k[1]]) for k in self.sources}
-        strided = frozenset(k for k, a in arrays.items() if not a.unit)
-        program = self.programs.get(strided)
-        if program is None:
-            program = self.programs[strided] = generate(node, self.nest, strided)
+        arrays = [self.array(s, operands[s.operand][s.field]) for s in self.sources]
+        steps = tuple([a.strides for a in arrays])
+        layout = self.layouts.get(steps)
+        if layout is None:
+            layout = self.layouts[steps] = self.lay_out(steps)
+        kernel = layout.kernel
+        if kernel is None:
+            kernel = layout.kernel = cache.load(layout.program.source)
         results = [self.allocate(o) for o in node.outputs]
-        kernel = cache.load(program.source)
-        fixed = (
-            *(_carrier(c.dtype).type(c.dtype.numpy.type(c.value)) for c in program.constants),
-            *(arrays[k].flat for k in program.arrays),
-            *(r.reshape(-1) for result in results for r in result),
-        )
-        integers = np.array(
-            [self.argument(p, program, arrays) for p in program.params], dtype=np.int64
-        )
-
-        def call(box: Box) -> int:
-            failed = np.zeros(1, np.int64)
-            kernel(np.array(box, dtype=np.int64).reshape(-1), integers, failed, *fixed)
-            return int(failed[0])
-
-        failed = _run_boxes(self.boxes, call, self.work, tick)
+        numbers = layout.numbers.copy()
+        first = len(numbers) - len(arrays) - sum(map(len, results))
+        written = [r for result in results for r in result]
+        numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
+        failed = self.call(kernel, numbers, written, tick)
         if failed:
-            first = (failed & -failed).bit_length() - 1
-            raise DataError(program.reasons[first])
+            reason = (failed & -failed).bit_length() - 1
+            raise DataError(layout.program.reasons[reason])
         return {
             o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
 
-    def array(self, key: tuple[int, str], values: np.ndarray) -> _Array:
-        operand = self.node.operands[key[0]]
-        dtype = operand.source.schema.dtype(key[1])
-        return _flatten(
-            _within(values, operand, self.axes), operand.labels, dtype, self.node.points
-        )
+    def call(
+        self, kernel: cache.Kernel, numbers: np.ndarray, written: list[np.ndarray], tick: Tick
+    ) -> int:
+        """Calls a kernel on every box; groups run on several threads.
 
-    def argument(self, p: Param, program: Program, arrays: dict[tuple[int, str], _Array]) -> int:
+        Returns:
+            The bits of the failures met, 0 for none.
+        """
+        if self.box is not None:
+            numbers[: 2 * len(self.box)] = [n for ends in self.box for n in ends]
+            failed: int = kernel(numbers)
+            tick(1.0)
+            return failed
+        strides = [r.nbytes // self.boxes.slices for r in written]
+        progress = _Progress(self.boxes.size, tick)
+
+        def calls(group: tuple[int, Iterator[Box]]) -> None:
+            part, boxes = group
+            own = numbers.copy()
+            own[len(own) - len(written) :] += [part * s for s in strides]
+            for box in boxes:
+                own[: 2 * len(box)] = [n for ends in box for n in ends]
+                failed = kernel(own)
+                if failed:
+                    raise _FailedError(failed)
+                if not progress.step():
+                    return
+
+        try:
+            pool.run(calls, self.boxes.groups(), self.boxes.grouped, lambda _: progress.tell())
+        except _FailedError as stop:
+            return stop.bits
+        return 0
+
+    def array(self, source: _Source, values: np.ndarray) -> np.ndarray:
+        """What a kernel reads: a view of an operand, a copy only where it has no address."""
+        if source.window is not None:
+            values = values[source.window]
+        if values.dtype != source.dtype:
+            values = values.astype(source.dtype)
+        if values.flags.c_contiguous and values.flags.aligned:
+            return values
+        size = source.dtype.itemsize
+        steps = [s for s, n in zip(values.strides, values.shape, strict=True) if n > 1]
+        # Reading a strided array again and again costs more than copying it once.
+        reused = steps[-1:] != [size] and 0 not in steps and self.points >= 4 * values.size
+        if reused or not values.flags.aligned or any(s % size for s in steps):
+            return np.ascontiguousarray(values).reshape(values.shape)
+        return values
+
+    def lay_out(self, steps: Steps) -> _Layout:
+        """The program for operands of these strides and the numbers it takes."""
+        strides: list[dict[str, int]] = []
+        strided = set()
+        for source, given in zip(self.sources, steps, strict=True):
+            size = source.dtype.itemsize
+            extents = [self.axes[x].extent for x in source.labels]
+            own: dict[str, int] = {}
+            for label, step, n in zip(source.labels, given, extents, strict=True):
+                own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
+            strides.append(own)
+            if extents and extents[-1] > 1 and given[-1] != size:
+                strided.add((source.operand, source.field))
+        found = frozenset(strided)
+        program = self.program(found)
+        numbers = [0] * (2 * len(self.nest.loops))
+        numbers += [self.argument(p, strides) for p in program.params]
+        numbers += [_bits(c) for c in program.constants]
+        numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
+        return _Layout(found, program, np.array(numbers, np.int64))
+
+    def program(self, strided: frozenset[tuple[int, str]]) -> Program:
+        """The source for operands of which some are strided, written once."""
+        if not strided:
+            return self.contiguous
+        for layout in self.layouts.values():
+            if layout.strided == strided:
+                return layout.program
+        return generate(self.node, self.nest, strided)
+
+    def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
         if p.kind == "lo":
             return self.axes[p.label].lo
         if p.kind == "hi":
             return self.axes[p.label].hi
         if p.kind == "stride":
-            return arrays[program.arrays[p.array]].strides[p.label]
+            return strides[p.array][p.label]
         place = self.node.keys.index(p.label)
         return prod(self.shape[place + 1 :])
+
+    def kinds(self, o: Output) -> list[np.dtype]:
+        """Types of the arrays a kernel writes for an output."""
+        if o.reduction is None or not self.nest.keeps_state:
+            return [o.dtype.numpy]
+        return [_carrier(t) for t in state(o)]
 
     def allocate(self, o: Output) -> list[np.ndarray]:
         """The arrays a kernel writes for an output: its running values, or its result."""
         if o.reduction is None or not self.nest.keeps_state:
-            carrier = _carrier(o.dtype)
-            if not self.partial:
-                return [np.empty(self.shape, carrier)]
-            return [_start(o, self.shape).astype(carrier, copy=False)]
+            return [_start(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
+        shape = (self.boxes.slices, *self.shape)
         start = REDUCTIONS[o.reduction].identity(o.dtype)
-        first, *rest = (_carrier(t) for t in state(o))
-        return [np.full(self.shape, start, first), *(np.zeros(self.shape, t) for t in rest)]
+        first, *rest = self.kinds(o)
+        return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
 
     def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
-        values = result[0]
-        if o.reduction is not None and self.nest.keeps_state:
-            wide = accumulator(o)
-            if wide is DType.BIGINT and o.dtype is not DType.BIGINT:
-                lo, hi = o.dtype.range
-                if np.any((values < lo) | (values > hi)):
-                    monoid = SCALARS[REDUCTIONS[o.reduction].monoid or ""]
-                    raise DataError(monoid.fails[o.dtype].reason)
+        """The values of an output, out of what the kernel wrote."""
+        if o.reduction is None or not self.nest.keeps_state:
+            return result[0]
+        values = merge(o, result)[0]
+        if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
+            lo, hi = o.dtype.range
+            if np.any((values < lo) | (values > hi)):
+                monoid = SCALARS[REDUCTIONS[o.reduction].monoid or ""]
+                raise DataError(monoid.fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return values.astype(o.dtype.numpy, copy=False)
 
 
-def _run_boxes(cut: Cut, call: Callable[[Box], int], work: int, tick: Tick) -> int:
-    """Calls a kernel on every box; groups run on several threads.
+class _Progress:
+    """Boxes done by several threads, of which the one that runs the statement tells."""
 
-    Returns:
-        The bits of the failures met, 0 for none.
-    """
-    if work < PARALLEL or cut.grouped == 1:
-        for done, box in enumerate(chain.from_iterable(cut.groups()), start=1):
-            failed = call(box)
-            if failed:
-                return failed
-            tick(done / cut.size)
-        return 0
+    def __init__(self, total: int, tick: Tick) -> None:
+        self._total, self._tick = total, tick
+        self._done = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._teller = threading.get_ident()
 
-    def calls(group: Iterator[Box]) -> None:
-        for box in group:
-            failed = call(box)
-            if failed:
-                raise _FailedError(failed)
+    def step(self) -> bool:
+        """Counts a box; False if no more are to be done."""
+        with self._lock:
+            self._done += 1
+        if threading.get_ident() == self._teller:
+            self.tell()
+        return not self._stopped
 
-    try:
-        pool.run(calls, cut.groups(), cut.grouped, tick)
-    except _FailedError as stop:
-        return stop.bits
-    return 0
+    def tell(self) -> None:
+        """Reports progress; what that raises stops the other threads after their box."""
+        try:
+            self._tick(self._done / self._total)
+        except BaseException:
+            self._stopped = True
+            raise
 
 
 class _FailedError(Exception):
@@ -189,73 +276,6 @@ class _FailedError(Exception):
     def __init__(self, bits: int) -> None:
         super().__init__(bits)
         self.bits = bits
-
-
-def _cut(node: EinSum, nest: Nest) -> Cut:
-    """The domain in boxes, grouped by the keys of the result they meet at."""
-    extent = [node.axis(x).extent for x in nest.loops]
-    keys = [n for n, x in enumerate(nest.loops) if x in node.keys]
-    work = prod(extent) * weight(node)
-    parts = [1] * len(extent)
-    if nest.mode is Mode.ROW:
-        parts[-1] = ceil(extent[-1] / STRIP)
-        keys.remove(len(extent) - 1)
-    workers = pool.threads() if work >= PARALLEL else 1
-    wanted = ceil(max(work / BOX, 4 * workers if workers > 1 else 1) / prod(parts))
-    for n in keys:
-        parts[n] = min(extent[n], wanted)
-        wanted = ceil(wanted / parts[n])
-    groups = [parts[n] if x in node.keys else 1 for n, x in enumerate(nest.loops)]
-    if nest.keeps_state:
-        wanted = ceil(work / BOX / prod(groups))
-        for n, x in enumerate(nest.loops):
-            if x not in node.keys:
-                parts[n] = min(extent[n], wanted)
-                wanted = ceil(wanted / parts[n])
-    return Cut(tuple(extent), tuple(parts), tuple(x in node.keys for x in nest.loops))
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A domain in boxes, made one at a time: 2⁶⁰ points have too many to hold them all.
-
-    Attributes:
-        extent: Values each loop takes.
-        parts: In how many parts each loop is cut.
-        kept: Which loops run over keys of the result.
-    """
-
-    extent: tuple[int, ...]
-    parts: tuple[int, ...]
-    kept: tuple[bool, ...]
-
-    @property
-    def size(self) -> int:
-        """How many boxes there are."""
-        return prod(self.parts)
-
-    @property
-    def grouped(self) -> int:
-        """How many groups there are; boxes of one group meet at the same keys."""
-        return prod(p for p, k in zip(self.parts, self.kept, strict=True) if k)
-
-    def groups(self) -> Iterator[Iterator[Box]]:
-        """The boxes of each group."""
-        for number in range(self.grouped):
-            yield self._boxes(number)
-
-    def _boxes(self, group: int) -> Iterator[Box]:
-        for number in range(self.size // self.grouped):
-            yield tuple(reversed(list(self._ranges(group, number))))
-
-    def _ranges(self, group: int, number: int) -> Iterator[tuple[int, int]]:
-        """The range of each loop of one box, the innermost first."""
-        for n in reversed(range(len(self.parts))):
-            if self.kept[n]:
-                group, at = divmod(group, self.parts[n])
-            else:
-                number, at = divmod(number, self.parts[n])
-            yield self.extent[n] * at // self.parts[n], self.extent[n] * (at + 1) // self.parts[n]
 
 
 def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
@@ -268,39 +288,20 @@ def _carrier(dtype: DType) -> np.dtype:
     return np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
 
 
-def _within(values: np.ndarray, operand: Operand, axes: Mapping[str, Axis]) -> np.ndarray:
-    """An operand's field cut to the bounds of its labels."""
+def _source(node: EinSum, operand: int, name: str) -> _Source:
+    """Plans how an operand's field is read."""
+    read = node.operands[operand]
+    schema = read.source.schema
     cuts = []
-    for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):
-        a = axes[label]
+    for label, key in zip(read.labels, schema.keys, strict=True):
+        a = node.axis(label)
         cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
-    return values[tuple(cuts)]
+    whole = [slice(0, k.hi - k.lo) for k in schema.keys]
+    window = None if cuts == whole else tuple(cuts)
+    return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
 
 
-def _flatten(values: np.ndarray, labels: tuple[str, ...], dtype: DType, points: int) -> _Array:
-    """A flat view of an array that kernels can index; a copy only where there is none."""
-    carrier = _carrier(dtype)
-    values = np.asarray(values, carrier)
-    steps = [
-        s if n > 1 else carrier.itemsize for s, n in zip(values.strides, values.shape, strict=True)
-    ]
-    last = steps[-1:] == [carrier.itemsize] or not steps
-    awkward = not values.flags.aligned or any(s < 0 or s % carrier.itemsize for s in steps)
-    # Reading a strided array again and again costs more than copying it once.
-    reused = not last and 0 not in steps and points >= 4 * values.size
-    if awkward or reused:
-        values = np.ascontiguousarray(values).reshape(values.shape)
-        steps, last = list(values.strides), True
-    strides: dict[str, int] = {}
-    for label, step, n in zip(labels, steps, values.shape, strict=True):
-        strides[label] = strides.get(label, 0) + (step // carrier.itemsize if n > 1 else 0)
-    if values.flags.c_contiguous:
-        flat = values.reshape(-1)
-    else:
-        span = 1 + sum(
-            (n - 1) * (s // carrier.itemsize) for n, s in zip(values.shape, steps, strict=True)
-        )
-        flat = as_strided(values, (span,), (carrier.itemsize,), writeable=False)
-    flat = flat.view()
-    flat.flags.writeable = False
-    return _Array(flat, strides, last)
+def _bits(c: Const) -> int:
+    """A literal as the integer that kernels take."""
+    value = c.dtype.numpy.type(c.value)
+    return int(np.float64(value).view(np.int64)) if c.dtype.is_float else int(value)

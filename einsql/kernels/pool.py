@@ -6,10 +6,13 @@ places. The thread that runs the statement works too, and reports progress in be
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -56,10 +59,13 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
                 tick(done / total)
         return
     queue = _Queue(work, pieces)
-    helpers = [_threads().submit(queue.drain) for _ in range(workers - 1)]
+    pool = _threads()
+    _make_way()
+    helpers = [pool.submit(queue.drain) for _ in range(workers - 1)]
     try:
         queue.drain(lambda: tick(queue.done / total))
         _await(helpers, lambda: tick(queue.done / total))
+        tick(queue.done / total)
     finally:
         queue.stop()
         wait([h for h in helpers if not h.cancel()])
@@ -123,14 +129,46 @@ def _threads() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(max(1, os.cpu_count() or 1), "einsql-kernels")
+            size = max(1, os.cpu_count() or 1)
+            _pool = ThreadPoolExecutor(
+                size, "einsql-kernels", lambda: _ids.append(threading.get_native_id())
+            )
         return _pool
+
+
+_ids: list[int] = []
+"""The system's numbers of the pool's threads."""
+
+
+def _make_way() -> None:
+    """Keeps the pool's threads off the core that the caller runs on.
+
+    Linux often wakes a thread on the core of the one that woke it, and moves it only after
+    milliseconds: work of that length would then be done by one core.
+    """
+    core = _core()
+    if core is None:
+        return
+    with suppress(OSError):  # a thread that has ended, or a core that was taken away
+        others = os.sched_getaffinity(0) - {core()}
+        for thread in _ids if others else ():
+            os.sched_setaffinity(thread, others)
+
+
+@cache
+def _core() -> Callable[[], int] | None:
+    """What tells the number of the core that the calling thread runs on."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    found: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return found
 
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
     global _pool, _lock
     _pool, _lock = None, threading.Lock()
+    _ids.clear()
 
 
 if hasattr(os, "register_at_fork"):

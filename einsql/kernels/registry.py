@@ -16,6 +16,7 @@ from einsql.kernels.nest import may_raise
 from einsql.kernels.packed import PACKED
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
+from einsql.kernels.windows import WINDOWS, as_windows, is_window_product
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -42,7 +43,7 @@ def _length(node: EinSum) -> int:
 
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
-KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, PACKED, MAPS, VECTOR, LOOPS)
+KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, WINDOWS, PACKED, MAPS, VECTOR, LOOPS)
 """Every kernel, the cheapest first."""
 
 
@@ -60,7 +61,9 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    contractions = [o for o in node.outputs if is_contraction(node, o)]
+    contractions = [
+        o for o in node.outputs if is_contraction(node, o) or is_window_product(node, o)
+    ]
     rest = tuple(o for o in node.outputs if o not in contractions)
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
@@ -69,7 +72,22 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
-    for kernel in (VIEWS, CONTRACTION, *_general(node, jit)):
+    compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
+    product = WINDOWS.match(node) if compiled else None
+    if product is not None:
+        return WINDOWS.name, product
+    windows = as_windows(node)
+    if windows is None:
+        return _first((VIEWS, CONTRACTION, *_general(node, jit)), node)
+    kernels = _general(windows.node, jit)
+    if not windows.overlap:  # a contraction might copy elements as often as they are read
+        kernels = (VIEWS, CONTRACTION, *kernels)
+    name, run = _first(kernels, windows.node)
+    return name, windows.over(run)
+
+
+def _first(kernels: Sequence[Kernel], node: EinSum) -> tuple[str, Runner]:
+    for kernel in kernels:
         runner = kernel.match(node)
         if runner is not None:
             return kernel.name, runner

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
+
+from einsql.kernels.lanes import Num
 
 Build = Callable[[Any, Any, Any, Any], Any]
 """Emits LLVM code from a builder, the Numba type of both arguments and the arguments."""
@@ -207,13 +209,71 @@ round_away = _by_kind(_itself, _round_away_float)
 """Rounding to the nearest whole number, halves away from zero."""
 
 
-def _round_half(a: Any) -> Any:
-    # HALF keeps 11 significant bits down to 2^-14, and a step of 2^-24 below.
-    if not math.isfinite(a) or a == 0:
-        return np.float32(a)
-    step = max(math.frexp(a)[1] - 1, -14) - 10
-    return np.float32(math.ldexp(np.rint(math.ldexp(a, -step)), step))
+@intrinsic
+def at(_: Any, address: Any, kind: Any) -> Any:
+    """A pointer to numbers of a kind; it is indexed without any check."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    pointer: Any = types.CPointer
+    return pointer(kind.dtype)(address, kind), generate
 
 
-round_half = njit(_round_half)
-"""A DOUBLE rounded to HALF's precision, carried as FLOAT."""
+@intrinsic
+def real(_: Any, bits: Any) -> Any:
+    """The DOUBLE of these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(bits), generate
+
+
+@intrinsic
+def round_half(_: Any, a: Any) -> Any:
+    """A DOUBLE rounded to HALF's precision, carried as FLOAT."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x = Num(builder, args[0])
+        # HALF keeps 11 significant bits down to 2^-14, and a step of 2^-24 below.
+        bits = x.bits()
+        kept = ((bits + (2**41 - 1) + ((bits >> 42) & 1)) & -(2**42)).from_bits()
+        kept = abs(x).choose("<", 2.0**-14, x + 1.5 * 2.0**28 - 1.5 * 2.0**28, kept)
+        kept = abs(x).choose(">=", 65520.0, math.inf, kept).with_sign_of(x)
+        return builder.fptrunc(abs(x).choose("<", math.inf, kept, x).value, ir.FloatType())
+
+    return types.float32(types.float64), generate
+
+
+@intrinsic
+def to_half(_: Any, a: Any) -> Any:
+    """The bits of the HALF nearest to a FLOAT."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x = Num(builder, args[0])
+        a, bits = abs(x), abs(x).bits()
+        normal = (bits + (2**12 - 1 - (112 << 23)) + ((bits >> 13) & 1)) >> 13
+        tiny = (a + 0.5).bits() - a.literal(0.5).bits()  # floats from 0.5 on are 2^-24 apart
+        half = a.choose("<", 2.0**-14, tiny, normal)
+        half = a.choose(">=", 65520.0, 0x7C00, half)
+        half = a.choose("<=", math.inf, half, half.literal(0x7E00))
+        sign = (x.bits() >> 16) & 0x8000
+        return builder.trunc((half + sign).value, ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def half(_: Any, a: Any) -> Any:
+    """The FLOAT that a HALF's bits stand for."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = Num(builder, builder.zext(args[0], ir.IntType(32)))
+        small = ((bits & 0x7FFF) << 13).from_bits()  # 2^112 times too small
+        number = small * 2.0**112
+        special = (small.bits() + (224 << 23)).from_bits()  # infinity or NaN
+        number = small.choose("<", 2.0**-96, number, special)
+        return number.with_sign_of((bits << 16).from_bits()).value
+
+    return types.float32(types.uint16), generate

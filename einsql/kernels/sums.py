@@ -11,6 +11,12 @@ from math import prod
 
 import numpy as np
 
+from einsql.kernels import pool
+
+SPREAD = 2**20
+"""Elements from which threads are worth starting."""
+PIECE = 2**24
+"""Elements that one of them sums at a time at most."""
 PLANES = 16
 """How many rows are added one after another in float32."""
 SHORT = 64
@@ -28,6 +34,42 @@ def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> n
     Returns:
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
+    if array.size >= SPREAD and pool.threads() > 1:
+        return _spread(array, axes, dtype)
+    return _sum(array, axes, dtype)
+
+
+def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Sums on all threads: pieces of the result, or of the sum where the result is small."""
+    kept = [n for n in range(array.ndim) if n not in axes]
+    # The slowest axis in memory, so that pieces are read from one end to the other.
+    slowest = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
+    long = [n for n in slowest if array.shape[n] >= 2 * pool.threads()]
+    axis = next(iter(long), slowest[0])
+    parts = min(array.shape[axis], max(2 * pool.threads(), array.size // PIECE))
+    edges = [array.shape[axis] * n // parts for n in range(parts + 1)]
+    shape = tuple(array.shape[n] for n in kept)
+    whole = axis in axes
+    if whole and prod(shape) * parts > array.size // 8:
+        return _sum(array, axes, dtype)
+    out = np.empty((parts, *shape) if whole else shape, dtype)
+
+    def work(n: int) -> None:
+        piece = slice(edges[n], edges[n + 1])
+        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype)
+        if whole:
+            out[n] = part
+        else:
+            out[(slice(None),) * kept.index(axis) + (piece,)] = part
+
+    pool.run(work, range(parts), parts, lambda done: None)
+    if not whole:
+        return out
+    return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
+
+
+def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """As `accurate_sum`, on the calling thread."""
     if array.dtype != dtype or array.size < 4096:
         few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
         return np.asarray(few).astype(dtype)

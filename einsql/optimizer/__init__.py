@@ -8,7 +8,17 @@ graph is cut, `lower` writes the plan over blocks, and `implementation` puts suc
 sites.
 """
 
-from einsql.optimizer.pipeline import RULES, STAGES, Stage, check_rules, optimize
+from einsql.optimizer.pipeline import GROUP_NODES, RULES, STAGES, Stage, check_rules, optimize
 from einsql.optimizer.rules import Optimized, Rule, Step
 
-__all__ = ["RULES", "STAGES", "Optimized", "Rule", "Stage", "Step", "check_rules", "optimize"]
+__all__ = [
+    "GROUP_NODES",
+    "RULES",
+    "STAGES",
+    "Optimized",
+    "Rule",
+    "Stage",
+    "Step",
+    "check_rules",
+    "optimize",
+]

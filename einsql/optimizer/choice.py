@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 
 import numpy as np
 
+from einsql.boxes import volumes
 from einsql.einsum import EinSum
 from einsql.optimizer.collectives import collectives
-from einsql.optimizer.completion import Completion, PartialResult, completions
+from einsql.optimizer.completion import Completion, PartialResult, completions, merging
 from einsql.optimizer.decomposition import Cut
-from einsql.optimizer.late import partial_cells
+from einsql.optimizer.late import completed_cells, partial_cells
 from einsql.optimizer.layouts import (
     Cells,
     distinct,
@@ -27,6 +29,7 @@ from einsql.optimizer.layouts import (
     needed,
     read_layout,
 )
+from einsql.optimizer.traffic import leaving
 from einsql.placements import Partial, Tiles
 from einsql.supersteps import COPIES, Collective, state_bytes, tuple_bytes
 
@@ -103,8 +106,10 @@ def choose(
     sources: Sequence[Source],
     intern: Intern,
     wish: PartialResult | None = None,
+    *,
+    free: bool = False,
 ) -> Choice:
-    """The placement of an operation that moves least.
+    """The placement of an operation that moves least, and then that with the least busy sites.
 
     Args:
         node: The operation.
@@ -113,6 +118,7 @@ def choose(
         sources: What each operand reads; operands that read the same have the same object.
         intern: Makes equal tiles identical.
         wish: The partial result it should make, if one of its grids does.
+        free: True if nobody minds how a map is cut, as long as no cell grows.
     """
     waiting = [None if s.shared else s.partial for s in sources]
     late = partial_cells(node, waiting, sites) if waiting else None
@@ -120,7 +126,7 @@ def choose(
         return _still_partial(node, late, [p for p in waiting if p is not None], intern)
     ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
     wished = (c for c in grids(node, cut, sites) if wish and _makes(node, c, wish))
-    candidates = [*islice(wished, 1)] or _candidates(node, cut, sites, sources, ways)
+    candidates = [*islice(wished, 1)] or _candidates(node, cut, sites, sources, ways, free)
     cells, closing = _least(node, candidates, sources, ways)
     tiles = intern(laid(made(node, cells), made_layout(node, cells)))
     return Choice(
@@ -135,16 +141,66 @@ def choose(
 def _least(
     node: EinSum, candidates: Iterable[Cells], sources: Sequence[Source], ways: Ways
 ) -> tuple[Cells, dict[int, Completion]]:
-    """The first cells to which bringing the operands moves least, with what completes these."""
+    """The cells to which bringing the operands moves least, with what completes these.
+
+    Of several the first whose busiest site moves least.
+    """
     best: tuple[int, Cells, dict[int, Completion]] | None = None
+    peak: float | None = None  # of the best, once it is asked for
+    floor = sum(w[0].nbytes for w in ways.values())  # whichever way, it is sent
     for cells in candidates:
         moved, closing = _cost(node, cells, sources, ways)
         if best is None or moved < best[0]:
-            best = moved, cells, closing
-        if moved == 0:
+            best, peak = (moved, cells, closing), None
+        elif moved == best[0]:
+            if peak is None:
+                peak = _peak(node, best[1], sources, best[2])
+            other = _peak(node, cells, sources, closing, peak)
+            if other < peak:
+                best, peak = (moved, cells, closing), other
+        if peak is not None and peak * cells.among <= best[0]:
+            peak = 0  # all sites move as much as each other
+        if best[0] == 0 or (best[0] == floor and peak == 0):
             break
     assert best is not None
     return best[1:]
+
+
+def _peak(
+    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion],
+    limit: float = inf,
+) -> float:  # fmt: skip
+    """Bytes that the busiest site sends or receives when operands are brought to cells.
+
+    If some site receives as much as the limit, what is sent is not looked at.
+    """
+    sent, received = np.zeros((2, cells.among))
+    exchanges: list[tuple[Tiles, Tiles, int]] = []
+    alone = len(np.unique(cells.sites)) == len(cells.sites)
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        versions, width = s.versions, tuple_bytes(o.source)
+        if s.partial is not None:
+            way = closing[id(s)]
+            versions = (way.tiles,)
+            if not any(s is before for before in sources[:n]):
+                out, into = merging(s.partial, way, cells.among) * s.partial.width
+                sent, received = sent + out, received + into
+        if versions:
+            need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
+            found, holder = here(need, versions[0])
+            absent = holder < 0
+            for more in versions[1:]:
+                absent &= here(need, more)[1] < 0
+            if absent.any():
+                missing = (need.volumes - found)[absent] * width
+                received += np.bincount(need.sites[absent], missing, cells.among)
+                lacked = Tiles(need.sites[absent], need.boxes[absent])
+                exchanges.append((versions[0], lacked, width))
+    if received.max() >= limit:
+        return float(received.max())
+    for have, need, width in exchanges:
+        sent += leaving(have, need, cells.among) * width
+    return float(max(sent.max(), received.max()))
 
 
 def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
@@ -180,14 +236,23 @@ def _still_partial(
 
 
 def _candidates(
-    node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways
+    node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways, free: bool
 ) -> Iterator[Cells]:
     """Cells under each order of the grid, and where element-wise work finds its data."""
     first: Cells | None = None
     for cells in grids(node, cut, sites):
         first = first or cells
         yield cells
-    if first is None or not node.is_elementwise or len(first.sites) > FOLLOWED:
+    if first is None or not node.is_elementwise:
+        return
+    if free:
+        largest = volumes(first.boxes).max()
+        for n, s in enumerate(sources):
+            for way in ways.get(id(s), ()):
+                pieces = completed_cells(node, n, way.tiles, sites)
+                if pieces is not None and volumes(pieces.boxes).max() <= largest:
+                    yield pieces
+    if len(first.sites) > FOLLOWED:
         return
     for n, s in enumerate(sources):
         need = needed(node, n, first)

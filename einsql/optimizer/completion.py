@@ -56,6 +56,27 @@ def completions(partial: PartialResult) -> list[Completion]:
     return ways
 
 
+def freely(partial: PartialResult) -> Completion:
+    """The completion of a result that may lie anywhere: that whose busiest site moves least.
+
+    All ways send as much in sum. Spread over its group a result leaves every site with a
+    share to send and to merge, where an axis is long enough.
+    """
+    most = int(partial.tiles.sites.max()) + 1
+    return min(completions(partial), key=lambda way: merging(partial, way, most).max())
+
+
+def merging(partial: PartialResult, way: Completion, sites: int) -> np.ndarray:
+    """Elements (2, sites) that each site sends and receives if all do so at once."""
+    at = np.sort(partial.tiles.sites[way.parts], axis=1)
+    sends = np.ones(at.shape, bool)  # a site's parts leave it as one
+    sends[:, 1:] = at[:, 1:] != at[:, :-1]
+    sends &= at != way.tiles.sites[:, None]
+    tile = np.nonzero(sends)[0]
+    moved, targets = way.tiles.volumes[tile], way.tiles.sites[tile]
+    return np.stack([np.bincount(s, moved, sites) for s in (at[sends], targets)])
+
+
 def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
     """Each member of a group completes its piece of the group's tile."""
     members, sites = partial.members, partial.tiles.sites

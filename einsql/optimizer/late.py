@@ -2,6 +2,8 @@
 
 A map that is linear in operands which all wait for the same merge runs on the partial
 values, and one merge is left where there were several.
+
+Also of maps that run where a partial result is completed, each cell on a tile of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Value
 from einsql.optimizer.completion import PartialResult
 from einsql.optimizer.layouts import Cells
-from einsql.placements import Shard
+from einsql.placements import Shard, Single, Tiles
 from einsql.supersteps import COPIES
 
 JOINTLY = frozenset({"add", "sub", "neg"})
@@ -38,33 +40,74 @@ def partial_cells(
     if len(partials) < max(2, len(waiting)) or not is_linear(node):
         return None
     first, labels = partials[0], tuple(a.label for a in node.axes)
-    layout = first.tiles.layout
-    boxes = _boxes(node.operands[0], first, labels)
-    if layout is None or boxes is None:
+    if first.tiles.layout is None:
+        return None
+    cells = _cells(node.operands[0], first.tiles, labels, sites)
+    if cells is None:
         return None
     for o, p in zip(node.operands[1:], partials[1:], strict=True):
-        theirs = _boxes(o, p, labels)
-        alike = theirs is not None and np.array_equal(theirs, boxes)
+        theirs = _boxes(o, p.tiles, labels)
+        alike = theirs is not None and np.array_equal(theirs, cells.boxes)
         alike &= np.array_equal(p.tiles.sites, first.tiles.sites)
         if not alike or not np.array_equal(p.members, first.members):
             return None
-    read = node.operands[0].labels
-    axes = zip(layout.placed, layout.mesh.axes, strict=True)
-    grid = ((read[e.axis] if isinstance(e, Shard) else COPIES, n) for e, (x, n) in axes if x)
+    return cells
+
+
+def completed_cells(node: EinSum, operand: int, tiles: Tiles, sites: int) -> Cells | None:
+    """The cells of a map of which each reads one tile of an operand.
+
+    Args:
+        node: The map.
+        operand: The number of the operand.
+        tiles: Its tiles once it is completed.
+        sites: How many sites there are.
+
+    Returns:
+        None if these are no cells of the map.
+    """
+    if not node.is_elementwise or any(a.define for a in node.axes):
+        return None
+    cells = _cells(node.operands[operand], tiles, tuple(a.label for a in node.axes), sites)
+    if cells is None:
+        return None
+    domain = [(a.lo, a.hi) for a in node.axes]
+    low, high = cells.boxes[:, :, 0].min(axis=0), cells.boxes[:, :, 1].max(axis=0)
+    return cells if list(zip(low, high, strict=True)) == domain else None
+
+
+def _cells(
+    operand: Operand, tiles: Tiles, labels: tuple[str, ...], sites: int
+) -> Cells | None:  # fmt: skip
+    """Cells of which each reads one tile, if a map reads each key of the operand once."""
+    boxes = _boxes(operand, tiles, labels)
+    if boxes is None:
+        return None
     coordinates = np.empty(boxes.shape[:2], np.int64)
     for n in range(len(labels)):
         coordinates[:, n] = np.unique(boxes[:, n, 0], return_inverse=True)[1]
-    named = [bool(x) for x, _ in layout.mesh.axes]
-    idle = named.index(False) if False in named else len(named)
-    held = first.tiles
-    return Cells(labels, tuple(grid), coordinates, boxes, held.sites, held.copies, sites, idle)
+    parts = coordinates.max(axis=0, initial=0) + 1
+    grid = tuple((x, n) for x, n in zip(labels, parts.tolist(), strict=True) if n > 1)
+    depths, idle = (0,) * len(grid), len(grid)
+    if tiles.layout is not None:
+        entries, shape = tiles.layout.placed, tiles.layout.mesh.shape
+        single = [isinstance(e, Single) for e in entries]
+        busy = [(e, n) for e, n in zip(entries, shape, strict=True) if not isinstance(e, Single)]
+        grid = tuple(
+            (operand.labels[e.axis] if isinstance(e, Shard) else COPIES, n) for e, n in busy
+        )
+        depths = tuple(e.depth if isinstance(e, Shard) else 0 for e, _ in busy)
+        idle = single.index(True) if True in single else len(grid)
+    return Cells(
+        labels, grid, coordinates, boxes, tiles.sites, tiles.copies, sites, idle, depths
+    )  # fmt: skip
 
 
-def _boxes(operand: Operand, partial: PartialResult, labels: tuple[str, ...]) -> np.ndarray | None:
-    """The boxes of partial tiles in the order of a map's labels, if it reads each once."""
+def _boxes(operand: Operand, tiles: Tiles, labels: tuple[str, ...]) -> np.ndarray | None:
+    """The boxes of tiles in the order of a map's labels, if it reads each once."""
     if sorted(operand.labels) != sorted(labels):
         return None
-    return partial.tiles.boxes[:, [operand.labels.index(x) for x in labels]]
+    return tiles.boxes[:, [operand.labels.index(x) for x in labels]]
 
 
 def is_linear(node: EinSum) -> bool:

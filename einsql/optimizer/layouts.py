@@ -48,6 +48,8 @@ class Cells:
         among: How many sites there are.
         idle: Where they are a multiple of the cells, the axes of the grid that are slower
             than the axis along which only the first site has a cell.
+        depths: For each axis of the grid how deep it cuts its label, as in `Shard`; all 0
+            if it is empty.
     """
 
     labels: tuple[str, ...]
@@ -58,6 +60,7 @@ class Cells:
     copies: int
     among: int
     idle: int
+    depths: tuple[int, ...] = ()
 
 
 def numbered(cells: int, sites: int) -> np.ndarray:
@@ -200,6 +203,10 @@ def _layout(cells: Cells, entry: Callable[[str], Entry]) -> Layout | None:
     if rest or not idle:
         return None
     axes = [(axis, entry(axis[0])) for axis in cells.grid]
+    for n, depth in enumerate(cells.depths):
+        axis, held = axes[n]
+        if isinstance(held, Shard):
+            axes[n] = axis, replace(held, depth=depth)
     if idle > 1:
         axes.insert(cells.idle, (("", idle), Single()))
     return Layout(Mesh(tuple(axis for axis, _ in axes)), tuple(e for _, e in axes))

@@ -59,6 +59,12 @@ STAGES: tuple[Stage, ...] = (
     ),
 )
 
+GROUP_NODES = Rule(
+    "group-nodes",
+    "f(g(X)) = f(g(X₁)), f(g(X₂)), … for a partition of X by keys that f and g keep",
+)
+"""Names what kernels do with the settled graph: it runs nodes together and rewrites nothing."""
+
 RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules))
 """Every rule once, in the order in which it first runs."""
 
@@ -97,11 +103,12 @@ def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
         InterfaceError: There is no rule of that name.
     """
     names = [r.name for r in RULES]
+    disabled -= {GROUP_NODES.name}
     for name in (*disabled, *([until] if until is not None else [])):
         if name not in names and not (name in disabled and name in _placed_rules()):
             raise InterfaceError(
                 f'There is no rewrite rule "{name}"',
-                hint=suggest(name, [*names, *_placed_rules()], "rule"),
+                hint=suggest(name, [*names, GROUP_NODES.name, *_placed_rules()], "rule"),
             )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from einsql.einsum import EinSum, Expr, Input, Node, children, consumers, relabel, walk
 from einsql.optimizer.choice import Choice, Fetch, Source, choose
-from einsql.optimizer.completion import Completion, PartialResult, completions
+from einsql.optimizer.completion import Completion, PartialResult, freely
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.late import is_linear
 from einsql.optimizer.layouts import lying, spread
@@ -99,7 +99,7 @@ class _Placing:
     def _result(self) -> int:
         relation = self.relations[id(self.root)]
         if relation.source.partial is not None:
-            self._complete(relation, completions(relation.source.partial)[0])
+            self._complete(relation, freely(relation.source.partial))
         if not relation.steps:  # a stored tensor of no declared cut
             assert isinstance(self.root, Input)
             tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
@@ -124,11 +124,12 @@ class _Placing:
         wish = self.granted.get(id(node))
         if wish is not None:
             wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
-        key = _signature(node, cut, read), id(wish)
+        free = node is self.root and not node.hint and cut.copies == 1
+        key = _signature(node, cut, read), id(wish), free
         choice = self.choices.get(key)
         if choice is None:
             sources = [r.source for r in read]
-            choice = choose(node, cut, self.sites, sources, self._interned, wish)
+            choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
             self.choices[key] = choice
         if len(choice.closing) > 1 and is_linear(node):
             self._wish(node, read)

@@ -121,7 +121,7 @@ class StepCosts:
         return float(most / self.machine.memory_bandwidth)
 
     def local(self, step: Local) -> np.ndarray:
-        """Seconds of each site, float64 (sites,): the roofline of its cells, one after another."""
+        """Seconds of each site, float64 (sites,): of its cells, one after another."""
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
         double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
@@ -130,10 +130,9 @@ class StepCosts:
             return np.zeros(self.program.sites)
         if renames(node):  # it hands on what it reads
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
-        work = points * effort_at_point(node)
-        rate = m.rate(contraction=contraction, double=double)
+        point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
         nbytes = self._cell_bytes(step)
-        each = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        each = points * point + nbytes / m.memory_bandwidth + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
 
     def _cell_bytes(self, step: Local) -> np.ndarray:

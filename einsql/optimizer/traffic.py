@@ -68,6 +68,15 @@ def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
     return Traffic(sent - stays, received - stays, np.maximum(out, incoming) - pieces)
 
 
+def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:
+    """Elements of the first copy that leave each site for tiles elsewhere, float64 (sites,)."""
+    once = Tiles(have.sites[: have.once], have.boxes[: have.once])
+    shared, _ = _shared(once.boxes, need.boxes)
+    return np.asarray(
+        np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0]
+    )  # fmt: skip
+
+
 def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each box what it shares with all the others in sum, and how many it meets."""
     if boxes.shape[1] == 0:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -107,6 +108,31 @@ def collectives(rounds: int = 6) -> None:
         for small in (0, 100, 2**16):
             with mock.patch("einsql.engine.schedule.SMALL", small):
                 exchanges(small, rounds)
+
+
+def counting(rounds: int = 20) -> None:
+    """With a site at each rank, what it has sent is what MPI was given by it."""
+    from mpi4py import MPI
+
+    given = 0
+
+    class Counting(MPI.Intracomm):
+        """Counts what is sent but for the ranks' status, which has a tag of its own."""
+
+        def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:  # noqa: N802 - MPI's
+            nonlocal given
+            given += np.asarray(buf[0]).nbytes * (tag == 0)
+            return super().Isend(buf, dest, tag)
+
+    comm = Counting(MPI.COMM_WORLD.Dup())
+    pick = Random(5)
+    ours = RankTransport(comm, comm.size, lambda: False)
+    for _ in range(rounds):
+        routes = random_routes(pick, comm.size)
+        check(ours, routes, None)
+        assert ours.sent[comm.rank] == given
+    assert given > 0
+    comm.Free()
 
 
 def chunks() -> None:
@@ -246,7 +272,7 @@ def large() -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
-    for case in (direct, collectives, chunks, programs, failures, patience, large)
+    for case in (direct, counting, collectives, chunks, programs, failures, patience, large)
 }
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,9 @@ import einsql
 from einsql.cluster import call, interrupts, remains, wire
 from einsql.cluster.messages import Fetch
 from einsql.cluster.rank import _failed
+from einsql.engine.result import Result
+from einsql.errors import InterruptedError
+from tests.cluster.conftest import Connected
 from tests.cluster.processes import descendants, gone, ranks_of
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -40,7 +44,12 @@ KILLED = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
 
 @pytest.fixture
 def con() -> Iterator[einsql.Connection]:
-    """A session on ranks that leaves nothing behind: no process, memory, file or descriptor."""
+    """A session on ranks that leaves nothing behind."""
+    yield from careful()
+
+
+def careful() -> Iterator[einsql.Connection]:
+    """A session on ranks; no process, memory, file or descriptor is left of it."""
     since, before = time.time(), set(os.listdir("/proc/self/fd"))
     rng = np.random.default_rng(0)
     with einsql.connect(config={"mpi": RANKS}) as con:
@@ -218,9 +227,9 @@ class StrangeError(Exception):
 
 
 def test_whatever_a_rank_raises_can_be_told() -> None:
-    assert isinstance(_failed(1, StrangeError(1, 2)).error, einsql.InternalError)
-    assert isinstance(_failed(1, MemoryError()).error, einsql.OperationalError)
-    known = _failed(1, einsql.DataError("Overflow", hint="Cast.", position=3)).error
+    assert isinstance(_failed(1, StrangeError(1, 2), 0).error, einsql.InternalError)
+    assert isinstance(_failed(1, MemoryError(), 0).error, einsql.OperationalError)
+    known = _failed(1, einsql.DataError("Overflow", hint="Cast.", position=3), 0).error
     assert isinstance(known, einsql.DataError)
     assert (known.hint, known.position) == ("Cast.", 3)
 
@@ -280,6 +289,44 @@ def test_ctrl_c_and_interrupt_cancel_on_all_ranks(
         later.join()
         assert (product(con) == right).all()
     figures("from an interrupt to the prompt", seconds)
+
+
+@pytest.mark.parametrize("by", ["interrupt", "Ctrl-C"])
+@pytest.mark.parametrize("what", ["fetchall", "fetchone", "fetch_numpy", "fetch_arrow_table"])
+def test_what_is_fetched_from_ranks_can_be_interrupted(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch, interruptible: None, what: str, by: str
+) -> None:
+    con = connected(2)
+    sql = "SELECT r.i, s.j, r.i * 1000 + s.j AS v FROM range(1000) r(i), range(1000) s(j)"
+    cursor, kept = con.execute(sql), con.execute(sql)
+    assert isinstance(cursor._tensor(), Result)
+    first = cursor.fetchone() if what == "fetchall" else None
+    con.interrupt()  # nothing is under way, so nothing is stopped
+    assert len(kept.fetchmany(3)) == 3
+    fetched = []
+
+    def receive(*args: Any) -> object:
+        """In the middle of a message the interrupt comes."""
+        fetched.append(args)
+        if len(fetched) == 1:
+            if by == "interrupt":
+                thread = threading.Thread(target=con.interrupt)
+                thread.start()
+                thread.join()
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+        return wire.receive(*args)
+
+    monkeypatch.setattr(call, "receive", receive)
+    with pytest.raises(InterruptedError if by == "interrupt" else KeyboardInterrupt):
+        getattr(cursor, what)()
+    monkeypatch.undo()
+    rows = cursor.fetchall()  # nothing of it is missing
+    assert rows[0][1] == (first is not None)
+    assert rows[-1] == (999, 999, 999999)
+    assert len(rows) == 1000000 - (first is not None)
+    assert kept.fetch_numpy()[7, 7] == 7007
+    assert con.execute("SELECT SUM(r.i) AS s FROM range(9) r(i)").fetchone() == (36,)
 
 
 def test_a_rank_that_does_not_stop_is_ended(

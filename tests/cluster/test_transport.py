@@ -27,7 +27,9 @@ def on_ranks(ranks: int, case: str) -> str:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("case", ["direct", "collectives", "chunks", "programs", "failures"])
+@pytest.mark.parametrize(
+    "case", ["direct", "counting", "collectives", "chunks", "programs", "failures"]
+)
 def test_everything_arrives_and_is_counted(case: str, ranks: int) -> None:
     on_ranks(ranks, case)
 

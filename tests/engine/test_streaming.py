@@ -69,7 +69,10 @@ def test_small_pieces_are_put_together() -> None:
     assert streams(con._plans) == 0
 
 
-def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays() -> None:
+def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "PIECE", 2**20)  # the pieces here are of 1 and 2 MB
     con = connection(4)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 4, (1024, 1024)).astype(np.float32) for _ in "ab")

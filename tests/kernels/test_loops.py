@@ -25,9 +25,10 @@ from einsql.einsum import (
     Value,
 )
 from einsql.errors import DataError
-from einsql.kernels import cache, loops, nest, pool
+from einsql.kernels import cache, cuts, nest, pool
 from einsql.kernels.codegen import source
-from einsql.kernels.loops import Cut, compile_loops
+from einsql.kernels.cuts import Cut
+from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.nodes import Case, cases, check, no_tick
@@ -60,8 +61,8 @@ def test_random_nodes(case: Case) -> None:
 @given(cases())
 def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "BOX", 8)
-        patch.setattr(loops, "PARALLEL", 1)
+        patch.setattr(cuts, "BOX", 8)
+        patch.setattr(cuts, "PARALLEL", 1)
         patch.setattr(nest, "LONGEST", 64)
         patch.setattr(pool, "threads", lambda: 2)
         check(case, compile_loops(case.node))
@@ -374,10 +375,16 @@ def test_every_function_is_reached() -> None:
 
 def test_boxes_cover_a_domain_once_and_are_made_one_at_a_time() -> None:
     cut = Cut((5, 1, 4), (3, 1, 2), (True, True, False))
-    boxes = list(chain.from_iterable(cut.groups()))
+    boxes = list(chain.from_iterable(boxes for _, boxes in cut.groups()))
     points = [p for box in boxes for p in product(*(range(lo, hi) for lo, hi in box))]
     assert len(boxes) == cut.size
     assert sorted(points) == list(product(range(5), range(1), range(4)))
-    assert [len({box[0] for box in group}) for group in cut.groups()] == [1] * cut.grouped
+    assert [len({box[0] for box in group}) for _, group in cut.groups()] == [1] * cut.grouped
     vast = Cut((2**30, 2**30), (2**20, 2**20), (True, False))
-    assert next(next(vast.groups())) == ((0, 1024), (0, 1024))
+    assert next(next(vast.groups())[1]) == ((0, 1024), (0, 1024))
+    sliced = Cut((5, 8), (1, 6), (True, False), 1, 3)
+    assert [[box[1] for box in group] for _, group in sliced.groups()] == [
+        [(0, 1), (1, 2)],
+        [(2, 4), (4, 5)],
+        [(5, 6), (6, 8)],
+    ]

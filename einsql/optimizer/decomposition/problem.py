@@ -14,9 +14,13 @@ import numpy as np
 
 from einsql.boxes import extents, volumes
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
+from einsql.machine import Effort
 from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
 from einsql.work import effort_at_point
+
+PRODUCT_AND_SUM = Effort(2)
+"""Of a point of a contraction."""
 
 MANY = 2**62
 """More sites than any hint asks for."""
@@ -63,7 +67,7 @@ class Vertex:
         nbytes: Bytes of a tuple of the result.
         state_bytes: The same of a partial result.
         state_fields: Fields that a partial result has beside those of the result.
-        effort: Of one point of the domain, in scalar operations.
+        effort: Of one point of the domain.
         double: True if it computes in values of 8 bytes.
         fixed: For each label the parts that a hint or a declaration gives it, None where
             the strategy is free; empty where it is free throughout.
@@ -85,7 +89,7 @@ class Vertex:
     nbytes: int = 4
     state_bytes: int = 4
     state_fields: int = 0
-    effort: int = 2
+    effort: Effort = PRODUCT_AND_SUM
     double: bool = False
     fixed: tuple[int | None, ...] = ()
     stored: bool = False

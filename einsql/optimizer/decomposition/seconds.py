@@ -36,23 +36,23 @@ class Seconds:
     memory: int | None = None
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
-        """The roofline of the largest cell, a call's overhead, and merging partial results.
+        """The largest cell, a call's overhead, and merging partial results.
 
-        A cell takes its arithmetic at the machine's rate or its tiles at the bandwidth of
-        memory, whichever is longer.
+        A cell takes its arithmetic at the machine's rate, and its tiles at the bandwidth of
+        memory: kernels copy operands before they multiply, or read and compute by turns.
         """
         if not v.computes or v.renames:
             return np.zeros(len(vectors))
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
-        work = _volume(tiles(v.extents, vectors)) * v.effort
-        rate = m.rate(contraction=v.contraction, double=v.double)
+        point = m.arithmetic(v.effort, contraction=v.contraction, double=v.double)
+        work = _volume(tiles(v.extents, vectors)) * point
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
         nbytes = result.copy()
         for use in v.uses:
             nbytes += _volume(tiles(use.shape, restricted(vectors, use.axes))) * use.nbytes
-        once = np.maximum(work / rate, nbytes / m.memory_bandwidth) + m.call_overhead
+        once = work + nbytes / m.memory_bandwidth + m.call_overhead
         group = vectors[:, list(v.reduced)].prod(axis=1)
         share = np.where(_spreads(v.shape, cut, group), group, 1)
         arriving = (group - 1) / share * result

@@ -1,0 +1,35 @@
+"""Several nodes run together, block by block over keys that all of them have.
+
+What passes between them stays in a cache and is never there as a whole. Files by theme:
+`find` (which nodes), `classes` (labels that are one key), `limits` (guards), `members` and
+`plan` (how they run), `driver` (source text), `tiles` (what it calls), `group` (a run).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsql.einsum import EinSum, Node, walk
+
+if TYPE_CHECKING:
+    from einsql.kernels.groups.group import Compile, Group
+
+LEAST = 2**18
+"""Points from which a node is worth being joined with others."""
+
+
+def find_groups(root: Node, compile_node: Compile) -> list[Group]:
+    """Groups of nodes of a graph; no node is in two of them.
+
+    Args:
+        root: The graph.
+        compile_node: How a node runs by itself, where a group has to run otherwise.
+    """
+    nodes = walk(root)
+    heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
+    if len(heavy) < 2:
+        return []
+    from einsql.kernels.groups.find import plans  # not read by small statements
+    from einsql.kernels.groups.group import Group
+
+    return [Group(p, compile_node) for p in plans(nodes, root, heavy, LEAST)]

@@ -1,0 +1,77 @@
+"""Which labels of several nodes are the same key: those that one node hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einsql.einsum import EinSum
+
+Name = tuple[int, str]
+"""A label of the node of that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Labels of several nodes, put together where they are the same key.
+
+    Attributes:
+        of: For each node the class of each of its labels.
+        rows: Classes that are free keys of every node, in the order of the last one's keys.
+        bounds: `[lo, hi)` of each class.
+    """
+
+    of: tuple[dict[str, int], ...]
+    rows: tuple[int, ...]
+    bounds: dict[int, tuple[int, int]]
+
+
+def classify(nodes: Sequence[EinSum]) -> Classes | None:
+    """The classes of nodes in order; None where a node reads another one at other points.
+
+    A label that indexes a node among them is free and ranges over that node's whole key.
+    """
+    number = {id(n): at for at, n in enumerate(nodes)}
+    parent: dict[Name, Name] = {}
+
+    def root(name: Name) -> Name:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for at, node in enumerate(nodes):
+        for o in node.operands:
+            producer = number.get(id(o.source))
+            if producer is None:
+                continue
+            if len(set(o.labels)) < len(o.labels):
+                return None
+            for key, label in zip(nodes[producer].keys, o.labels, strict=True):
+                made, read = nodes[producer].axis(key), node.axis(label)
+                if read.define is not None or made.define is not None:
+                    return None
+                if (made.lo, made.hi) != (read.lo, read.hi):
+                    return None
+                parent[root((at, label))] = root((producer, key))
+    names: dict[Name, int] = {}
+    of: list[dict[str, int]] = []
+    bounds: dict[int, tuple[int, int]] = {}
+    for at, node in enumerate(nodes):
+        own: dict[str, int] = {}
+        for a in node.axes:
+            own[a.label] = names.setdefault(root((at, a.label)), len(names))
+            bounds[own[a.label]] = (a.lo, a.hi)
+        if len(set(own.values())) < len(own):
+            return None
+        of.append(own)
+    last = nodes[-1]
+    rows = [
+        of[-1][k]
+        for k in last.keys
+        if all(_is_key(n, o, of[-1][k]) for n, o in zip(nodes, of, strict=True))
+    ]
+    return Classes(tuple(of), tuple(rows), bounds)
+
+
+def _is_key(node: EinSum, own: dict[str, int], wanted: int) -> bool:
+    return any(own[k] == wanted and node.axis(k).define is None for k in node.keys)

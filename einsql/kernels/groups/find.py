@@ -1,0 +1,122 @@
+"""Which nodes of a graph run together: those that hand each other more than they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from einsql.einsum import EinSum, Node
+from einsql.kernels import views
+from einsql.kernels.groups.plan import Plan, make_plan
+
+MOST = 12
+"""Nodes of a group; kernels of more take too long to compile."""
+
+
+def plans(nodes: Sequence[Node], root: Node, heavy: Sequence[EinSum], least: int) -> list[Plan]:
+    """How nodes run together that are worth it.
+
+    Args:
+        nodes: A graph, producers first.
+        root: What it computes.
+        heavy: Those among its nodes that may be joined with others.
+        least: Elements from which what is passed between nodes is large.
+    """
+    return _Search(nodes, root, least).plans(heavy)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Nodes by number, and how they run together once they are more than one."""
+
+    numbers: frozenset[int]
+    plan: Plan | None
+
+
+class _Search:
+    """Joins nodes one after another with the groups that they read."""
+
+    def __init__(self, nodes: Sequence[Node], root: Node, least: int) -> None:
+        self.nodes = nodes
+        self.least = least
+        self.number = {id(n): at for at, n in enumerate(nodes)}
+        self.root = self.number[id(root)]
+        self.readers: list[set[int]] = [set() for _ in nodes]
+        self.reached: list[int] = []  # bits of the nodes that each one depends on, and its own
+        for at, n in enumerate(nodes):
+            reached = 1 << at
+            if isinstance(n, EinSum):
+                for o in n.operands:
+                    source = self.number[id(o.source)]
+                    self.readers[source].add(at)
+                    reached |= self.reached[source]
+            self.reached.append(reached)
+
+    def plans(self, heavy: Sequence[EinSum]) -> list[Plan]:
+        """The groups that heavy nodes make with each other."""
+        found: list[_Found] = []
+        for node in heavy:
+            at = self.number[id(node)]
+            if views.matches(node):
+                continue
+            near = [f for f in found if self._reads(at, f.numbers)]
+            joined = self._joined(at, near)
+            if joined is None:
+                found.append(_Found(frozenset((at,)), None))
+            else:
+                new, parts = joined
+                found = [f for f in found if f not in parts]
+                found.append(new)
+        return [f.plan for f in found if f.plan is not None]
+
+    def _reads(self, at: int, numbers: frozenset[int]) -> bool:
+        return any(self.reached[at] >> n & 1 for n in numbers)
+
+    def _joined(self, at: int, near: list[_Found]) -> tuple[_Found, list[_Found]] | None:
+        """The node with all of the groups near it, or with the latest of them that takes it."""
+        tries = [near] if len(near) > 1 else []
+        tries += [[f] for f in sorted(near, key=lambda f: -max(f.numbers))]
+        for parts in tries:
+            numbers = frozenset({at}.union(*(f.numbers for f in parts)))
+            numbers = self._closed(numbers)
+            if len(numbers) > MOST or any(numbers & f.numbers for f in near if f not in parts):
+                continue
+            plan = self._plan(numbers)
+            if plan is not None:
+                return _Found(numbers, plan), parts
+        return None
+
+    def _closed(self, numbers: frozenset[int]) -> frozenset[int]:
+        """The nodes with all that lie between them."""
+        inside = sum(1 << n for n in numbers)
+        between = {
+            n
+            for n in range(min(numbers), max(numbers))
+            if self.reached[n] & inside and any(self.reached[m] >> n & 1 for m in numbers)
+        }
+        return numbers | between
+
+    def _plan(self, numbers: frozenset[int]) -> Plan | None:
+        order = sorted(numbers)
+        chosen = [n for n in (self.nodes[at] for at in order) if isinstance(n, EinSum)]
+        if len(chosen) < len(order) or not self._pays(order):
+            return None
+        visible = [at == self.root or not self.readers[at] <= numbers for at in order]
+        return make_plan(chosen, visible)
+
+    def _pays(self, order: Sequence[int]) -> bool:
+        """True if the last node reads what is large and passes through the group anyway."""
+        last = self.nodes[order[-1]]
+        assert isinstance(last, EinSum)
+        inside = set(order)
+        through = {id(self.nodes[n]) for n in inside}
+        for n in order[:-1]:
+            node = self.nodes[n]
+            assert isinstance(node, EinSum)
+            through |= {id(o.source) for o in node.operands}
+        return any(id(o.source) in through and _size(o.source) >= self.least for o in last.operands)
+
+
+def _size(node: Node) -> int:
+    return prod(k.extent for k in node.schema.keys)

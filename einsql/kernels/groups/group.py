@@ -1,0 +1,225 @@
+"""A group of nodes that is ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from einsql.buffers import empty
+from einsql.einsum import EinSum, Node, Operand
+from einsql.errors import DataError
+from einsql.kernels import cache, pool
+from einsql.kernels.groups.driver import external, write
+from einsql.kernels.groups.places import Driver, Given, Source, Strided
+from einsql.kernels.groups.plan import Plan, work
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.schema import PRESENT
+
+Compile = Callable[[EinSum], tuple[str, Runner]]
+
+PIECE = 2**23
+"""Work of one piece, in cheap operations: some milliseconds."""
+PIECES = 4
+"""Least number of pieces for each thread, so that no thread waits long for the others."""
+
+
+class Group:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: The nodes, producers first.
+        sources: What they read from outside, each once.
+        results: Those among them whose fields leave.
+        kernel: What EXPLAIN calls it.
+    """
+
+    kernel = "group"
+
+    def __init__(self, plan: Plan, compile_node: Compile) -> None:
+        self.plan = plan
+        self.nodes: tuple[EinSum, ...] = plan.nodes
+        self.results = tuple(n for n, v in zip(plan.nodes, plan.visible, strict=True) if v)
+        inside = {id(n) for n in plan.nodes}
+        outside = {id(o.source): o.source for n in plan.nodes for o in n.operands}
+        self.sources: tuple[Node, ...] = tuple(s for k, s in outside.items() if k not in inside)
+        self._compile = compile_node
+        self._drivers: dict[frozenset[Source], Driver] = {}
+
+    @property
+    def detail(self) -> str:
+        """The size of a block, for EXPLAIN."""
+        node, own = self.plan.nodes[-1], self.plan.members[-1].own
+        label = next(k for k in node.keys if own[k] == self.plan.block)
+        return f"blocks of {label}:{self.plan.rows}"
+
+    @cached_property
+    def _external(self) -> list[Source]:
+        return external(self.plan)
+
+    @cached_property
+    def _singly(self) -> list[Runner]:
+        return [self._compile(n)[1] for n in self.nodes]
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
+        """Runs the nodes.
+
+        Args:
+            operands: Fields of each source.
+            tick: Told the fraction done; raises to cancel.
+
+        Returns:
+            The fields of each result.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
+        given = self._given(operands)
+        strided = frozenset(k for k, a in given.arrays.items() if self._is_strided(k, a))
+        driver = self._drivers.get(strided)
+        if driver is None:
+            driver = self._drivers[strided] = write(self.plan, strided)
+        numbers = np.array([n(given) for n in driver.numbers], np.int64)
+        bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), tick)
+        if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
+            return self._apart(operands, tick)
+        for failed, reasons in zip(bad, driver.reasons, strict=False):
+            if failed:
+                raise DataError(reasons[int(failed & -failed).bit_length() - 1])
+        return [
+            {
+                o.name: self._presence(at) if o.name == PRESENT else given.results[at, o.name]
+                for o in node.outputs
+            }
+            for at, node in enumerate(self.nodes)
+            if self.plan.visible[at]
+        ]
+
+    def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
+        """Runs node by node."""
+        made: dict[int, Fields] = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        results: list[dict[str, np.ndarray]] = []
+        for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
+            fields = runner([made[id(o.source)] for o in node.operands], tick)
+            made[id(node)] = fields
+            if self.plan.visible[at]:
+                results.append(fields)
+        return results
+
+    def _given(self, operands: Sequence[Fields]) -> Given:
+        from einsql.kernels.groups.tiles import width  # imports Numba
+
+        plan = self.plan
+        made = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
+        results: dict[tuple[int, str], np.ndarray] = {}
+        for at, m in enumerate(plan.members):
+            if plan.visible[at]:
+                own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
+                results |= {(at, name): array for name, array in own.items()}
+                made[id(plan.nodes[at])] = own
+        arrays = {}
+        for at, operand, name in self._external:
+            m = plan.members[at]
+            o = m.node.operands[operand]
+            arrays[at, operand, name] = _strided(m.node, o, name, made[id(o.source)][name])
+        panel = {
+            at: width(m.node.outputs[0].dtype.numpy.itemsize)
+            for at, m in enumerate(plan.members)
+            if m.product is not None
+        }
+        return Given(arrays, results, panel)
+
+    def _is_strided(self, source: Source, held: Strided) -> bool:
+        at, operand, _ = source
+        labels = self.plan.members[at].node.operands[operand].labels
+        return (
+            self.plan.members[at].product is None
+            and bool(labels)
+            and (held.strides[labels[-1]] != 1)
+        )
+
+    def _presence(self, at: int) -> np.ndarray:
+        """Which points of a result exist: those within the limits of labels that it has."""
+        m, bounds = self.plan.members[at], self.plan.classes.bounds
+        keys = m.node.keys
+        shape = m.node.schema.shape
+        exists = np.ones((1,) * len(shape), bool)
+
+        def values(c: int) -> np.ndarray:
+            place = next(n for n, k in enumerate(keys) if m.own[k] == c)
+            lo, hi = bounds[c]
+            return np.arange(lo, hi).reshape([-1 if n == place else 1 for n in range(len(keys))])
+
+        for x in m.limits:
+            if any(m.own[k] == x.inner for k in keys):
+                inner = values(x.inner)
+                line = sum((f * values(c) for c, f in x.factors), np.asarray(x.constant))
+                exists = exists & ((inner if x.rises else -inner) + line >= 0)
+        return np.broadcast_to(exists, shape)
+
+    def _pieces(self, driver: Driver) -> list[tuple[int, int]]:
+        """The blocks, a run of them for each piece."""
+        least = PIECES * pool.threads()
+        wanted = min(driver.blocks, max(least, ceil(work(self.plan) / PIECE)))
+        batches = driver.blocks // driver.batch
+        if batches >= least:  # pieces that share their right sides
+            wanted = ceil(wanted / batches) * batches
+        wanted = min(driver.blocks, wanted)
+        return [
+            (driver.blocks * n // wanted, driver.blocks * (n + 1) // wanted) for n in range(wanted)
+        ]
+
+
+def _run(
+    driver: Driver,
+    numbers: np.ndarray,
+    nodes: int,
+    pieces: Sequence[tuple[int, int]],
+    tick: Tick,
+) -> np.ndarray:
+    """Calls a group's kernel on every piece.
+
+    Returns:
+        For each node the bits of its failures, and a last one that tells that the whole
+        has to run otherwise.
+    """
+    kernel = cache.load(driver.source)
+    bad = np.zeros(nodes + 1, np.int64)
+    free: list[np.ndarray] = []
+
+    def piece(blocks: tuple[int, int]) -> None:
+        if bad.any():
+            return
+        try:
+            scratch = free.pop()
+        except IndexError:
+            scratch = np.empty(driver.scratch + 64, np.uint8)
+        start = scratch.ctypes.data
+        found = np.zeros_like(bad)
+        kernel(*blocks, numbers, found, start + -start % 64, *driver.constants)
+        free.append(scratch)
+        np.bitwise_or(bad, found, out=bad)
+
+    pool.run(piece, pieces, len(pieces), tick)
+    return bad
+
+
+def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
+    """What a node reads, within the bounds of its labels; a copy where strides are odd."""
+    dtype = operand.source.schema.dtype(name).numpy
+    cut = []
+    for label, key in zip(operand.labels, operand.source.schema.keys, strict=True):
+        a = node.axis(label)
+        cut.append(slice(a.lo - key.lo, a.hi - key.lo))
+    part = np.asarray(values[tuple(cut)], dtype)
+    if not part.flags.aligned or any(s < 0 or s % dtype.itemsize for s in part.strides):
+        part = np.ascontiguousarray(part).reshape(part.shape)
+    strides: dict[str, int] = {}
+    for label, step, n in zip(operand.labels, part.strides, part.shape, strict=True):
+        strides[label] = strides.get(label, 0) + (step // dtype.itemsize if n > 1 else 0)
+    last = operand.labels[-1:]
+    if last and operand.labels.count(last[0]) == 1 and part.shape[-1] == 1:
+        strides[last[0]] = 1
+    return Strided(part, strides)

@@ -1,0 +1,272 @@
+"""What the nodes of a group are inside it: matrix products, or loops within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, prod
+
+import numpy as np
+
+from einsql.einsum import (
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Operand,
+    Value,
+    conjuncts,
+    exprs,
+    rewrite,
+    subexpressions,
+)
+from einsql.intervals import fits, interval
+from einsql.kernels.groups.classes import Classes
+from einsql.kernels.groups.limits import Limit, limit, never_empty
+from einsql.schema import PRESENT, DType
+
+MOST_WORK = 4
+"""Points for each element that a node reads or makes; with more, kernels of its own are better."""
+NARROWEST = 8
+"""Width and depth below which a product is no work for tiles."""
+
+Limits = frozenset[Limit]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Σ scale · left · right, where only the left one has the label that is cut in blocks.
+
+    Attributes:
+        left, right: Number of the operand and its field.
+        summed: The label summed over.
+        wide: The label of the right side that stays.
+    """
+
+    left: tuple[int, str]
+    right: tuple[int, str]
+    summed: str
+    wide: str
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as it runs in a group.
+
+    Attributes:
+        node: The node without its guard, which the limits stand for, and without presence.
+        own: Class of each label.
+        product: How it is a product of matrices; None for loops.
+        limits: Where its points exist, or are asked for.
+    """
+
+    node: EinSum
+    own: dict[str, int]
+    product: Product | None
+    limits: Limits
+
+
+def members(
+    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool], block: int
+) -> list[Member] | None:
+    """The nodes as they run together; None where that is unknown or does not pay.
+
+    Args:
+        nodes: In their order.
+        classes: Their labels.
+        visible: Whose results leave the group.
+        block: The class that is cut in blocks.
+    """
+    found = _within_limits(nodes, classes)
+    if found is None:
+        return None
+    resolved, held = found
+    _narrow(nodes, resolved, held, classes, visible)
+    made: list[Member] = []
+    for n, own, limits in zip(resolved, classes.of, held, strict=True):
+        product = match_product(n, own, classes.rows, block)
+        if product is None and not _loops(n):
+            return None
+        made.append(Member(n, own, product, limits))
+    return made
+
+
+def _within_limits(
+    nodes: Sequence[EinSum], classes: Classes
+) -> tuple[list[EinSum], list[Limits]] | None:
+    """The nodes without guards, and the limits that these are."""
+    number = {id(n): at for at, n in enumerate(nodes)}
+    resolved: list[EinSum] = []
+    held: list[Limits] = []
+    for node, own in zip(nodes, classes.of, strict=True):
+        inside = {
+            n: number[id(o.source)] for n, o in enumerate(node.operands) if id(o.source) in number
+        }
+        shown = {n: _shown(nodes[p], classes.of[p], held[p]) for n, p in inside.items()}
+        limits: set[Limit] = set()
+        for term in conjuncts(node.guard):
+            if isinstance(term, Value) and term.field == PRESENT and term.operand in inside:
+                limits |= shown[term.operand]
+                continue
+            new = limit(term, node, own, classes.rows)
+            if new is None:
+                return None
+            limits.add(new)
+        kept = {own[k] for k in node.keys}
+        if any(not held_by <= limits for held_by in shown.values()) or any(
+            m.inner not in own.values() for m in limits
+        ):
+            return None
+        if not never_empty(frozenset(m for m in limits if m.inner not in kept), classes.bounds):
+            return None
+        bare = _bare(node, frozenset(n for n, s in shown.items() if not s))
+        if bare is None:
+            return None
+        resolved.append(bare)
+        held.append(frozenset(limits))
+    return resolved, held
+
+
+def _shown(node: EinSum, own: Mapping[str, int], limits: Limits) -> Limits:
+    """The limits of a node that its readers see; within the others every row has points."""
+    kept = {own[k] for k in node.keys}
+    return frozenset(m for m in limits if m.inner in kept)
+
+
+def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
+    """The node without guard and presence; presence of `full` operands is TRUE."""
+
+    def visit(e: Expr) -> Expr:
+        whole = isinstance(e, Value) and e.field == PRESENT and e.operand in full
+        return TRUE if whole else e
+
+    outputs = tuple(
+        replace(o, args=tuple(rewrite(a, visit) for a in o.args), where=rewrite(o.where, visit))
+        for o in node.outputs
+        if o.name != PRESENT
+    )
+    if not outputs or any(o.name == PRESENT and not _tells(o.args, o.where) for o in node.outputs):
+        return None
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    for a in node.axes:
+        if a.define is not None and (
+            a.label in node.keys or not fits(interval(a.define, bounds), a.lo, a.hi - 1)
+        ):
+            return None
+    bare = replace(node, guard=TRUE, outputs=outputs)
+    reads = (e for x in exprs(bare) for e in subexpressions(x))
+    if any(isinstance(e, Value) and e.field == PRESENT and e.operand in full for e in reads):
+        return None  # in the definition of a derived label
+    return bare
+
+
+def _tells(args: Sequence[Expr], where: Expr) -> bool:
+    """True if a presence output says that a point exists, and nothing else."""
+    return tuple(args) == (TRUE,) and where == TRUE
+
+
+def _narrow(
+    nodes: Sequence[EinSum],
+    resolved: Sequence[EinSum],
+    held: list[Limits],
+    classes: Classes,
+    visible: Sequence[bool],
+) -> None:
+    """Lets a product compute no more than all of its readers ask for."""
+    for at in reversed(range(len(nodes))):
+        node, own = resolved[at], classes.of[at]
+        if visible[at] or not all(_is_float_sum(o.reduction, o.dtype) for o in node.outputs):
+            continue
+        kept = {own[k] for k in node.keys}
+        asked = [
+            held[n]
+            for n, reader in enumerate(nodes)
+            if any(o.source is nodes[at] for o in reader.operands)
+        ]
+        if asked:
+            held[at] |= frozenset(m for m in frozenset.intersection(*asked) if m.inner in kept)
+
+
+def _is_float_sum(reduction: str | None, dtype: DType) -> bool:
+    """True for what raises nothing, wherever it is computed."""
+    return reduction == "sum" and dtype.is_float
+
+
+# Products
+
+
+def match_product(
+    node: EinSum, own: Mapping[str, int], rows: Sequence[int], block: int
+) -> Product | None:
+    """A node as a product of matrices for each block, or None."""
+    if len(node.outputs) != 1 or any(a.define is not None for a in node.axes):
+        return None
+    (output,) = node.outputs
+    if output.reduction != "sum" or output.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return None
+    if output.where != TRUE or output.args[0].dtype is not output.dtype:
+        return None
+    values: list[Value] = []
+    scale = 1.0
+    for f in _factors(output.args[0], output.dtype):
+        if isinstance(f, Const):
+            scale *= float(f.value)
+        elif isinstance(f, Value) and f.dtype is output.dtype:
+            values.append(f)
+        else:
+            return None
+    with np.errstate(all="ignore"):
+        rounded = float(output.dtype.numpy.type(scale))
+    if len(values) != 2 or not isfinite(rounded) or rounded == 0:
+        return None
+    for first, second in (values, reversed(values)):
+        left, right = node.operands[first.operand], node.operands[second.operand]
+        found = _sides(node, own, rows, block, left, right)
+        if found is not None:
+            return Product(
+                (first.operand, first.field), (second.operand, second.field), *found, scale
+            )
+    return None
+
+
+def _factors(e: Expr, dtype: DType) -> Iterator[Expr]:
+    if isinstance(e, Call) and e.fn == "mul" and e.dtype is dtype:
+        for a in e.args:
+            yield from _factors(a, dtype)
+    else:
+        yield e
+
+
+def _sides(
+    node: EinSum, own: Mapping[str, int], rows: Sequence[int], block: int,
+    left: Operand, right: Operand,
+) -> tuple[str, str] | None:  # fmt: skip
+    """The label summed and the one of the right side that stays, each the only one."""
+    if any(len(set(o.labels)) < len(o.labels) for o in (left, right)):
+        return None
+    if block not in {own[x] for x in left.labels} or block in {own[x] for x in right.labels}:
+        return None
+    inner = [[x for x in o.labels if own[x] not in rows] for o in (left, right)]
+    if len(inner[0]) != 1 or len(inner[1]) != 2 or inner[0][0] not in inner[1]:
+        return None
+    summed = inner[0][0]
+    wide = next(x for x in inner[1] if x != summed)
+    inside = [a.label for a in node.axes if own[a.label] not in rows]
+    if sorted(inside) != sorted((summed, wide)) or node.keys[-1] != wide or summed in node.keys:
+        return None
+    if min(node.axis(summed).extent, node.axis(wide).extent) < NARROWEST:
+        return None
+    return summed, wide
+
+
+# Loops
+
+
+def _loops(node: EinSum) -> bool:
+    """True if generated loops run the node about as fast as its operands come."""
+    sizes = [prod(a.extent for a in node.axes if a.label in o.labels) for o in node.operands]
+    fields = [f.dtype for o in node.operands for f in o.source.schema.fields]
+    fields += [o.dtype for o in node.outputs]
+    return node.points <= MOST_WORK * max(node.schema.size, *sizes, 1) and DType.HALF not in fields

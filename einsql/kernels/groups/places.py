@@ -1,0 +1,269 @@
+"""Where the values of a block lie: text of a group's kernel, and the integers it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from einsql.kernels.expressions import CARRIERS
+from einsql.kernels.groups.limits import Limit
+from einsql.kernels.groups.members import Member
+from einsql.kernels.groups.plan import Plan
+from einsql.schema import DType
+
+Source = tuple[int, int, str]
+"""Number of a node, of its operand, and a field."""
+Result = tuple[int, str]
+"""Number of a node and a field of its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """An array that a node reads.
+
+    Attributes:
+        array: The part that its labels range over.
+        strides: Elements from one value of each label to the next.
+    """
+
+    array: np.ndarray
+    strides: dict[str, int]
+
+
+@dataclass
+class Given:
+    """What a run gives: everything that integers of the kernel are made of.
+
+    Attributes:
+        arrays: What the nodes read from outside, or from each other's results.
+        results: Arrays that leave, in C order.
+        panel: Columns of a tile of each product.
+    """
+
+    arrays: dict[Source, Strided]
+    results: dict[Result, np.ndarray]
+    panel: dict[int, int]
+
+
+Number = Callable[[Given], int]
+
+
+@dataclass
+class Driver:
+    """A group's kernel.
+
+    Attributes:
+        numbers: Its integers, in order, from what a run gives.
+        constants: Literals, each an argument.
+        reasons: For each node what the bits of its failures say.
+        scratch: Bytes that a thread needs.
+        blocks: How many blocks there are.
+        batch: Blocks that have the same right sides.
+    """
+
+    source: str = ""
+    numbers: list[Number] = field(default_factory=list)
+    constants: list[np.generic] = field(default_factory=list)
+    reasons: list[list[str]] = field(default_factory=list)
+    scratch: int = 0
+    blocks: int = 0
+    batch: int = 0
+
+
+class Places:
+    """Collects the lines of a kernel, and what the integers mean that they name."""
+
+    def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
+        self.plan = plan
+        self.strided = strided
+        self.out = Driver()
+        self.lines: list[str] = []
+        self.packing: list[str] = []
+        self.head: list[str] = []
+        self.depth = 1
+        self.rows = plan.classes.rows
+        self.number = {id(n): at for at, n in enumerate(plan.nodes)}
+        self.functions: dict[str, None] = {}
+        self.bodies: list[str] = []
+        self.types: list[str] = []
+        self.names: list[str] = []
+        self.at: dict[Result, int] = {}  # where a buffer begins in the scratch, in bytes
+
+    # ---- text
+
+    def emit(self, text: str) -> None:
+        """Adds a line."""
+        self.lines.append("    " * self.depth + text)
+
+    def param(self, number: Number | int) -> str:
+        """The name of an integer that the kernel is given."""
+        self.out.numbers.append(number if callable(number) else _always(number))
+        return f"g{len(self.out.numbers) - 1}"
+
+    def room(self, nbytes: int) -> int:
+        """Where the next bytes of the scratch begin."""
+        start = self.out.scratch
+        self.out.scratch += -(-nbytes // 64) * 64
+        return start
+
+    # ---- addresses
+
+    def outside(self, steps: Callable[[Given, int], int], held: Sequence[int], size: int) -> str:
+        """Bytes from an array's first element to that of the block, as an expression.
+
+        Args:
+            steps: Elements from one value of a class to the next.
+            held: The classes of the rows that the array has.
+            size: Bytes of an element.
+        """
+        terms = []
+        for n, c in enumerate(self.rows):
+            if c in held:
+                terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
+        return " + ".join(terms) or "0"
+
+    def read(self, source: Source) -> tuple[str, str]:
+        """Address of what a node reads at the block's first row, and bytes between rows."""
+        at, operand, name = source
+        m = self.plan.members[at]
+        o = m.node.operands[operand]
+        producer = self.number.get(id(o.source))
+        size = itemsize(o.source.schema.dtype(name))
+        if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
+            base = f"scratch + {self.param(self.at[producer, name])}"
+            return base, self.param(buffer.row * size if buffer.whole else 0)
+        held = {m.own[x] for x in o.labels}
+
+        def steps(g: Given, c: int) -> int:
+            return sum(g.arrays[source].strides[x] for x in set(o.labels) if m.own[x] == c)
+
+        base = self.param(lambda g: g.arrays[source].array.ctypes.data)
+        begin = f"{base} + {self.outside(steps, sorted(held), size)}"
+        cut = self.plan.block
+        return begin, self.param(lambda g: steps(g, cut) * size if cut in held else 0)
+
+    def made(self, result: Result) -> tuple[str, str]:
+        """Address of what a node writes at the block's first row, and bytes between rows."""
+        at, name = result
+        m = self.plan.members[at]
+        size = itemsize(next(o.dtype for o in m.node.outputs if o.name == name))
+        buffer = self.plan.buffers[at]
+        if buffer is not None:
+            base = f"scratch + {self.param(self.at[result])}"
+            return base, self.param(buffer.row * size if buffer.whole else 0)
+        return self.leaving(result, size)
+
+    def leaving(self, result: Result, size: int) -> tuple[str, str]:
+        """As `made`, in the array that leaves."""
+        m = self.plan.members[result[0]]
+        keys = {m.own[k]: n for n, k in enumerate(m.node.keys)}
+
+        def steps(g: Given, c: int) -> int:
+            return g.results[result].strides[keys[c]] // size
+
+        base = self.param(lambda g: g.results[result].ctypes.data)
+        begin = f"{base} + {self.outside(steps, self.rows, size)}"
+        cut = self.plan.block
+        return begin, self.param(lambda g: steps(g, cut) * size)
+
+    # ---- limits
+
+    def edges(self, m: Member) -> tuple[int, list[tuple[bool, str, str]]]:
+        """The class that a node's limits are about, and each limit as a line over the rows.
+
+        Returns:
+            The class, and for each limit whether it is from below, where it lies at the
+            block's first row, and by how much it moves from one row to the next.
+        """
+        bounds = self.plan.classes.bounds
+        (inner,) = {x.inner for x in m.limits}
+        lines: list[tuple[bool, str, str]] = []
+        for x in sorted(m.limits, key=_order):
+            sign = -1 if x.rises else 1
+            start = sign * (x.constant + sum(f * bounds[c][0] for c, f in x.factors))
+            start += (not x.rises) - bounds[inner][0]
+            terms = [self.param(start)]
+            slope = "0"
+            for c, f in x.factors:
+                by = self.param(sign * f)
+                terms.append(f"x{self.rows.index(c)} * {by}")
+                slope = by if c == self.plan.block else slope
+            name = f"y{len(self.out.numbers)}"
+            self.emit(f"{name} = {' + '.join(terms)}")
+            lines.append((x.rises, name, slope))
+        return inner, lines
+
+    def around(self, m: Member) -> tuple[str, str]:
+        """First and last value of the label with limits that any row of the block has."""
+        inner, lines = self.edges(m)
+        whole = self.param(self.plan.extent(inner))
+        least, most = ["0"], [whole]
+        for rises, start, slope in lines:
+            ends = f"{start}, {start} + (rows - 1) * {slope}"
+            (least if rises else most).append(f"{'min' if rises else 'max'}({ends})")
+        name = f"z{len(self.out.numbers)}"
+        self.emit(f"{name} = min({extreme('max', least)}, {whole})")
+        self.emit(f"{name}e = max({extreme('min', most)}, {name})")
+        return name, f"{name}e"
+
+    def step(self, source: Source, label: str) -> str:
+        """Elements from one value of a label to the next in what a node reads."""
+        at, operand, _ = source
+        o = self.plan.members[at].node.operands[operand]
+        producer = self.number.get(id(o.source))
+        if producer is not None and (buffer := self.plan.buffers[producer]) is not None:
+            return self.param(buffer.steps[o.labels.index(label)])
+        return self.param(lambda g: g.arrays[source].strides[label])
+
+    def constant(self, dtype: DType, value: float) -> str:
+        """The name of a literal."""
+        self.out.constants.append(dtype.numpy.type(value))
+        self.types.append(CARRIERS[dtype])
+        self.names.append(f"c{len(self.names)}")
+        return self.names[-1]
+
+    def key_step(self, at: int, m: Member, label: str) -> int:
+        """Elements between two values of a key of a node's result."""
+        place = m.node.keys.index(label)
+        buffer = self.plan.buffers[at]
+        if buffer is not None:
+            return buffer.steps[place]
+        step = 1
+        for extent in m.node.schema.shape[place + 1 :]:
+            step *= extent
+        return step
+
+
+def _always(number: int) -> Number:
+    return lambda _: number
+
+
+def _bytes(steps: Callable[[Given, int], int], c: int, size: int, g: Given) -> int:
+    return steps(g, c) * size
+
+
+def itemsize(dtype: DType) -> int:
+    """Bytes of an element."""
+    return dtype.numpy.itemsize
+
+
+def kind(dtype: DType) -> str:
+    """A type as NumPy spells it."""
+    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]
+
+
+def extreme(function: str, terms: Sequence[str]) -> str:
+    """Source of the least or greatest of some values."""
+    return terms[0] if len(terms) == 1 else f"{function}({', '.join(terms)})"
+
+
+def numbered(numbers: range) -> str:
+    """Names of integers, as a list."""
+    return ", ".join(f"g{n}" for n in numbers) or "0"
+
+
+def _order(x: Limit) -> tuple[bool, tuple[tuple[int, int], ...], int]:
+    return x.rises, x.factors, x.constant

@@ -1,0 +1,229 @@
+"""How nodes run together: their stages, their buffers, and the size of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from einsql.einsum import EinSum
+from einsql.kernels.groups.classes import Classes, classify
+from einsql.kernels.groups.members import Member, members
+from einsql.kernels.nest import Nest, plan_nest, weight
+
+IN_CACHE = 2**19
+"""Bytes that a block's values may take, so that they stay in the second cache."""
+IN_FIRST_CACHE = 2**14
+"""Bytes of the rows that consecutive loops take at a time."""
+LARGEST = 2**24
+"""Bytes that a block and the right sides of its products may take on each thread."""
+ROWS = (24, 192)
+"""Least and most rows of a block of a product."""
+PAD = 16
+"""Elements behind each row, so that rows do not meet in the same lines of a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Where a block keeps the values of a node.
+
+    Attributes:
+        steps: Elements from one value of each key to the next.
+        row: The same of the label that is cut in blocks.
+        whole: True if it holds all rows of a block, False for those of a strip.
+        size: Elements.
+    """
+
+    steps: tuple[int, ...]
+    row: int
+    whole: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: As they are in the graph, producers first.
+        members: As they run.
+        classes: Their labels; the last of its rows is the one that is cut in blocks.
+        visible: Whose results leave.
+        stages: Numbers of the nodes that run one after another: a product, or loops that
+            take the block strip by strip.
+        rows: Rows of a block.
+        strips: Rows of a strip in each stage.
+        nests: The loops of each node; None for a product.
+        buffers: For each node what its block is kept in; None if that is its result.
+    """
+
+    nodes: tuple[EinSum, ...]
+    members: tuple[Member, ...]
+    classes: Classes
+    visible: tuple[bool, ...]
+    stages: tuple[tuple[int, ...], ...]
+    rows: int
+    strips: tuple[int, ...]
+    nests: tuple[Nest | None, ...]
+    buffers: tuple[Buffer | None, ...]
+
+    @property
+    def block(self) -> int:
+        """The class that is cut in blocks."""
+        return self.classes.rows[-1]
+
+    def extent(self, c: int) -> int:
+        """How many values a class has."""
+        lo, hi = self.classes.bounds[c]
+        return hi - lo
+
+
+def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
+    """How nodes run together, or None if they do not, or had better not.
+
+    Args:
+        nodes: At least two, producers first; no other node lies between them.
+        visible: For each whether something else reads it.
+    """
+    if any(a.extent == 0 for n in nodes for a in n.axes):
+        return None
+    classes = classify(nodes)
+    if classes is None or not classes.rows:
+        return None
+    extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
+    for block in sorted(classes.rows, key=lambda c: (-extent[c], -classes.rows.index(c))):
+        rows = tuple(c for c in classes.rows if c != block)
+        ordered = replace(classes, rows=(*rows, block))
+        found = members(nodes, ordered, visible, block)
+        if found is not None and _limits_fit(found):
+            return _sized(nodes, found, ordered, visible)
+    return None
+
+
+def _limits_fit(found: Iterable[Member]) -> bool:
+    """True if what lies within limits is a part of each row, with nothing in between."""
+    for m in found:
+        inner = {x.inner for x in m.limits}
+        kept = [k for k in m.node.keys if m.own[k] in inner]
+        if len(inner) > 1 or (kept and kept != [m.node.keys[-1]]):
+            return False
+        loops = [a for a in m.node.axes if a.define is not None]
+        if inner and (loops or (m.product is None and len(m.node.keys) > 1 and not _flat(m))):
+            return False
+    return True
+
+
+def _flat(m: Member) -> bool:
+    """True if a loop's result has no label inside the row but the one with limits."""
+    inner = {x.inner for x in m.limits}
+    last = m.node.keys[-1]
+    return m.own[last] in inner or all(m.own[k] not in inner for k in m.node.keys)
+
+
+def _sized(
+    nodes: Sequence[EinSum], found: list[Member], classes: Classes, visible: Sequence[bool]
+) -> Plan | None:  # fmt: skip
+    stages = _stages(found)
+    number = {id(n): at for at, n in enumerate(nodes)}
+    stage_of = {at: s for s, stage in enumerate(stages) for at in stage}
+    crossing = [m.product is not None for m in found]
+    for at, n in enumerate(nodes):
+        for o in n.operands:
+            source = number.get(id(o.source))
+            if source is not None and stage_of[source] != stage_of[at]:
+                crossing[source] = True
+    widths = [_row_bytes(m, classes.rows) for m in found]
+    products = any(m.product is not None for m in found)
+    extent = classes.bounds[classes.rows[-1]][1] - classes.bounds[classes.rows[-1]][0]
+    held = sum(w for w, c in zip(widths, crossing, strict=True) if c) if products else sum(widths)
+    rows = max(1, IN_CACHE // max(1, held))
+    if products:
+        least, most = ROWS
+        rows = max(least, min(most, rows // 12 * 12))
+    rows = min(rows, extent)
+    right = sum(_right_bytes(m) for m in found)
+    if rows * held + right > LARGEST:
+        return None
+    strips = tuple(
+        1 if any(found[at].limits for at in stage)
+        else max(1, min(rows, IN_FIRST_CACHE // max(1, sum(widths[at] for at in stage))))
+        for stage in stages
+    )  # fmt: skip
+    nests: list[Nest | None] = []
+    buffers: list[Buffer | None] = []
+    for at, m in enumerate(found):
+        strip = strips[stage_of[at]]
+        nest = None if m.product is not None else plan_nest(_narrowed(m, classes.rows, strip))
+        if nest is not None and nest.keeps_state:
+            return None
+        nests.append(nest)
+        held_rows = rows if crossing[at] else strip
+        own = m.product is None and visible[at]
+        buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
+    return Plan(
+        tuple(nodes), tuple(found), classes, tuple(visible), stages, rows, strips,
+        tuple(nests), tuple(buffers),
+    )  # fmt: skip
+
+
+def _stages(found: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
+    stages: list[list[int]] = []
+    for at, m in enumerate(found):
+        if m.product is None and stages and found[stages[-1][0]].product is None:
+            stages[-1].append(at)
+        else:
+            stages.append([at])
+    return tuple(map(tuple, stages))
+
+
+def _row_bytes(m: Member, rows: Sequence[int]) -> int:
+    """Bytes that a row of a node's result takes, all fields together, with its operands'."""
+    inner = prod(m.node.axis(k).extent for k in m.node.keys if m.own[k] not in rows)
+    return (inner + PAD) * sum(o.dtype.numpy.itemsize for o in m.node.outputs)
+
+
+def _right_bytes(m: Member) -> int:
+    if m.product is None:
+        return 0
+    extents = (m.node.axis(x).extent for x in (m.product.summed, m.product.wide))
+    return prod(extents) * m.node.outputs[0].dtype.numpy.itemsize
+
+
+def _narrowed(m: Member, rows: Sequence[int], strip: int) -> EinSum:
+    """The node at one strip, for the order of its loops."""
+
+    def extent(label: str) -> int:
+        c = m.own[label]
+        whole = m.node.axis(label).extent
+        return whole if c not in rows else min(strip, whole) if c == rows[-1] else 1
+
+    axes = (
+        a if a.define is not None else replace(a, hi=a.lo + extent(a.label)) for a in m.node.axes
+    )
+    return replace(m.node, axes=tuple(axes))
+
+
+def _buffer(m: Member, rows: Sequence[int], held: int, whole: bool) -> Buffer:
+    inner = [k for k in m.node.keys if m.own[k] not in rows[:-1]]
+    steps = dict.fromkeys(m.node.keys, 0)
+    size = 1
+    for k in reversed(inner):
+        if m.own[k] == rows[-1]:
+            if k == inner[0] and size > 1:
+                # Rows of whole tiles, and such that they do not meet in a cache.
+                size = -(-size // (2 * PAD)) * 2 * PAD + PAD
+            steps[k] = size
+            size *= held
+        else:
+            steps[k] = size
+            size *= m.node.axis(k).extent
+    row = next(steps[k] for k in m.node.keys if m.own[k] == rows[-1])
+    return Buffer(tuple(steps[k] for k in m.node.keys), row, whole, size + 2 * PAD)
+
+
+def work(plan: Plan) -> int:
+    """Rough work of a group, in cheap operations."""
+    return sum(
+        m.node.points // 8 if m.product is not None else m.node.points * weight(m.node)
+        for m in plan.members
+    )

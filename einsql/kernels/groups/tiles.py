@@ -1,0 +1,237 @@
+"""Matrix products of blocks in registers, compiled into the kernels of groups by Numba.
+
+A tile of the result stays in vector registers while the inner label runs: `TALL` rows of
+the left block, element by element, against `WIDE` vectors of a row of the right block,
+which was laid out so that these lie together. Nothing is called and nothing is copied, so
+that blocks of a few dozen rows are as fast as large products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types  # type: ignore[attr-defined]  # its list lacks carray
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _compiled(typed: Callable[..., Any]) -> Any:
+    """A function of Numba from one that gives its type and its LLVM code."""
+    return intrinsic(typed)
+
+
+def _vector_bytes() -> int:
+    features = llvm.get_host_cpu_features()
+    return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
+
+
+BYTES = _vector_bytes()
+"""Bytes of a vector register."""
+WIDE = 2
+"""Vectors in a row of a tile."""
+TALL = 6 if BYTES == 32 else 12
+"""Rows of a tile: with two vectors each they fill the registers that AVX2 has, or others."""
+DEPTH = 512
+"""Terms that are added to each other before their sum is added to the result."""
+
+
+def width(itemsize: int) -> int:
+    """Elements in a row of a tile."""
+    return WIDE * BYTES // itemsize
+
+
+@_compiled
+def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
+    """Sets c to keep · c + scale · a · b for one tile.
+
+    `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
+    `c` (address, bytes between rows). Rows beyond those there are read the last one again,
+    and what they make is put aside.
+    """
+    element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
+    size = 4 if scale == types.float32 else 8
+    vector = ir.VectorType(element, BYTES // size)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        left, right, result, factor, kept = args
+        start, step, terms, rows = (builder.extract_value(left, n) for n in range(4))
+        into, stride = (builder.extract_value(result, n) for n in range(2))
+        last = builder.sub(rows, word(1))
+
+        def row(n: int) -> Any:
+            """Address of a row of the left side, or of the last one there is."""
+            at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
+            return builder.add(start, builder.mul(at, step))
+
+        def pointer(address: Any, kind: Any) -> Any:
+            return builder.inttoptr(address, kind.as_pointer())
+
+        bases = [row(n) for n in range(TALL)]
+        room = ir.ArrayType(vector, WIDE)
+        aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
+        spare = builder.ptrtoint(aside, word)
+        before = builder.block
+        loop = builder.append_basic_block("terms")
+        after = builder.append_basic_block("store")
+        zero = ir.Constant(vector, [0.0] * vector.count)
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at = builder.phi(word)
+        at.add_incoming(word(0), before)
+        sums = [[builder.phi(vector) for _ in range(WIDE)] for _ in range(TALL)]
+        for held in sums:
+            for s in held:
+                s.add_incoming(zero, before)
+        ahead = builder.mul(at, word(WIDE * BYTES))
+        loads = [
+            builder.load(
+                pointer(builder.add(right, builder.add(ahead, word(n * BYTES))), vector),
+                align=size,
+            )
+            for n in range(WIDE)
+        ]
+        along = builder.mul(at, word(size))
+        new = []
+        for n, held in enumerate(sums):
+            x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
+            spread = _spread(builder, x, vector)
+            new.append(
+                [
+                    builder.fadd(
+                        s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
+                    )
+                    for s, y in zip(held, loads, strict=True)
+                ]
+            )
+        following = builder.add(at, word(1))
+        at.add_incoming(following, loop)
+        for held, made in zip(sums, new, strict=True):
+            for s, t in zip(held, made, strict=True):
+                s.add_incoming(t, loop)
+        builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
+        builder.position_at_end(after)
+        scales = _spread(builder, factor, vector)
+        for n in range(TALL):
+            there = builder.icmp_signed("<", word(n), rows)
+            line = builder.select(there, builder.add(into, builder.mul(word(n), stride)), spare)
+            for m in range(WIDE):
+                cell = pointer(builder.add(line, word(m * BYTES)), vector)
+                # Where nothing is kept what is there may be NaN, so it is not multiplied.
+                old = builder.select(kept, builder.load(cell, align=size), zero)
+                builder.store(builder.fadd(builder.fmul(new[n][m], scales), old), cell, align=size)
+        return context.get_dummy_value()
+
+    return types.void(a, b, c, scale, keep), generate
+
+
+def _spread(builder: Any, value: Any, vector: Any) -> Any:
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
+
+
+@_compiled
+def _pointer(_: Any, address: Any) -> Any:
+    """An address as a pointer."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+@njit(inline="always")
+def at(address: int, dtype: Any) -> Any:
+    """The array that begins at an address; its length is not known."""
+    return carray(_pointer(address), (1,), dtype)
+
+
+@njit
+def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, panel: int) -> None:
+    """Lays a right side out as tiles read it: panels of `panel` columns, row after row.
+
+    Args:
+        source: The right side, from its first element on.
+        down: Elements from one term to the next.
+        across: Elements from one column to the next.
+        depth: Terms.
+        wide: Columns; those missing in the last panel are 0.
+        into: Where the panels go.
+        panel: Columns of a panel.
+    """
+    for first in range(0, wide, panel):
+        there = min(panel, wide - first)
+        for k in range(depth):
+            to = np.uintp(first * depth + k * panel)
+            start = k * down + first * across
+            for n in range(there):
+                into[to + np.uintp(n)] = source[np.uintp(start + n * across)]
+            for n in range(there, panel):
+                into[to + np.uintp(n)] = 0
+
+
+@njit
+def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, step: int) -> None:
+    """Copies a block row by row, whose elements then lie together; a sum is never -0.0."""
+    for r in range(rows):
+        for n in range(wide):
+            into[np.uintp(r * step + n)] = source[np.uintp(r * down + n * across)]
+
+
+@njit
+def clear(into: Any, first: int, stop: int) -> None:
+    """Sets elements to 0."""
+    for n in range(first, stop):
+        into[np.uintp(n)] = 0
+
+
+@njit
+def any_nan(values: Any, step: int, rows: int, wide: int) -> bool:
+    """True if a block has a NaN."""
+    total = values[0] - values[0]
+    for r in range(rows):
+        for n in range(wide):
+            x = values[np.uintp(r * step + n)]
+            total += x - x  # 0, or NaN for what is not finite
+    return bool(total != total)
+
+
+@njit
+def multiply(
+    left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
+    into: int, stride: int, scale: Any, panel: int, size: int,
+) -> None:  # fmt: skip
+    """Sets a block to scale · left · right, for some terms and panels of columns.
+
+    Args:
+        left: Address of the left block's first row.
+        step: Bytes from one of its rows to the next; its elements lie together.
+        rows: Its rows.
+        right: Address of the panels.
+        depth: Terms that a panel has.
+        terms: First and last of those that count.
+        columns: First and last column wanted; whole panels are computed.
+        into: Address of the result's first row.
+        stride: Bytes from one of its rows to the next.
+        scale: The factor.
+        panel: Columns of a panel.
+        size: Bytes of an element.
+    """
+    first = columns[0] // panel * panel
+    for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):
+        count = min(DEPTH, terms[1] - start)
+        for n in range(first, columns[1], panel):
+            beside = right + (n * depth + start * panel) * size
+            for r in range(0, rows, TALL):
+                _tile(
+                    (left + r * step + start * size, step, max(count, 1), min(TALL, rows - r)),
+                    beside,
+                    (into + r * stride + n * size, stride),
+                    scale,
+                    start > terms[0],
+                )

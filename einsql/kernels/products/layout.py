@@ -1,0 +1,220 @@
+"""How two strided arrays are read as stacks of matrices, `[batch, M, K]` and `[batch, K, N]`.
+
+Labels fall into four groups: batch (in both operands and the result), M and N (in one operand
+and the result) and K (in both, summed). Labels of a group that follow each other in memory are
+merged. The order of M is that of the left operand, the order of N that of the right one: the
+result takes both, for its own strides are free. An operand is copied only where it has no
+order in which M and K are each a single run of which one steps by one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+Strides = Mapping[str, int]
+"""Elements per step of each label of an array."""
+
+BLOCK = 64
+"""Rows from which a matrix is worth a product of its own instead of a copy that merges more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of a product.
+
+    Attributes:
+        left, right: Those of each operand, one per axis.
+        keys: Those of the result, in order.
+        extent: How many values each takes.
+    """
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    keys: tuple[str, ...]
+    extent: Mapping[str, int]
+
+    def size(self, labels: Iterable[str]) -> int:
+        """How many points some labels have together."""
+        return prod(self.extent[x] for x in labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How an operand is read.
+
+    Attributes:
+        batch, rows, columns: Its labels as they are merged into axes of a stack of matrices.
+        copied: Whether it has to be copied for that.
+        flipped: Whether `columns` are the rows of the matrix in the product.
+    """
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    copied: bool
+    flipped: bool
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The order its axes are put into."""
+        return (*self.batch, *self.rows, *self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a product is computed.
+
+    Attributes:
+        batch: Labels of matrices that are multiplied one by one. Some may be labels that only
+            one operand has: the other one's matrix serves for all of them.
+        m, n, k: Labels of the rows, the columns and the sum, in merging order.
+        left, right: How the operands are read.
+        result: Order of the labels in which the result is laid out in memory.
+    """
+
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    left: Side
+    right: Side
+    result: tuple[str, ...]
+
+
+def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
+    """Chooses the orders in which the fewest elements are copied.
+
+    Args:
+        labels: The product's labels; one that is summed is in both operands.
+        left: Strides of the left operand, in elements.
+        right: Strides of the right operand; a value that is no multiple of an element is
+            given as 0, which is never read without a copy.
+    """
+    extent = labels.extent
+    in_left, in_right, keys = set(labels.left), set(labels.right), labels.keys
+    batch = tuple(x for x in keys if x in in_left and x in in_right)
+    m = _sorted((x for x in keys if x in in_left and x not in in_right), left, extent)
+    n = _sorted((x for x in keys if x in in_right and x not in in_left), right, extent)
+    k = _order_of_sum(labels, left, right)
+    over: tuple[str, ...] = ()
+    over_m, m = _split(m, k, left, extent)
+    over_n, n = _split(n, k, right, extent)
+    over = (*over_m, *over_n)
+    m = _in_order_of(keys, m) if not _is_run(m, left, extent) else m
+    n = _in_order_of(keys, n) if not _is_run(n, right, extent) else n
+    stack_left = tuple(x for x in (*batch, *over) if x in in_left)
+    stack_right = tuple(x for x in (*batch, *over) if x in in_right)
+    natural = (*batch, *over, *m, *n)
+    steps = _contiguous(keys, extent)
+    fits = _is_run(m, steps, extent) and _is_run(n, steps, extent)
+    fits = fits and _is_matrix(m, n, steps, extent)
+    return Layout(
+        (*batch, *over),
+        m,
+        n,
+        k,
+        _side(stack_left, m, k, left, extent),
+        _side(stack_right, k, n, right, extent),
+        keys if fits else natural,
+    )
+
+
+def _order_of_sum(labels: Labels, left: Strides, right: Strides) -> tuple[str, ...]:
+    """K in an order in which it is one run of both operands, or else of the larger one."""
+    in_right, keys = set(labels.right), set(labels.keys)
+    shared = [x for x in labels.left if x in in_right and x not in keys]
+    orders = [_sorted(shared, left, labels.extent), _sorted(shared, right, labels.extent)]
+    if labels.size(labels.right) > labels.size(labels.left):
+        orders.reverse()
+    for order in orders:
+        if all(_is_run(order, s, labels.extent) for s in (left, right)):
+            return order
+    return orders[0]
+
+
+def _split(
+    group: tuple[str, ...], k: tuple[str, ...], strides: Strides, extent: Mapping[str, int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The labels of M or N to be multiplied one by one, and those that are merged.
+
+    Where they are no single run, the outer ones are left alone if what remains is a matrix
+    of `BLOCK` rows by `BLOCK` columns or more.
+    """
+    if _is_run(group, strides, extent) or not _is_run(k, strides, extent):
+        return (), group
+    size_k = prod(extent[x] for x in k)
+    for cut in range(1, len(group)):
+        rest = group[cut:]
+        if _is_run(rest, strides, extent) and _is_matrix(rest, k, strides, extent):
+            big = min(prod(extent[x] for x in rest), size_k) >= BLOCK
+            return (group[:cut], rest) if big else ((), group)
+    return (), group
+
+
+def _side(
+    batch: tuple[str, ...],
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    strides: Strides,
+    extent: Mapping[str, int],
+) -> Side:
+    runs = _is_run(rows, strides, extent) and _is_run(columns, strides, extent)
+    inner = min((strides[x] for x in (*rows, *columns) if extent[x] > 1), default=0)
+    if any(0 < strides[x] < inner for x in batch if extent[x] > 1):
+        runs = False  # vectors that lie side by side: each by itself would read all lines
+    if runs and _is_matrix(rows, columns, strides, extent):
+        return Side(batch, rows, columns, False, False)
+    # A copy in which the innermost label of memory stays innermost reads whole lines.
+    if rows and columns and min(strides[x] for x in rows) < min(strides[x] for x in columns):
+        return Side(batch, columns, rows, True, True)
+    return Side(batch, rows, columns, True, False)
+
+
+def _sorted(
+    group: Iterable[str], strides: Strides, extent: Mapping[str, int]
+) -> tuple[str, ...]:  # fmt: skip
+    """Labels from the slowest to the fastest in memory."""
+    return tuple(sorted(group, key=lambda x: (extent[x] > 1, -strides[x])))
+
+
+def _in_order_of(keys: Sequence[str], group: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(group, key=keys.index))
+
+
+def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> bool:
+    """True if the labels merge into one that steps evenly."""
+    long = [x for x in group if extent[x] > 1]
+    return all(
+        strides[x] == strides[y] * extent[y] for x, y in zip(long, long[1:], strict=False)
+    )  # fmt: skip
+
+
+def _is_matrix(
+    rows: Sequence[str], columns: Sequence[str], strides: Strides, extent: Mapping[str, int]
+) -> bool:
+    """True if BLAS reads it as it lies: one of two runs is contiguous, the other longer."""
+    down, height = _step(rows, strides, extent)
+    across, width = _step(columns, strides, extent)
+    if height == 1 or width == 1:
+        return max(down if width == 1 else 0, across if height == 1 else 0) > 0
+    return (across == 1 and down >= width) or (down == 1 and across >= height)
+
+
+def _step(
+    group: Sequence[str], strides: Strides, extent: Mapping[str, int]
+) -> tuple[int, int]:  # fmt: skip
+    """The step of a run and its extent; that of a single element is 1."""
+    long = [x for x in group if extent[x] > 1]
+    return (strides[long[-1]] if long else 1), prod(extent[x] for x in long)
+
+
+def _contiguous(keys: Sequence[str], extent: Mapping[str, int]) -> dict[str, int]:
+    """Strides of an array in C order."""
+    strides: dict[str, int] = {}
+    step = 1
+    for x in reversed(keys):
+        strides[x] = step
+        step *= extent[x]
+    return strides

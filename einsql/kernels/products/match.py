@@ -1,0 +1,85 @@
+"""What is a sum of products of one or two operands' values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from einsql.algebra import cast_failure
+from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A field of an operand, cast without failure to the type of the product."""
+
+    operand: int
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Σ scale · factors: the factors of each side, which is one operand's."""
+
+    left: tuple[Factor, ...]
+    right: tuple[Factor, ...]
+    scale: float
+
+
+def product_of(node: EinSum, output: Output) -> Product | None:
+    """The float product whose sum an output is, or None if it is none."""
+    if (
+        output.reduction != "sum"
+        or not output.dtype.is_float
+        or output.args[0].dtype is not output.dtype
+        or output.where != TRUE
+        or node.guard != TRUE
+        or any(a.define is not None for a in node.axes)
+    ):
+        return None
+    values: list[Factor] = []
+    scale = 1.0
+    for term in _factors(output.args[0], output.dtype):
+        if isinstance(term, Const):
+            if not _is_safe_scale(scale := scale * float(term.value), output.dtype):
+                return None
+            continue
+        value = _uncast(term)
+        if value is None:
+            return None
+        values.append(Factor(value.operand, value.field))
+    owners = list(dict.fromkeys(v.operand for v in values))
+    if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > 26 for o in owners):
+        return None
+    if len(owners) == 1:  # x·x is a product of two sides as well
+        return Product(tuple(values[:1]), tuple(values[1:]), scale)
+    left = tuple(v for v in values if v.operand == owners[0])
+    return Product(left, tuple(v for v in values if v.operand == owners[1]), scale)
+
+
+def _is_safe_scale(scale: float, dtype: DType) -> bool:
+    """True if Σ scale·x = scale·Σ x for infinite x too: the scale is no 0, inf or NaN."""
+    with np.errstate(all="ignore"):
+        rounded = float(np.asarray(scale).astype(dtype.numpy))
+    return isfinite(rounded) and rounded != 0.0
+
+
+def _factors(expr: Expr, dtype: DType) -> list[Expr]:
+    """The factors of a product computed in `dtype`, left to right."""
+    if isinstance(expr, Call) and expr.fn == "mul" and expr.dtype is dtype:
+        return [f for a in expr.args for f in _factors(a, dtype)]
+    return [expr]
+
+
+def _uncast(expr: Expr) -> Value | None:
+    """The operand value under casts that lose nothing and cannot fail."""
+    while isinstance(expr, Call) and expr.fn == "cast":
+        source, target = expr.args[0].dtype, expr.dtype
+        widens = np.can_cast(source.numpy, target.numpy, "safe")
+        if cast_failure(source, target) is not None or not widens:
+            return None
+        expr = expr.args[0]
+    return expr if isinstance(expr, Value) else None

@@ -1,0 +1,310 @@
+"""Products of two operands by BLAS, on all threads.
+
+Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads are not used:
+they wait for each other within a product, many times longer than it takes where a core is
+busy, and go on spinning for a tenth of a second, on the cores that the next kernel needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.buffers import empty
+from einsql.kernels import blas, pool
+from einsql.kernels.kernel import Tick
+from einsql.kernels.products import rows
+from einsql.kernels.products.copying import contiguous
+from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
+from einsql.kernels.products.pieces import COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.rows import by_rows
+
+Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
+Unit = tuple[str, ...]
+"""Labels that are one axis."""
+
+ALONE, SHORT = 2**18, 2**13
+"""Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
+ADDED = 2**18
+"""Elements of a result up to which its sum may be cut into parts of their own."""
+LONG_SUM = 2**12
+"""Terms from which that pays."""
+IN_ORDER = 2**16
+"""Terms that np.einsum may add one after another."""
+
+
+class Multiplied:
+    """Multiplies arrays of given labels; what it decides for strides is kept.
+
+    Args:
+        labels: The labels; each one that is not a key is in both operands.
+        work: The type to compute in.
+    """
+
+    def __init__(self, labels: Labels, work: np.dtype) -> None:
+        self.labels = labels
+        self.work = work
+        self._plans: dict[object, Multiply] = {}
+
+    def __call__(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        """The product, with axes in the order of the keys but maybe another one in memory.
+
+        Args:
+            a: The left operand, one axis per label, of any strides and type.
+            b: The right operand.
+            tick: Told the fraction done where there are several pieces.
+        """
+        key = (a.strides, b.strides, a.dtype, b.dtype)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= 64:  # strides that keep changing are not worth keeping
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(a, b)
+        return plan(a, b, tick)
+
+    def _plan(self, a: np.ndarray, b: np.ndarray) -> Multiply:
+        labels = self.labels
+        steps = _steps(labels.left, a, self.work), _steps(labels.right, b, self.work)
+        layout = lay_out(labels, *steps)
+        copied = sum(x.size for x, side in ((a, layout.left), (b, layout.right)) if side.copied)
+        points = labels.size(labels.extent)
+        if copied and self._in_line(steps, layout) and points * rows.IN_LINE < copied / COPIES:
+            return by_rows(labels, self.work)
+        size = a.size + b.size + labels.size(labels.keys)
+        work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
+        return _Plan(self, layout, work).choose()
+
+    def _in_line(self, steps: Sequence[dict[str, int]], layout: Layout) -> bool:
+        """True if a label steps by one element in every array that has it."""
+        labels = self.labels
+        if labels.size(layout.k) > IN_ORDER:
+            return False
+        last = labels.keys[-1:]
+        near = [{x for x, s in step.items() if s == 1} for step in steps]
+        for x in near[0] | near[1]:
+            if all(x in n or x not in step for n, step in zip(near, steps, strict=True)):
+                return x not in labels.keys or (x,) == last
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An operand as a stack of matrices, from a piece of the result.
+
+    Attributes:
+        turn: The order its axes are put into.
+        shape: What they are merged to before it is cut.
+        cuts: For each axis then, which axis of the cut grid it follows.
+        batch: For each axis of the stack, whether the operand has it.
+        rows: How many of the axes are merged to rows; the rest of them are the columns.
+        side: How it is read.
+    """
+
+    turn: tuple[int, ...]
+    shape: tuple[int, ...]
+    cuts: tuple[int, ...]
+    batch: tuple[bool, ...]
+    rows: int
+    side: Side
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The whole array with its axes turned and merged."""
+        return array.transpose(self.turn).reshape(self.shape)
+
+    def matrices(
+        self, array: np.ndarray, piece: Sequence[slice], work: np.dtype
+    ) -> np.ndarray:  # fmt: skip
+        """The stack of matrices that a piece needs."""
+        part = array[tuple(piece[n] for n in self.cuts)]
+        if self.side.copied:
+            part = contiguous(part, work)
+        held = sum(self.batch)
+        sizes = iter(part.shape[:held])
+        stack = [next(sizes) if has else 1 for has in self.batch]
+        rest = part.shape[held:]
+        part = part.reshape(*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
+        return part.swapaxes(-1, -2) if self.side.flipped else part
+
+
+class _Plan:
+    """A layout with the views and the pieces it stands for."""
+
+    def __init__(self, product: Multiplied, layout: Layout, work: Work) -> None:
+        self.product = product
+        self.layout = layout
+        self.work = work
+        labels = product.labels
+        left, right = layout.left, layout.right
+        m = _units(layout.m, left.copied)
+        n = _units(layout.n, right.copied)
+        k = _units(layout.k, left.copied or right.copied)
+        self.units: list[Unit] = [*((x,) for x in layout.batch), *m, *n, *k]
+        self.free = len(layout.batch)
+        self.kept = self.free + len(m) + len(n)
+        self.extents = [labels.size(u) for u in self.units]
+        self.m, self.n = labels.size(layout.m), labels.size(layout.n)
+        self.k = labels.size(layout.k)
+        self.reads = (
+            self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
+            self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
+        )
+        self.blocks = [
+            (start, size)
+            for start, size, group in ((self.free, self.m, m), (self.free + len(m), self.n, n))
+            if group
+        ]
+        self.shape = tuple(labels.extent[x] for x in layout.result)
+        self.turn = tuple(layout.result.index(x) for x in labels.keys)
+        order = (*layout.batch, *layout.m, *layout.n)
+        self.arranged = tuple(layout.result.index(x) for x in order)
+
+    def _read(
+        self, side: Side, labels: tuple[str, ...], groups: tuple[list[Unit], list[Unit]]
+    ) -> _Read:
+        units = [*((x,) for x in side.batch), *groups[0], *groups[1]]
+        return _Read(
+            tuple(labels.index(x) for x in (x for u in units for x in u)),
+            tuple(self.product.labels.size(u) for u in units),
+            tuple(self.units.index(u) for u in units),
+            tuple(x in side.batch for x in self.layout.batch),
+            len(groups[0]),
+            side,
+        )
+
+    def choose(self) -> Multiply:
+        """How it is run: at once, or in pieces of the result or of the sum."""
+        pieces = wanted(self.work.seconds)
+        stack = prod(self.extents[: self.free])
+        copied = self.layout.left.copied, self.layout.right.copied
+        if pieces == 1:
+            points = self.m * self.n * self.k
+            alone = points <= (ALONE if min(self.m, self.n) > 1 else SHORT)
+            return self.whole if alone else self.on_one
+        parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
+        if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
+            return self._by_sum(pieces)
+        for n, read in enumerate(self.reads):
+            again = [p for x, p in enumerate(parts) if x not in read.cuts]
+            if copied[n] and prod(again) > 1:
+                return self._copied_first(n)
+        whole = [*parts, *[1] * (len(self.units) - self.kept)]
+        return lambda a, b, tick: self.in_pieces(a, b, whole, tick)
+
+    def whole(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        """All of it by one call."""
+        made, out = self._result()
+        self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
+        return made.transpose(self.turn)
+
+    def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        """All of it on one thread."""
+        with blas.single_threaded():
+            return self.whole(a, b, tick)
+
+    def in_pieces(
+        self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], tick: Tick
+    ) -> np.ndarray:  # fmt: skip
+        """Pieces of the result, on all threads."""
+        made, out = self._result()
+        views = self._views(a, b)
+        with blas.single_threaded():
+            pool.run(
+                lambda piece: self._piece(*views, out, piece),
+                slices(self.extents, parts),
+                prod(parts),
+                tick,
+            )
+        return made.transpose(self.turn)
+
+    def _by_sum(self, pieces: int) -> Multiply:
+        """Cuts K: each piece has a sum of its own, and these are added."""
+        units = self.extents[self.kept :]
+        axis = max(range(len(units)), key=units.__getitem__)
+        parts = [1] * len(self.units)
+        parts[self.kept + axis] = min(units[axis], pieces)
+        cuts = list(slices(self.extents, parts))
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            made, out = self._result()
+            sums = np.empty((len(cuts), *out.shape), out.dtype)
+            views = self._views(a, b)
+            with blas.single_threaded():
+                pool.run(
+                    lambda n: self._piece(*views, sums[n, ...], cuts[n]),
+                    range(len(cuts)), len(cuts), tick,
+                )  # fmt: skip
+            out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
+            return made.transpose(self.turn)
+
+        return run
+
+    def _copied_first(self, number: int) -> Multiply:
+        """Copies an operand that several pieces need."""
+        read = self.reads[number]
+        labels = (self.product.labels.left, self.product.labels.right)[number]
+        order = read.side.labels
+        turn = tuple(labels.index(x) for x in order)
+        back = tuple(order.index(x) for x in labels)
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            sides = [a, b]
+            sides[number] = spread_copy(sides[number].transpose(turn), self.product.work)
+            sides[number] = sides[number].transpose(back)
+            return self.product(sides[0], sides[1], tick)
+
+        return run
+
+    def _views(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.reads[0].view(a), self.reads[1].view(b)
+
+    def _result(self) -> tuple[np.ndarray, np.ndarray]:
+        """The result as it lies, and the view of it that pieces are cut from."""
+        made = empty(self.shape, self.product.work)
+        return made, made.transpose(self.arranged).reshape(self.extents[: self.kept])
+
+    def _piece(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
+    ) -> None:  # fmt: skip
+        work = self.product.work
+        left = self.reads[0].matrices(a, piece, work)
+        right = self.reads[1].matrices(b, piece, work)
+        part = out[(*piece[: self.kept], ...)]
+        stack = part.shape[: self.free]
+        part = part.reshape(*stack, left.shape[-2], right.shape[-1])
+        if left.shape[-2] == right.shape[-1] == 1:
+            np.vecdot(left[..., 0, :], right[..., 0], out=part[..., 0, 0])
+        else:
+            np.matmul(left, right, out=part)
+
+
+def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:
+    """A group's labels as one axis, or each as its own where a copy merges them later."""
+    return [(x,) for x in group] if apart else [group] if group else []
+
+
+def _steps(labels: tuple[str, ...], array: np.ndarray, work: np.dtype) -> dict[str, int]:
+    """Elements per step of each label; 0 where a copy is needed in any case."""
+    usable = array.dtype == work and array.flags.aligned
+    size = work.itemsize
+    return {
+        x: s // size if usable and s > 0 and s % size == 0 else 0
+        for x, s in zip(labels, array.strides, strict=True)
+    }
+
+
+def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A copy in C order, made by all threads."""
+    pieces = wanted(array.size / COPIES)
+    if pieces == 1:
+        return contiguous(array, dtype)
+    out = empty(array.shape, dtype)
+
+    def copy(piece: tuple[slice, ...]) -> None:
+        out[piece] = contiguous(array[piece], dtype)
+
+    parts = cut(array.shape, array.ndim, pieces)
+    pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None)
+    return out

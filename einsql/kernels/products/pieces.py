@@ -1,0 +1,86 @@
+"""How a product is cut: into pieces for threads, short enough to stop between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from einsql.kernels import pool
+
+FLOPS = 8e10 * 4
+"""Operations × bytes of an element that one thread does in a second."""
+TRAFFIC = 1.2e10
+"""Bytes that one thread reads or writes in a second."""
+COPIES = 6e8
+"""Elements that one thread copies in another order in a second."""
+SPREAD = 5e-4
+"""Seconds from which threads are worth starting."""
+LONG = 4e-3
+"""Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
+MOST = 5e-2
+"""Seconds that a piece may take."""
+LEAST = 32
+"""Rows or columns of a piece below which BLAS is slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much there is to do.
+
+    Attributes:
+        flops: Multiplications and additions.
+        nbytes: Bytes of the operands and the result.
+        itemsize: Bytes of an element.
+        copied: Elements that are copied in another order.
+    """
+
+    flops: float
+    nbytes: float
+    itemsize: int
+    copied: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """What it takes one thread, roughly."""
+        least = max(self.flops * self.itemsize / FLOPS, self.nbytes / TRAFFIC)
+        return least + self.copied / COPIES
+
+
+def wanted(seconds: float) -> int:
+    """Into how many pieces is to be cut what takes one thread so long; one for one thread."""
+    threads = pool.threads() if seconds >= SPREAD else 1
+    several = 2 if seconds >= LONG and threads > 1 else 1
+    return max(threads * several, ceil(seconds / MOST))
+
+
+def cut(
+    extents: Sequence[int], free: int, pieces: int, blocks: Sequence[tuple[int, int]] = ()
+) -> tuple[int, ...]:
+    """How many parts each axis of a result is cut into.
+
+    Args:
+        extents: The axes' extents.
+        free: The leading axes, which may be cut as finely as need be: elements of a stack.
+        pieces: How many pieces are wanted.
+        blocks: Other axes that may be cut, with the rows or columns they lead.
+    """
+    parts = [1] * len(extents)
+    for axis in range(free):
+        parts[axis] = max(1, min(extents[axis], ceil(pieces / prod(parts))))
+    while prod(parts) < pieces and blocks:
+        axis, size = max(blocks, key=lambda b: b[1] / parts[b[0]])
+        if size / (parts[axis] + 1) < LEAST or parts[axis] == extents[axis]:
+            break
+        parts[axis] += 1
+    return tuple(parts)
+
+
+def slices(extents: Sequence[int], parts: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """The pieces, the last axis running fastest."""
+    for at in product(*(range(p) for p in parts)):
+        yield tuple(
+            slice(e * i // p, e * (i + 1) // p)
+            for e, i, p in zip(extents, at, parts, strict=True)
+        )

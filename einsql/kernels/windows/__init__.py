@@ -1,0 +1,18 @@
+"""Windows: operands read through affine labels, as in convolutions, pooling and splits.
+
+`affine` reads such operands as strided views; `match` finds products over them, which
+`multiply` computes by the register tiles of `registers` that `source` puts into a kernel.
+"""
+
+from einsql.kernels.kernel import Kernel
+from einsql.kernels.windows.affine import as_windows
+from einsql.kernels.windows.match import is_window_product
+from einsql.kernels.windows.multiply import compile_windows
+
+WINDOWS = Kernel(
+    "windows",
+    "a float product of an operand read through affine labels is register tiles",
+    compile_windows,
+)
+
+__all__ = ["WINDOWS", "as_windows", "is_window_product"]

@@ -1,0 +1,238 @@
+"""Operands read through affine labels as strided views: windows, shifts, splits and merges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from einsql.einsum import (
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    labels_of,
+    map_exprs,
+    rewrite,
+)
+from einsql.intervals import can_raise
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.schema import Key, Schema
+
+Look = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """Σ steps[l] · l + offset over free labels l."""
+
+    steps: Mapping[str, int]
+    offset: int
+
+    def least(self, axes: Mapping[str, Axis]) -> int:
+        """The least value over axes that are not empty."""
+        ends = ((s, axes[x]) for x, s in self.steps.items())
+        return self.offset + sum(s * (a.lo if s > 0 else a.hi - 1) for s, a in ends)
+
+    def most(self, axes: Mapping[str, Axis]) -> int:
+        """The greatest value over axes that are not empty."""
+        ends = ((s, axes[x]) for x, s in self.steps.items())
+        return self.offset + sum(s * (a.hi - 1 if s > 0 else a.lo) for s, a in ends)
+
+
+def affine_labels(node: EinSum) -> dict[str, Affine] | None:
+    """Every derived label of a node over its free labels.
+
+    Returns:
+        None where a label is derived otherwise, is a key, or may not be representable.
+    """
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    known: dict[str, Affine] = {}
+    for a in node.axes:
+        if a.define is None:
+            known[a.label] = Affine({a.label: 1}, 0)
+    derived: dict[str, Affine] = {}
+    for a in node.axes:
+        if a.define is None:
+            continue
+        if a.label in node.keys or can_raise(a.define, bounds):
+            return None
+        found = _affine(a.define, known)
+        if found is None:
+            return None
+        known[a.label] = derived[a.label] = found
+    return derived
+
+
+def _affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
+    if isinstance(expr, Label):
+        return known.get(expr.name)
+    if isinstance(expr, Const):
+        return Affine({}, int(expr.value)) if expr.dtype.is_integer else None
+    if not isinstance(expr, Call) or not expr.dtype.is_integer:
+        return None
+    parts = [_affine(a, known) for a in expr.args]
+    if any(p is None for p in parts):
+        return None
+    first, *others = (p for p in parts if p is not None)
+    if expr.fn == "cast":
+        return first
+    if expr.fn == "neg":
+        return _scaled(first, -1)
+    if expr.fn in ("add", "sub"):
+        return _sum(first, others[0] if expr.fn == "add" else _scaled(others[0], -1))
+    if expr.fn == "mul":
+        if not first.steps:
+            return _scaled(others[0], first.offset)
+        return _scaled(first, others[0].offset) if not others[0].steps else None
+    return None
+
+
+def _scaled(a: Affine, by: int) -> Affine:
+    return Affine({x: s * by for x, s in a.steps.items() if by}, a.offset * by)
+
+
+def _sum(a: Affine, b: Affine) -> Affine:
+    steps = dict(a.steps)
+    for x, s in b.steps.items():
+        steps[x] = steps.get(x, 0) + s
+    return Affine({x: s for x, s in steps.items() if s}, a.offset + b.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How an operand is read: one axis per free label.
+
+    Attributes:
+        labels: The free labels, in the order in which the operand's keys read them.
+        shape: Their extents.
+        look: Turns a field of the operand, maybe wider, into a view of that shape.
+        width: By how much the field must be widened before and behind each of its axes, for
+            labels that leave its bounds.
+        overlaps: Whether elements are read at several points.
+    """
+
+    labels: tuple[str, ...]
+    shape: tuple[int, ...]
+    look: Look
+    width: tuple[tuple[int, int], ...]
+    overlaps: bool
+
+    @property
+    def inside(self) -> bool:
+        """True if no label leaves the operand's bounds."""
+        return all(w == (0, 0) for w in self.width)
+
+
+def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) -> Reading:
+    """How an operand is read through labels of which some are derived.
+
+    Args:
+        node: A node without empty axes.
+        operand: One of its operands.
+        derived: What `affine_labels` says of the node.
+    """
+    axes = {a.label: a for a in node.axes}
+    indexes = [derived.get(x) or Affine({x: 1}, 0) for x in operand.labels]
+    labels = tuple(dict.fromkeys(x for i in indexes for x in i.steps))
+    shape = tuple(axes[x].extent for x in labels)
+    width, starts = [], []
+    for label, index, key in zip(operand.labels, indexes, operand.source.schema.keys, strict=True):
+        a = axes[label]
+        before = max(0, a.lo - index.least(axes))
+        width.append((before, max(0, index.most(axes) - a.hi + 1)))
+        first = index.offset + sum(s * axes[x].lo for x, s in index.steps.items())
+        # A widened field is first cut to the label's own bounds, beyond which nothing exists.
+        inside = width[-1] == (0, 0)
+        starts.append(first - key.lo if inside else first - a.lo + before)
+    steps = [tuple(i.steps.get(x, 0) for i in indexes) for x in labels]
+    sizes = [k.extent for k in operand.source.schema.keys]
+    overlaps = prod(shape) > prod(sizes)
+
+    def look(field: np.ndarray) -> np.ndarray:
+        at = field[tuple(slice(s, s + 1) for s in starts)]
+        strides = tuple(
+            sum(s * b for s, b in zip(step, field.strides, strict=True)) for step in steps
+        )
+        return as_strided(at, shape, strides, writeable=False)
+
+    return Reading(labels, shape, look, tuple(width), overlaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A node whose operands are views.
+
+    Attributes:
+        node: The node over free labels alone; its operands are Inputs.
+        readings: How each operand becomes a view; None where it is read as it is.
+    """
+
+    node: EinSum
+    readings: tuple[Reading | None, ...]
+
+    @property
+    def overlap(self) -> bool:
+        """True if copying an operand's view would multiply it."""
+        return any(r is not None and r.overlaps for r in self.readings)
+
+    def over(self, run: Runner) -> Runner:
+        """A runner of the original node from one of `node`."""
+
+        def through(operands: list[Fields], tick: Tick) -> dict[str, np.ndarray]:
+            views = [
+                o if r is None else {name: r.look(field) for name, field in o.items()}
+                for o, r in zip(operands, self.readings, strict=True)
+            ]
+            return run(views, tick)
+
+        return through  # type: ignore[return-value]  # any sequence will do
+
+
+def as_windows(node: EinSum) -> Windows | None:
+    """The node over views, where every derived label is affine and stays within its bounds."""
+    if all(a.define is None for a in node.axes) or any(a.extent == 0 for a in node.axes):
+        return None
+    derived = affine_labels(node)
+    if derived is None:
+        return None
+    axes = {a.label: a for a in node.axes}
+    if any(
+        d.least(axes) < axes[x].lo or d.most(axes) >= axes[x].hi for x, d in derived.items()
+    ):
+        return None
+    readings: list[Reading | None] = []
+    operands: list[Operand] = []
+    for n, o in enumerate(node.operands):
+        if not any(x in derived for x in o.labels):
+            readings.append(None)
+            operands.append(o)
+            continue
+        r = reading_of(node, o, derived)
+        keys = tuple(Key(x, axes[x].lo, axes[x].hi) for x in r.labels)
+        readings.append(r)
+        operands.append(Operand(Input(f"v{n}", Schema(keys, o.source.schema.fields)), r.labels))
+    free = replace(
+        node,
+        axes=tuple(a for a in node.axes if a.define is None),
+        operands=tuple(operands),
+        hint=(),
+    )
+    defines = {a.label: a.define for a in node.axes if a.define is not None}
+    return Windows(map_exprs(free, lambda e: _in_free_labels(e, defines)), tuple(readings))
+
+
+def _in_free_labels(expr: Expr, defines: Mapping[str, Expr]) -> Expr:
+    """An expression with derived labels written out."""
+    while labels_of(expr) & set(defines):
+        expr = rewrite(
+            expr, lambda e: defines.get(e.name, e) if isinstance(e, Label) else e
+        )
+    return expr

@@ -1,0 +1,118 @@
+"""Which nodes are products over windows, and what their labels are to the multiplication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite, prod
+
+import numpy as np
+
+from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
+from einsql.kernels.windows.affine import Affine, affine_labels
+from einsql.schema import DType
+
+FEWEST = 4
+"""Columns, rows and terms from which register tiles pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Σ scale · rows · columns.
+
+    Attributes:
+        rows: The operand read element by element, wherever its elements lie.
+        columns: The operand that is packed.
+        scale: A finite factor, not 0.
+        batch: Keys of both operands.
+        m, n: Keys of the rows and of the columns alone.
+        k: Labels that are summed.
+        derived: The labels that follow from these.
+    """
+
+    rows: Value
+    columns: Value
+    scale: float
+    batch: tuple[str, ...]
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    derived: Mapping[str, Affine]
+
+
+def is_window_product(node: EinSum, output: Output) -> bool:
+    """True if an output is a float product over windows that `product_of` accepts."""
+    return product_of(node, output) is not None
+
+
+def product_of(node: EinSum, output: Output) -> Product | None:
+    """An output as a product of two operands of which one is read through affine labels."""
+    if (
+        output.reduction != "sum"
+        or output.dtype not in (DType.FLOAT, DType.DOUBLE)
+        or output.where != TRUE
+        or node.guard != TRUE
+        or all(a.define is None for a in node.axes)
+        or any(a.extent == 0 for a in node.axes)
+    ):
+        return None
+    found = _factors(output)
+    derived = affine_labels(node) if found is not None else None
+    if found is None or derived is None:
+        return None
+    first, second, scale = found
+    one, two = (_free(node, v, derived) for v in (first, second))
+    axes = {a.label: a for a in node.axes}
+    free = {a.label for a in node.axes if a.define is None}
+    if free - (one | two):
+        return None
+    keys = node.keys
+    if _count(axes, one) < _count(axes, two) or (
+        _reads_derived(node, second, derived) and not _reads_derived(node, first, derived)
+    ):
+        first, second, one, two = second, first, two, one
+    batch = tuple(x for x in keys if x in one and x in two)
+    m = tuple(x for x in keys if x in one and x not in two)
+    n = tuple(x for x in keys if x in two and x not in one)
+    k = tuple(x for x in free if x not in keys)
+    if not set(k) <= one & two or min(_count(axes, g) for g in (m, n, k)) < FEWEST:
+        return None
+    in_order = tuple(a.label for a in node.axes if a.label in k)
+    return Product(first, second, scale, batch, m, n, in_order, derived)
+
+
+def _count(axes: Mapping[str, Axis], labels: set[str] | tuple[str, ...]) -> int:
+    return prod(axes[x].extent for x in labels)
+
+
+def _reads_derived(node: EinSum, v: Value, derived: Mapping[str, Affine]) -> bool:
+    return any(x in derived for x in node.operands[v.operand].labels)
+
+
+def _free(node: EinSum, v: Value, derived: Mapping[str, Affine]) -> set[str]:
+    """The free labels that an operand is read through."""
+    labels = node.operands[v.operand].labels
+    return {x for y in labels for x in (derived[y].steps if y in derived else (y,))}
+
+
+def _factors(output: Output) -> tuple[Value, Value, float] | None:
+    values: list[Value] = []
+    scale = 1.0
+    stack: list[Expr] = [output.args[0]]
+    while stack:
+        e = stack.pop()
+        if e.dtype is not output.dtype:
+            return None
+        if isinstance(e, Call) and e.fn == "mul":
+            stack.extend(e.args)
+        elif isinstance(e, Value):
+            values.append(e)
+        elif isinstance(e, Const):
+            scale *= float(e.value)
+        else:
+            return None
+    with np.errstate(all="ignore"):
+        rounded = float(output.dtype.numpy.type(scale))
+    if len(values) != 2 or not isfinite(rounded) or rounded == 0.0:
+        return None
+    return values[1], values[0], scale

@@ -1,0 +1,112 @@
+"""Nodes that run together answer what they answer one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import einsql
+from einsql.kernels import groups
+
+SOFTMAX = """
+WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),
+e AS (SELECT {keys}, t, EXP(x.val - m.val) AS val FROM {x} x JOIN m USING ({keys})),
+z AS (SELECT {keys}, SUM(val) AS val FROM e GROUP BY {keys}),
+p AS (SELECT {keys}, t, e.val / z.val AS val FROM e JOIN z USING ({keys}))
+"""
+ATTENTION = (
+    "WITH x AS (SELECT h, s, t, SUM(q.val * k.val) / 8 AS val "
+    "FROM q JOIN k USING (h, d) {where} GROUP BY h, s, t),"
+    + SOFTMAX.format(keys="h, s", x="x").replace("WITH", "", 1)
+)
+VALUES = "SELECT h, s, d, SUM(p.val * v.val) AS val FROM p JOIN v USING (h, t) GROUP BY h, s, d"
+NORM = """
+WITH mu AS (SELECT s, AVG(val) AS val FROM x GROUP BY s),
+va AS (SELECT s, AVG((x.val - mu.val) * (x.val - mu.val)) AS val FROM x JOIN mu USING (s) GROUP BY s)
+SELECT s, t, (x.val - mu.val) / SQRT(va.val + 1e-5) * g.val + b.val AS val
+FROM x JOIN mu USING (s) JOIN va USING (s) JOIN g USING (t) JOIN b USING (t)
+"""
+STATEMENTS = {
+    "softmax": SOFTMAX.format(keys="s", x="x") + "SELECT s, t, val FROM p",
+    "softmax of columns": "WITH x AS (SELECT t AS s, s AS t, val FROM y),"
+    + SOFTMAX.format(keys="s", x="x").replace("WITH", "", 1)
+    + "SELECT s, t, val FROM p",
+    "softmax that is read twice": SOFTMAX.format(keys="s", x="x")
+    + "SELECT s, t, p.val AS p, LN(z.val) + m.val AS l FROM p JOIN z USING (s) JOIN m USING (s)",
+    "cross-entropy": SOFTMAX.format(keys="s", x="x")
+    + "SELECT SUM(-LN(p.val)) AS val FROM p JOIN picked ON picked.s = p.s AND p.t = picked.val",
+    "windows": """WITH e AS (SELECT s, t, EXP(val - MAX(val) OVER (PARTITION BY s)) AS val FROM x)
+SELECT s, t, val / SUM(val) OVER (PARTITION BY s) AS val FROM e""",
+    "layer norm": NORM,
+    "extremes": """WITH a AS (SELECT s, MIN(val) AS val FROM x GROUP BY s),
+b AS (SELECT s, MAX(val) AS val FROM x GROUP BY s),
+n AS (SELECT s, t, (x.val - a.val) / (b.val - a.val) AS val FROM x JOIN a USING (s) JOIN b USING (s))
+SELECT s, ARG_MAX(t, val) AS best, COUNT(CASE WHEN val > 0.5 THEN 1 END) AS many
+FROM n GROUP BY s""",
+    "attention": ATTENTION.format(where="") + VALUES,
+    "causal attention": ATTENTION.format(where="WHERE t <= s") + VALUES,
+    "window attention": ATTENTION.format(where="WHERE t <= s AND t > s - 5") + VALUES,
+    "attention to what follows": ATTENTION.format(where="WHERE t >= s + 1") + VALUES,
+    "attention with empty rows": ATTENTION.format(where="WHERE t < s") + VALUES,
+    "attention by parity": ATTENTION.format(where="WHERE (s + t) % 2 = 0") + VALUES,
+    "weights": ATTENTION.format(where="WHERE t <= s") + "SELECT h, s, t, val FROM p",
+    "weights and values": ATTENTION.format(where="WHERE t <= s")
+    + f", o AS ({VALUES}) SELECT h, s, d, o.val + w.val AS val FROM o JOIN "
+    "(SELECT h, s, MAX(val) AS val FROM p GROUP BY h, s) w USING (h, s)",
+}
+ROWS, INNER, HEADS, DEPTH = 37, 45, 3, 16
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def con(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[einsql.Connection]:
+    monkeypatch.setattr(groups, "LEAST", 100)
+    con = einsql.connect()
+    rng = np.random.default_rng(0)
+
+    def register(name: str, *dims: str, **extents: int) -> None:
+        array = rng.standard_normal(tuple(extents[d] for d in dims)).astype(request.param)
+        con.register(name, array, dims=dims)
+
+    extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH}
+    for name, dims in {
+        "x": "st", "y": "st", "g": "t", "b": "t", "q": "hsd", "k": "htd", "v": "htd",
+    }.items():  # fmt: skip
+        register(name, *dims, **extents)
+    con.register("picked", rng.integers(0, INNER, ROWS), dims=("s",))
+    yield con
+    con.close()
+
+
+def _steps(con: einsql.Connection, sql: str) -> list[str]:
+    lines = [line for (line,) in con.execute(f"EXPLAIN {sql}").fetchall()]
+    return lines[lines.index("-- steps") + 1 :]
+
+
+def _table(con: einsql.Connection, sql: str) -> np.ndarray:
+    rows = con.execute(sql).fetchall()
+    return np.array(sorted(rows), float).reshape(len(rows), -1)
+
+
+def _same(con: einsql.Connection, sql: str) -> None:
+    together = _table(con, sql)
+    con.execute("SET disabled_rules = 'group-nodes'")
+    single = _table(con, sql)
+    con.execute("SET disabled_rules = ''")
+    assert not any(" group " in s for s in single.astype(str).ravel()[:0])
+    np.testing.assert_allclose(together, single, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_nodes_run_together_as_one_by_one(con: einsql.Connection, name: str) -> None:
+    sql = STATEMENTS[name]
+    if name not in (
+        "attention by parity",
+        "attention with empty rows",
+        "attention to what follows",
+    ):
+        assert any("  group  " in line for line in _steps(con, sql)), _steps(con, sql)
+    _same(con, sql)

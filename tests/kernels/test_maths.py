@@ -1,0 +1,132 @@
+"""The functions of compiled loops against references of twice their precision.
+
+`python -m tests.kernels.test_maths [NAME …]` tries every float32, in a minute or two for each
+function, and says the largest errors, those that the module's docstring states.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import special
+
+from einsql.kernels import maths
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def _erf(values: np.ndarray) -> np.ndarray:
+    """The C library's for long doubles: within an ulp of double, closer than SciPy's."""
+    if values.dtype == np.float64:
+        return np.asarray(special.erf(values))
+    return np.array(list(map(math.erf, values)), values.dtype)
+
+
+REFERENCES: dict[str, Function] = {
+    "exp": np.exp,
+    "log": np.log,
+    "log2": np.log2,
+    "tanh": np.tanh,
+    "erf": _erf,
+}
+SINGLE = {"exp": 0.93, "log": 0.81, "log2": 1.72, "tanh": 1.30, "erf": 1.07}
+DOUBLE = {"exp": 0.96, "log": 0.81, "log2": 1.72, "tanh": 1.40, "erf": 1.07}
+"""Largest errors in units in the last place."""
+SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2.0, 0.5, 89.0, -104.0, 710.0, -746.0]
+EXTREMES = {
+    np.float32: [1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 88.72284, -103.97208],
+    np.float64: [5e-324, -5e-324, 2.2250738585072014e-308, 1e308, -1e308, 709.7827, -745.1332],
+}
+
+
+@cache
+def compiled(name: str) -> Function:
+    """A function over arrays, by a loop that Numba compiles."""
+    function = getattr(maths, name)
+
+    @njit
+    def loop(values: Any, out: Any) -> None:
+        for i in range(values.size):
+            out[i] = function(values[i])
+
+    def run(values: np.ndarray) -> np.ndarray:
+        out = np.full_like(values, np.nan)
+        loop(values, out)
+        return out
+
+    return run
+
+
+def worst(name: str, values: np.ndarray) -> float:
+    """The largest error over values in ulp; asserts that what is exact is exact."""
+    wide = np.float64 if values.dtype == np.float32 else np.longdouble
+    with np.errstate(all="ignore"):
+        exact = REFERENCES[name](values.astype(wide))
+        nearest = exact.astype(values.dtype)
+        got = compiled(name)(values)
+        # What lies below a power of two has the spacing below it.
+        below = np.where(np.abs(nearest) > np.abs(exact), np.nextafter(nearest, 0), nearest)
+        unit = np.spacing(np.maximum(np.abs(below), np.finfo(values.dtype).smallest_normal))
+        error = np.abs(got.astype(wide) - exact) / unit
+    countable = np.isfinite(nearest)
+    np.testing.assert_array_equal(got[~countable], nearest[~countable])
+    zeros = values == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(nearest[zeros]))
+    return float(np.max(error[countable], initial=0.0))
+
+
+def sample(kind: Any, seed: int) -> np.ndarray:
+    """Floats of every magnitude, and many where the functions turn."""
+    rng = np.random.default_rng(seed)
+    bits = np.dtype(f"u{np.dtype(kind).itemsize}")
+    anything = rng.integers(0, np.iinfo(bits).max, 200_000, bits, endpoint=True).view(kind)
+    near = [rng.uniform(-s, s, 100_000) for s in (1.0, 4.0, 25.0, 750.0)]
+    values = np.concatenate([*near, 1 + 1e-3 * near[0], SPECIAL, EXTREMES[kind]])
+    return np.concatenate([anything, values.astype(kind)])
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_single(name: str) -> None:
+    assert worst(name, sample(np.float32, 0)) <= SINGLE[name]
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_double(name: str) -> None:
+    if np.finfo(np.longdouble).nmant <= 52:
+        pytest.skip("long double is no wider than double here, so there is no reference")
+    assert worst(name, sample(np.float64, 0)) <= DOUBLE[name]
+
+
+def test_powers_of_two_have_exact_logarithms() -> None:
+    for kind, least in ((np.float32, -149), (np.float64, -1074)):
+        powers = np.arange(least, 1 - least % 2 + 126)
+        np.testing.assert_array_equal(compiled("log2")(np.ldexp(1.0, powers).astype(kind)), powers)
+
+
+def test_loops_are_vectorised() -> None:
+    compiled("erf")(np.zeros(1, np.float32))
+    cell = compiled("erf").__closure__
+    assert cell is not None
+    loop = next(c.cell_contents for c in cell if hasattr(c.cell_contents, "inspect_llvm"))
+    assert any(" x float>" in text for text in loop.inspect_llvm().values())
+
+
+def _every_float(names: list[str]) -> None:
+    step = 1 << 23
+    for name in names:
+        largest = 0.0
+        for start in range(0, 1 << 32, step):
+            bits = np.arange(start, start + step, dtype=np.uint64).astype(np.uint32)
+            largest = max(largest, worst(name, bits.view(np.float32)))
+        print(f"{name:6} {largest:.4f} ulp", flush=True)
+
+
+if __name__ == "__main__":
+    _every_float(sys.argv[1:] or list(REFERENCES))
