@@ -16,8 +16,8 @@ from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand,
 from einsql.errors import DataError
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, vector
 from einsql.kernels.contraction import CONTRACTION
-from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.maps import MAPS
+from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
@@ -118,7 +118,7 @@ EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     VECTOR.name: (cases(), 400),
     "loops": (products(), 3),  # has a test file of its own
 }
-OWN = {"packed": "test_packed.py", "windows": "test_windows.py"}
+OWN = {"packed": "test_packed.py"}
 """Kernels whose nodes are too large or too special for a strategy here, and their tests."""
 
 
