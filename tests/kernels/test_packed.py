@@ -334,6 +334,26 @@ def test_several_outputs_and_operands() -> None:
     check(Case(node, (*case.operands, fields)), packed(Case(node, ())))
 
 
+def test_log_sum_exp_streams_twice() -> None:
+    """The second pass reads the maxima, which have keys of both sides and no term."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal((130, 70), np.float32) * 30 for _ in "ab")
+    a[3, 5:], b[7] = -np.inf, np.inf
+    con = einsql.connect()
+    con.register("a", a, dims=("i", "k"))
+    con.register("b", b, dims=("j", "k"))
+    sql = """SELECT i, j, LOGSUMEXP(a.val + b.val) FILTER (WHERE k <= i) AS val
+        FROM a JOIN b USING (k) GROUP BY i, j"""
+    assert str(con.explain(sql)).count("packed") == 2
+    got = con.execute(sql).fetch_numpy()
+    with np.errstate(all="ignore"):
+        terms = a[:, None].astype("d") + b[None]
+    terms[np.broadcast_to(np.arange(70) > np.arange(130)[:, None, None], terms.shape)] = -np.inf
+    with np.errstate(all="ignore"):
+        wanted = np.logaddexp.reduce(terms, -1)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-4)
+
+
 # Runs ----------------------------------------------------------------------------------
 
 
@@ -364,7 +384,7 @@ def test_other_processors(
     monkeypatch.setattr(run, "machine", lambda: Machine(*registers))
     rng = np.random.default_rng(4)
     a, b = (rng.integers(-9, 9, (20, 33)).astype("f") for _ in "ab")
-    for reduction in ("min", "sum", "arg_max"):
+    for reduction in ("sum", "arg_max"):
         case = both(reduction, fn("abs", F, plus(F, "sub")), (a, b), F)
         check(case, packed(case))
 
@@ -381,5 +401,5 @@ def test_explain_names_the_kernel() -> None:
 def test_what_does_not_pay_is_left_to_loops() -> None:
     node = both("min", plus(F), (np.zeros((9, 9), "f"),) * 2, F).node
     assert compile_packed(replace(node, keys=("i",))) is None
-    logarithm = replace(node.outputs[0], args=(fn("ln", F, plus(F)),))
-    assert compile_packed(replace(node, outputs=(logarithm,))) is None
+    sine = replace(node.outputs[0], args=(fn("sin", F, plus(F)),))
+    assert compile_packed(replace(node, outputs=(sine,))) is None

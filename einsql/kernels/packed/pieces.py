@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.kernels.packed.functions import ANYTHING, Range
-from einsql.kernels.packed.layout import COLUMNS, ROWS
+from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.source import NUMPY, Program
 from einsql.schema import DType
 
@@ -80,7 +80,8 @@ class Scratch:
         left, right = ceil(m / program.rows), ceil(n / program.lanes)
         sizes = [(kind, left * program.rows * program.depth) for kind in program.packed[ROWS]]
         sizes += [(kind, right * program.lanes * program.depth) for kind in program.packed[COLUMNS]]
-        sizes += [(kind, left * program.rows * right * program.lanes) for kind in program.state]
+        spread = (*program.packed[BOTH], *program.state)
+        sizes += [(kind, left * program.rows * right * program.lanes) for kind in spread]
         self.arrays = [_aligned(size, kind) for kind, size in sizes]
         self.addresses = [a.ctypes.data for a in self.arrays]
 

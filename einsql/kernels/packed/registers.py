@@ -11,6 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from einsql.kernels.lanes import Num
+from einsql.kernels.maths import CODE
+
 TYPES: dict[str, Any] = {
     "f32": ir.FloatType(),
     "f64": ir.DoubleType(),
@@ -133,6 +136,11 @@ class Registers:
     def rounded(self, name: str, a: Any) -> Any:
         """A function of LLVM's over floats; integers are whole."""
         return self.intrinsic(name, a) if is_float(a) else a
+
+    def library(self, name: str, a: Any) -> Any:
+        """A function of `kernels.maths`."""
+        self.multiplying += 8
+        return CODE[name](Num(self.builder, a)).value
 
     # Comparisons and logic: masks have one bit, BOOLEAN values from memory eight ------
 

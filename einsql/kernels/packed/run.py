@@ -13,7 +13,7 @@ from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.packed.functions import Range
-from einsql.kernels.packed.layout import ROWS, Layout, cube_of, find_layout, label_cube
+from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout, cube_of, find_layout, label_cube
 from einsql.kernels.packed.machine import machine
 from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
@@ -68,7 +68,7 @@ def _match(node: EinSum, o: Output) -> _Part | None:
     columns = Columns(node, layout)
     if not columns.take(o.args[-1]) or not (where == TRUE or columns.take(where)):
         return None
-    if not all(columns.sides.values()):
+    if not (columns.sides[ROWS] and columns.sides[COLUMNS]):
         return None
     return _Part(node, o, None if where == TRUE else where, columns)
 

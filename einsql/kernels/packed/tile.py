@@ -25,13 +25,13 @@ _SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
 class Tile:
     """What a tile computes; generated source spells it out.
 
-    Expressions are `("a", n)` and `("b", n)` for columns, `("const", n)` for arguments,
+    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
     `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
     the result.
 
     Attributes:
         rows, lanes: How many rows and columns of the result.
-        a, b: Kinds of what each side has packed.
+        a, b, c: Kinds of what each side has packed, and of what is packed tile by tile.
         consts: Kinds of the literals that are arguments.
         term: What is reduced.
         where: What selects points, or None.
@@ -49,6 +49,7 @@ class Tile:
     lanes: int
     a: Sequence[str]
     b: Sequence[str]
+    c: Sequence[str]
     consts: Sequence[str]
     term: tuple[Any, ...]
     where: tuple[Any, ...] | None
@@ -65,19 +66,19 @@ class Tile:
 def tile(**spec: Any) -> Any:
     """A Numba function that takes a panel of rows and one of columns into a tile.
 
-    Its arguments are `(depth, first, at, a, b, state, consts, one)`: how many terms, whether
+    Its arguments are `(depth, first, at, a, b, c, state, consts, one)`: how many terms, whether
     the tile is new, the number of the first term, addresses of the packed columns and of the
     running values, literals, and a float64 1.
     """
     what = Tile(**spec)
 
-    def typed(_: Any, depth: Any, first: Any, at: Any, a: Any, b: Any, state: Any, consts: Any,
-              one: Any) -> Any:  # fmt: skip
+    def typed(_: Any, depth: Any, first: Any, at: Any, a: Any, b: Any, c: Any, state: Any,
+              consts: Any, one: Any) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _Writer(what, builder, args).write()
             return context.get_dummy_value()
 
-        return types.void(depth, first, at, a, b, state, consts, one), generate
+        return types.void(depth, first, at, a, b, c, state, consts, one), generate
 
     return intrinsic(typed)
 
@@ -87,7 +88,7 @@ class _Writer:
 
     def __init__(self, what: Tile, builder: Any, args: Sequence[Any]) -> None:
         self.what, self.builder = what, builder
-        self.depth, self.first, self.at, a, b, state, consts, one = args
+        self.depth, self.first, self.at, a, b, c, state, consts, one = args
         self.r = Registers(builder, what.lanes, what.tame)
         if what.fma:
             single = builder.fptrunc(one, TYPES["f32"])
@@ -95,6 +96,7 @@ class _Writer:
         take = builder.extract_value
         self.a = [take(a, n) for n in range(len(what.a))]
         self.b = [take(b, n) for n in range(len(what.b))]
+        self.c = [take(c, n) for n in range(len(what.c))]
         self.consts = [self.r.splat(take(consts, n)) for n in range(len(what.consts))]
         self.state = [take(state, n) for n in range(1 + self.is_pair)]
         self.run = [what.run, *["i64" if _SIZES[what.run] == 8 else "i32"] * self.is_pair]
@@ -204,7 +206,7 @@ class _Writer:
 
         def of(row: int) -> _Point:
             index = builder.add(first, ir.Constant(_WORD, row))
-            return _Point(self, index, columns, number)
+            return _Point(self, row, index, columns, number)
 
         return of
 
@@ -257,7 +259,10 @@ class _Writer:
 class _Point:
     """The values of expressions at one row and term."""
 
-    def __init__(self, writer: _Writer, index: Any, columns: Sequence[Any], number: Any) -> None:
+    def __init__(
+        self, writer: _Writer, row: int, index: Any, columns: Sequence[Any], number: Any
+    ) -> None:
+        self.row = row
         self.writer, self.index, self.columns, self.number = writer, index, columns, number
         self.known: dict[tuple[Any, ...], Any] = {}
 
@@ -271,6 +276,11 @@ class _Point:
         writer, head = self.writer, e[0]
         if head == "b":
             return self.columns[e[1]]
+        if head == "c":
+            kind = writer.what.c[e[1]]
+            offset = ir.Constant(_WORD, self.row * writer.what.lanes * _SIZES[kind])
+            place = writer.builder.add(writer.c[e[1]], offset)
+            return writer.r.load(place, TYPES[kind], _SIZES[kind])
         if head == "const":
             return writer.consts[e[1]]
         if head == "literal":

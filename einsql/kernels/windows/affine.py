@@ -204,9 +204,7 @@ def as_windows(node: EinSum) -> Windows | None:
     if derived is None:
         return None
     axes = {a.label: a for a in node.axes}
-    if any(
-        d.least(axes) < axes[x].lo or d.most(axes) >= axes[x].hi for x, d in derived.items()
-    ):
+    if any(d.least(axes) < axes[x].lo or d.most(axes) >= axes[x].hi for x, d in derived.items()):
         return None
     readings: list[Reading | None] = []
     operands: list[Operand] = []
@@ -232,7 +230,5 @@ def as_windows(node: EinSum) -> Windows | None:
 def _in_free_labels(expr: Expr, defines: Mapping[str, Expr]) -> Expr:
     """An expression with derived labels written out."""
     while labels_of(expr) & set(defines):
-        expr = rewrite(
-            expr, lambda e: defines.get(e.name, e) if isinstance(e, Label) else e
-        )
+        expr = rewrite(expr, lambda e: defines.get(e.name, e) if isinstance(e, Label) else e)
     return expr
