@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from einsql.kernels import pool
-from einsql.kernels.packed.run import machine
+from einsql.kernels.packed.machine import machine
 
 CHAINS = 12
 """Running minima that do not wait for each other."""

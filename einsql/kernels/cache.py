@@ -33,6 +33,7 @@ _COMPILED = (
     "groups/tiles",
     "packed/functions",
     "packed/registers",
+    "packed/tile",
     "windows/registers",
 )
 _lock = threading.RLock()

@@ -18,7 +18,7 @@ class Num:
 
     Attributes:
         builder: Appends to the code.
-        value: An LLVM value of type float, double, i32 or i64.
+        value: An LLVM value of type float, double, i32 or i64, or a vector of them.
     """
 
     builder: Any
@@ -27,11 +27,25 @@ class Num:
     @property
     def is_double(self) -> bool:
         """True for a double and for the integer as wide."""
-        return str(self.value.type) in ("double", "i64")
+        return str(self._element) in ("double", "i64")
+
+    @property
+    def _element(self) -> Any:
+        kind = self.value.type
+        return kind.element if isinstance(kind, ir.VectorType) else kind
+
+    def _like(self, element: Any) -> Any:
+        """A type of so many elements as this has."""
+        kind = self.value.type
+        return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
 
     def literal(self, number: float) -> Num:
         """A literal of the same type."""
-        return Num(self.builder, ir.Constant(self.value.type, number))
+        kind = self.value.type
+        if isinstance(kind, ir.VectorType):
+            one = ir.Constant(kind.element, number)
+            return Num(self.builder, ir.Constant(kind, [one] * kind.count))
+        return Num(self.builder, ir.Constant(kind, number))
 
     def __add__(self, other: Num | float) -> Num:
         return self._with("add", other)
@@ -72,17 +86,17 @@ class Num:
     def bits(self) -> Num:
         """The integer that a float's bits make."""
         kind = ir.IntType(64 if self.is_double else 32)
-        return Num(self.builder, self.builder.bitcast(self.value, kind))
+        return Num(self.builder, self.builder.bitcast(self.value, self._like(kind)))
 
     def from_bits(self) -> Num:
         """The float of these bits."""
         kind = ir.DoubleType() if self.is_double else ir.FloatType()
-        return Num(self.builder, self.builder.bitcast(self.value, kind))
+        return Num(self.builder, self.builder.bitcast(self.value, self._like(kind)))
 
     def to_float(self) -> Num:
         """An integer as a float of its width."""
         kind = ir.DoubleType() if self.is_double else ir.FloatType()
-        return Num(self.builder, self.builder.sitofp(self.value, kind))
+        return Num(self.builder, self.builder.sitofp(self.value, self._like(kind)))
 
     def where(self, comparison: str, limit: float, then: Num | float) -> Num:
         """`then` where this float compares so with a literal, otherwise this; NaN stays."""
@@ -102,7 +116,7 @@ class Num:
         return total
 
     def _with(self, operation: str, other: Num | float) -> Num:
-        prefix = "" if isinstance(self.value.type, ir.IntType) else "f"
+        prefix = "" if isinstance(self._element, ir.IntType) else "f"
         emit = getattr(self.builder, prefix + operation)
         return Num(self.builder, emit(self.value, self._value(other)))
 
@@ -110,8 +124,13 @@ class Num:
         args = [self.value, *map(self._value, others)]
         kind = self.value.type
         function = ir.FunctionType(kind, [kind] * len(args))
-        found = self.builder.module.declare_intrinsic(name, [kind], function)
+        module = self.builder.module
+        if isinstance(kind, ir.VectorType):  # llvmlite knows no names over vectors
+            full = f"{name}.v{kind.count}{self._element.intrinsic_name}"
+            found = module.globals.get(full) or ir.Function(module, function, full)
+        else:
+            found = module.declare_intrinsic(name, [kind], function)
         return Num(self.builder, self.builder.call(found, args))
 
     def _value(self, other: Num | float) -> Any:
-        return other.value if isinstance(other, Num) else ir.Constant(self.value.type, other)
+        return other.value if isinstance(other, Num) else self.literal(other).value

@@ -248,3 +248,5 @@ log2 = _of_float(_log2)
 """The logarithm to base 2, exact for powers of 2."""
 erf = _of_float(_erf)
 """The error function."""
+CODE = {"exp": _exp, "ln": _log, "log2": _log2, "tanh": _tanh, "erf": _erf}
+"""What writes each of them, over vectors too, by the names of `algebra.SCALARS`."""

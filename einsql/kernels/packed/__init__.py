@@ -2,7 +2,8 @@
 
 `layout` finds rows, columns and terms; `terms` cuts an expression into what is packed and
 what is computed in registers, whose functions are in `functions`; `source` writes the
-kernel around the tile that `registers` builds; `run` looks at the data and runs it.
+kernel around a register tile, which `tile` builds from `registers`; `run` looks at the data,
+and `pieces` cuts the work.
 """
 
 from einsql.kernels.kernel import Kernel

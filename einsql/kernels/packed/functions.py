@@ -48,11 +48,13 @@ class Lane:
         through: Range of float results from those of float arguments; integers have theirs
             in `algebra.SCALARS`.
         orders: Whether it compares, so that its code depends on whether NaN can occur.
+        slow: Whether it needs many registers of its own.
     """
 
     emit: Emit
     through: Through = lambda *_: ANYTHING
     orders: bool = False
+    slow: bool = False
 
 
 def of_type(dtype: DType, r: Range) -> Range:
@@ -113,6 +115,23 @@ def _sqrt(a: Range) -> Range:
     return Range(0.0, math.sqrt(max(a.hi, 0.0)), a.nan or a.lo < 0)
 
 
+def _exp(a: Range) -> Range:
+    return Range(0.0, math.exp(a.hi) if a.hi < 700 else math.inf, a.nan)
+
+
+def _log(base: float) -> Through:
+    def through(a: Range) -> Range:
+        if a.lo <= 0 or a.hi == math.inf:
+            return ANYTHING
+        return Range(math.log(a.lo, base) - 1, math.log(a.hi, base) + 1, a.nan)
+
+    return through
+
+
+def _within_one(a: Range) -> Range:
+    return Range(-1.0, 1.0, a.nan)
+
+
 def _test(*_: Range) -> Range:
     return BIT
 
@@ -128,6 +147,11 @@ LANES: dict[str, Lane] = {
     "floor": Lane(lambda r, a: r.rounded("floor", a), _whole),
     "ceil": Lane(lambda r, a: r.rounded("ceil", a), _whole),
     "trunc": Lane(lambda r, a: r.rounded("trunc", a), _whole),
+    "exp": Lane(lambda r, a: r.library("exp", a), _exp, slow=True),
+    "ln": Lane(lambda r, a: r.library("ln", a), _log(math.e), slow=True),
+    "log2": Lane(lambda r, a: r.library("log2", a), _log(2.0), slow=True),
+    "tanh": Lane(lambda r, a: r.library("tanh", a), _within_one, slow=True),
+    "erf": Lane(lambda r, a: r.library("erf", a), _within_one, slow=True),
     "greatest": Lane(lambda r, a, b: r.choose(r.less(a, b), b, a), _extreme(max), orders=True),
     "least": Lane(lambda r, a, b: r.choose(r.less(b, a), b, a), _extreme(min), orders=True),
     "if": Lane(lambda r, c, a, b: r.choose(c, a, b), _either),

@@ -14,10 +14,13 @@ from einsql.kernels.views import reading
 
 LEAST = 8
 """Rows and columns of a result from which packing pays."""
-ROWS, COLUMNS = "a", "b"
+ROWS, COLUMNS, BOTH = "a", "b", "c"
 
 Cube = np.ndarray
-"""An operand's field as `[batch, row or column, term]`, with extent 1 where it has none."""
+"""An operand's field as `[batch, row or column, term]`, with extent 1 where it has none.
+
+On BOTH sides it is `[batch, row, column]`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Layout:
         rows: Keys of the side whose elements are spread over a register.
         columns: Keys of the side whose neighbours share a register.
         terms: Labels that are reduced.
-        side: ROWS or COLUMNS by operand number.
+        side: ROWS or COLUMNS by operand number, or BOTH for one without terms that has
+            keys of either.
         extent: Of every label.
     """
 
@@ -52,6 +56,8 @@ class Layout:
 
     def groups(self, side: str) -> tuple[tuple[str, ...], ...]:
         """The groups that one side has, in the order in which it is read."""
+        if side == BOTH:
+            return self.batch, self.rows, self.columns
         return self.batch, self.rows if side == ROWS else self.columns, self.terms
 
 
@@ -67,7 +73,8 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
         return None
     keys = set(node.keys)
     reads = {n: keys.intersection(node.operands[n].labels) for n in used}
-    used.sort(key=lambda n: (-len(reads[n]), n))
+    constant = {n: keys.issuperset(node.operands[n].labels) for n in used}
+    used.sort(key=lambda n: (constant[n], -len(reads[n]), n))
     left, right = reads[used[0]], None
     side: dict[int, str] = {}
     for n in used:
@@ -76,6 +83,8 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
         elif right is None or reads[n] <= right:
             right = reads[n] if right is None else right
             side[n] = COLUMNS
+        elif constant[n]:
+            side[n] = BOTH
         else:
             return None
     if right is None or left | right != keys:
@@ -96,8 +105,9 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
     if min(m, n) < LEAST:
         return None
     # The last key runs along registers, so that rows of the result are written, unless few.
-    if node.keys[-1] in rows and (m >= 64 or m > n) or (m >= 4 * n and n < 64):
-        turned = {o: COLUMNS if s == ROWS else ROWS for o, s in side.items()}
+    if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):
+        other = {ROWS: COLUMNS, COLUMNS: ROWS, BOTH: BOTH}
+        turned = {o: other[s] for o, s in side.items()}
         found = Layout(batch, columns, rows, terms, turned, extent)
     return found
 

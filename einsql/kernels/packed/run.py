@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
-from math import ceil, isnan, prod
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from einsql.algebra import SCALARS
 from einsql.buffers import empty
@@ -18,21 +12,16 @@ from einsql.einsum import TRUE, EinSum, Expr, Label, Output, Value, conj, subexp
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.packed.functions import ANYTHING, Range
+from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout, cube_of, find_layout, label_cube
-from einsql.kernels.packed.source import SIZES, NUMPY, Leaf, Machine, Program, Variant, generate
+from einsql.kernels.packed.machine import machine
+from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
+from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.schema import DType
 
 LEAST = 2**20
 """Points from which packing pays for a longer compilation."""
-SPAN = 512
-"""Most rows and columns of a piece, so that what is packed stays in the second cache."""
-PIECE = 2**31
-"""Most points of a piece; some tens of milliseconds."""
-SMALL_PIECE = 2**22
-"""Points below which pieces are not cut for the sake of more threads."""
-
 _REDUCTIONS = frozenset(
     {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
 )
@@ -79,7 +68,7 @@ def _match(node: EinSum, o: Output) -> _Part | None:
     columns = Columns(node, layout)
     if not columns.take(o.args[-1]) or not (where == TRUE or columns.take(where)):
         return None
-    if not all(columns.sides.values()):
+    if not (columns.sides[ROWS] and columns.sides[COLUMNS]):
         return None
     return _Part(node, o, None if where == TRUE else where, columns)
 
@@ -133,10 +122,8 @@ class _Part:
         self.term = plain.of(o.args[-1])
         for e in self.exprs:
             plain.of(e)
-        self.floats_matter = (
-            compares(columns, o)
-            or any(isinstance(x, Value) and x.dtype.is_float for x in self.leaves)
-            and plain.raises
+        self.floats_matter = compares(columns, o) or (
+            any(isinstance(x, Value) and x.dtype.is_float for x in self.leaves) and plain.raises
         )
         self.integers_matter = plain.raises or not plain.narrow
 
@@ -160,13 +147,13 @@ class _Part:
 
     def variant(self, arrays: dict[Leaf, np.ndarray]) -> Variant | None:
         """What the data allow."""
-        scanned: dict[Value, Range] = {}
+        scanned: dict[Expr, Range] = {}
         for x, values in arrays.items():
             if isinstance(x, Value) and (
                 (x.dtype.is_float and self.floats_matter)
                 or (x.dtype.is_integer and self.integers_matter)
             ):
-                scanned[x] = _scan(values)
+                scanned[x] = scan(values)
         ranges = Ranges(self.node, scanned)
         term = ranges.of(self.output.args[-1])
         for e in self.exprs:
@@ -194,25 +181,25 @@ class _Part:
         kernel = cache.load(program.source)
         flats, strides = [], []
         for leaf in program.leaves:
-            flat, steps = _flatten(arrays[leaf], leaf.dtype)
+            flat, steps = flatten(arrays[leaf], leaf.dtype)
             flats.append(flat)
             strides += steps
-        out, result, steps = self.allocate(program)
+        out, result, goal = self.allocate(program)
         flag = np.zeros(1, np.int64)
-        free: list[_Scratch] = []
-        cut = _cut(*self.layout.sizes, pool.threads())
+        free: list[Scratch] = []
+        parts = cut(*self.layout.sizes, pool.threads())
         k = self.layout.sizes[3]
 
         def work(piece: tuple[int, ...]) -> None:
             try:
                 scratch = free.pop()
             except IndexError:
-                scratch = _Scratch(program, cut)
-            p = np.array([*piece, k, *steps, *strides, *scratch.addresses], np.int64)
+                scratch = Scratch(program, parts)
+            p = np.array([*piece, k, *goal, *strides, *scratch.addresses], np.int64)
             kernel(p, flag, *flats, *scratch.arrays, out, *program.consts, 1.0)
             free.append(scratch)
 
-        pool.run(work, cut.pieces(), cut.count, tick)
+        pool.run(work, parts.pieces(), parts.count, tick)
         return result, bool(flag[0])
 
     def allocate(self, program: Program) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
@@ -249,115 +236,3 @@ class _Part:
                 raise DataError(SCALARS["add"].fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return result.astype(o.dtype.numpy, copy=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """A result in pieces: in how many parts its batches, rows and columns are cut."""
-
-    extent: tuple[int, int, int]
-    parts: tuple[int, int, int]
-
-    @property
-    def count(self) -> int:
-        """How many pieces there are."""
-        return prod(self.parts)
-
-    @property
-    def largest(self) -> tuple[int, int]:
-        """Most rows and columns of a piece."""
-        _, m, n = (ceil(e / p) for e, p in zip(self.extent, self.parts, strict=True))
-        return m, n
-
-    def pieces(self) -> Iterator[tuple[int, ...]]:
-        """Begin and end of batches, rows and columns of each piece."""
-        for at in product(*map(range, self.parts)):
-            yield tuple(
-                x
-                for e, p, i in zip(self.extent, self.parts, at, strict=True)
-                for x in (e * i // p, e * (i + 1) // p)
-            )
-
-
-def _cut(b: int, m: int, n: int, k: int, threads: int) -> _Cut:
-    """Pieces that fit the cache, are short and enough for all threads."""
-    parts = [1, ceil(m / SPAN), ceil(n / SPAN)]
-    extent = (b, m, n)
-    share = m * n * k / (parts[1] * parts[2])
-    parts[0] = max(1, min(b, ceil(b * share / PIECE)))
-    while extent[0] / parts[0] <= 1 and share > PIECE:
-        axis = 1 if m / parts[1] > n / parts[2] else 2
-        if parts[axis] >= extent[axis]:
-            break
-        parts[axis] += 1
-        share = m * n * k / (parts[1] * parts[2])
-    wanted = 2 * threads if threads > 1 else 1
-    while prod(parts) < wanted and b * m * n * k / prod(parts) > SMALL_PIECE:
-        axis = 0 if parts[0] < b else 1 if m / parts[1] > n / parts[2] else 2
-        if parts[axis] >= extent[axis]:
-            break
-        parts[axis] += 1
-    return _Cut(extent, (parts[0], parts[1], parts[2]))
-
-
-class _Scratch:
-    """Buffers of one thread: packed columns of both sides and running values."""
-
-    def __init__(self, program: Program, cut: _Cut) -> None:
-        m, n = cut.largest
-        left, right = ceil(m / program.rows), ceil(n / program.lanes)
-        sizes = [(kind, left * program.rows * program.depth) for kind in program.packed[ROWS]]
-        sizes += [(kind, right * program.lanes * program.depth) for kind in program.packed[COLUMNS]]
-        sizes += [(kind, left * program.rows * right * program.lanes) for kind in program.state]
-        self.arrays = [_aligned(size, kind) for kind, size in sizes]
-        self.addresses = [a.ctypes.data for a in self.arrays]
-
-
-def _aligned(size: int, kind: str) -> np.ndarray:
-    """An uninitialised array that begins at a cache line."""
-    dtype = np.dtype(NUMPY[kind])
-    block = np.empty(size * dtype.itemsize + 64, np.uint8)
-    start = -block.ctypes.data % 64
-    return block[start : start + size * dtype.itemsize].view(dtype)
-
-
-def _scan(values: np.ndarray) -> Range:
-    """The extremes of an array."""
-    lo, hi = values.min(), values.max()
-    if values.dtype.kind != "f":
-        return Range(int(lo), int(hi))
-    return ANYTHING if isnan(lo) else Range(float(lo), float(hi))
-
-
-def _flatten(cube: np.ndarray, dtype: DType) -> tuple[np.ndarray, list[int]]:
-    """A cube as a flat array and a step for each axis; a copy only where there is none."""
-    carrier = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
-    cube = np.asarray(cube, carrier)
-    size = carrier.itemsize
-    pairs = list(zip(cube.strides, cube.shape, strict=True))
-    if not cube.flags.aligned or any(n > 1 and (s < 0 or s % size) for s, n in pairs):
-        cube = np.ascontiguousarray(cube)
-        pairs = list(zip(cube.strides, cube.shape, strict=True))
-    steps = [s // size if n > 1 else 0 for s, n in pairs]
-    span = 1 + sum((n - 1) * s for n, s in zip(cube.shape, steps, strict=True))
-    flat = as_strided(cube, (span,), (size,), writeable=False)
-    return flat, steps
-
-
-@lru_cache(maxsize=1)
-def machine() -> Machine:
-    """The processor that Numba compiles for."""
-    from llvmlite import binding
-    from numba.core import config
-
-    name = platform.machine().lower()
-    named = config.CPU_FEATURES  # what the user restricts Numba to, if anything
-    found = dict(binding.get_host_cpu_features()) if named is None else {
-        x[1:]: x[0] == "+" for x in named.split(",") if x
-    }  # fmt: skip
-    if name in ("x86_64", "amd64"):
-        wide = 64 if found.get("avx512f") else 32 if found.get("avx2") else 16
-        if not config.ENABLE_AVX:
-            wide = 16
-        return Machine(wide, 32 if wide == 64 else 16, wide > 16 and bool(found.get("fma")))
-    return Machine(16, 32, name in ("arm64", "aarch64"))

@@ -11,8 +11,9 @@ import numpy as np
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import Call, Const, Expr, Label, Output, Value
 from einsql.kernels.expressions import CARRIERS, cast_text, typed
-from einsql.kernels.packed.layout import COLUMNS, ROWS
-from einsql.kernels.packed.terms import Columns, kind_of, spell
+from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
+from einsql.kernels.packed.machine import Machine
+from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
 from einsql.schema import DType
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
@@ -21,24 +22,11 @@ BLOCK = 32
 """FLOAT terms added to each other in FLOAT; such partial sums are added in DOUBLE."""
 LINE = 16
 """Terms read one after another while panels are packed: what a cache line holds."""
+SLOW_ROWS = 2
+"""Rows of a tile whose terms need many registers."""
 FOREVER = 2**62
 
 Leaf = Value | Label
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What of the processor decides a tile.
-
-    Attributes:
-        width: Bytes of a vector register.
-        registers: How many there are.
-        fma: Whether it multiplies and adds in one instruction.
-    """
-
-    width: int
-    registers: int
-    fma: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +71,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """How values are reduced: fields of `registers.Tile`, and how results are read."""
+    """How values are reduced: fields of `tile.Tile`, and how results are read."""
 
     reduction: str
     run: str
@@ -108,16 +96,19 @@ def generate(
     }
     consts = tuple(kind_of(c.dtype, variant.narrow) for c in columns.consts)
     inner = {kind_of(e.dtype, variant.narrow) for e in columns.inside} - {"i8"}
-    widest = max(SIZES[k] for k in {running.run, *packed[ROWS], *packed[COLUMNS], *inner})
+    widest = max(SIZES[k] for k in {running.run, *inner}.union(*packed.values()))
     pair = running.reduction.startswith("arg_")
-    wide = _wide(machine, machine.width // widest, columns.layout.sizes[2])
+    slow = is_slow(columns)
+    wide = 2 if slow else _wide(machine, machine.width // widest, columns.layout.sizes[2])
     lanes = wide * machine.width // widest
     rows = _rows(machine, wide, pair, len(columns.inside), len(packed[COLUMNS]))
+    if slow:
+        rows = SLOW_ROWS
     spec: dict[str, Any] = {
-        "rows": rows, "lanes": lanes, "a": packed[ROWS], "b": packed[COLUMNS], "consts": consts,
-        "term": term, "where": test, "reduction": running.reduction, "run": running.run,
-        "state": running.state, "ordered": running.ordered, "start": running.start,
-        "block": running.block, "tame": variant.tame, "fma": machine.fma,
+        "rows": rows, "lanes": lanes, **packed, "consts": consts, "term": term, "where": test,
+        "reduction": running.reduction, "run": running.run, "state": running.state,
+        "ordered": running.ordered, "start": running.start, "block": running.block,
+        "tame": variant.tame, "fma": machine.fma,
     }  # fmt: skip
     depth = 256 if widest <= 4 else 128
     state = (running.state, *(["i64" if SIZES[running.run] == 8 else "i32"] if pair else []))
@@ -181,16 +172,17 @@ def _running(o: Output, guarded: bool, v: Variant) -> _Running:
 def _extreme(kind: str, term: DType, lowest: bool, exact: bool) -> float:
     """What a running extreme begins with."""
     if exact:
-        bits = 8 * SIZES[kind]
-        mantissa = 23 if bits == 32 else 52
-        return 2 ** (bits - 1) - 1 if lowest else 2**mantissa - 1 - 2 ** (bits - 1)
+        top = 1 << (8 * SIZES[kind] - 1)
+        mantissa = 1 << (23 if kind == "i32" else 52)
+        return top - 1 if lowest else mantissa - 1 - top
     if term.is_float:
         return float(REDUCTIONS["max"].identity(term)) * (-1 if lowest else 1)
     if kind == "i32" and term is DType.BIGINT:
         term = DType.INTEGER
     if term is DType.BOOLEAN:
         return 1 if lowest else 0
-    return int(REDUCTIONS["min" if lowest else "max"].identity(term))
+    start: int = REDUCTIONS["min" if lowest else "max"].identity(term)
+    return start
 
 
 _HEADER = """\
@@ -198,7 +190,8 @@ import math
 
 import numpy as np
 from numba import njit, types
-from einsql.kernels.packed.registers import tile
+from einsql.kernels.maths import erf, exp, log, log2, tanh
+from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime import (
     eq, idiv, less, order_back, remainder, round_away, round_half, truncate,
 )
@@ -220,6 +213,7 @@ class _Text:
         self.leaves: list[Leaf] = []
         self.lines: list[str] = []
         self.known: dict[Expr, str] = {}
+        self.side = ROWS
 
     def program(self) -> Program:
         w = self.what
@@ -236,10 +230,12 @@ class _Text:
                 for n, k in enumerate(kinds[side])
             ]
             address.append(f"({', '.join(places)},)")
+        over = [f"pc{n} + tile_ * {rows * lanes * SIZES[k]}" for n, k in enumerate(w.packed[BOTH])]
         states = [f"s{n} + tile_ * {rows * lanes * SIZES[k]}" for n, k in enumerate(w.state)]
         consts = [f"q{n}" for n in range(len(w.consts))]
         body = [
             "for b in range(b0, b1):",
+            *(f"    {line}" for line in self.spreading()),
             f"    for k0 in range(0, terms, {depth}):",
             f"        depth = min({depth}, terms - k0)",
             *(f"        {line}" for line in packing),
@@ -247,7 +243,7 @@ class _Text:
             "            for ir in range(left):",
             "                tile_ = jr * left + ir",
             "                micro(depth, k0 == 0, k0, "
-            f"{address[0]}, {address[1]}, ({', '.join(states)},), "
+            f"{address[0]}, {address[1]}, ({', '.join(over) or '0'},), ({', '.join(states)},), "
             f"({', '.join([*consts, 'one'])},), one)",
             *(f"    {line}" for line in self.storing()),
         ]
@@ -262,17 +258,13 @@ class _Text:
         panels = "left" if rows else "right"
         start = f"{'m0' if rows else 'n0'} + panel * {wide}"
         index = f"np.uintp((panel * {self.what.depth} + k) * {wide} + {inner})"
-        self.lines, self.known = [], {}
+        self.lines, self.known, self.side = [], {}, side
         for n, e in enumerate(self.columns.sides[side]):
-            kind = self.what.packed[side][n]
-            value = self.value(e)
-            if kind == "i8":
-                value = f"(1 if {value} else 0)"
-            self.lines.append(f"y{side}{n}[{index}] = np.{NUMPY[kind]}({value})")
+            self.pack(f"y{side}{n}[{index}]", self.what.packed[side][n], e)
         element = "m" if rows else "n"
         # Whole lines are read where terms lie side by side; neighbours are copied otherwise.
         read = [n for n, x in enumerate(self.leaves) if self.columns.side(x) == side]
-        along = " or ".join(f"x{n}k == 1" for n in read)
+        along = " or ".join(f"x{n}k == 1" for n in read) or "False"
         body = [f"            {line}" for line in self.lines]
         place = f"{element} = {start} + {inner}"
         return [
@@ -291,6 +283,34 @@ class _Text:
             *(f"    {line}" for line in body),
         ]
 
+    def spreading(self) -> list[str]:
+        """Loops that pack what depends on rows and columns, but on no term, tile by tile."""
+        self.lines, self.known, self.side = [], {}, BOTH
+        w = self.what
+        index = f"np.uintp(((jr * left + ir) * {w.rows} + i) * {w.lanes} + j)"
+        for n, e in enumerate(self.columns.sides[BOTH]):
+            self.pack(f"yc{n}[{index}]", w.packed[BOTH][n], e)
+        if not self.lines:
+            return []
+        return [
+            "for jr in range(right):",
+            f"    wide = min({w.lanes}, n1 - n0 - jr * {w.lanes})",
+            "    for ir in range(left):",
+            f"        high = min({w.rows}, m1 - m0 - ir * {w.rows})",
+            "        for i in range(high):",
+            f"            m = m0 + ir * {w.rows} + i",
+            "            for j in range(wide):",
+            f"                n = n0 + jr * {w.lanes} + j",
+            *(f"                {line}" for line in self.lines),
+        ]
+
+    def pack(self, cell: str, kind: str, e: Expr) -> None:
+        """Computes a column's element."""
+        value = self.value(e)
+        if kind == "i8":
+            value = f"(1 if {value} else 0)"
+        self.lines.append(f"{cell} = np.{NUMPY[kind]}({value})")
+
     def value(self, e: Expr) -> str:
         """The name of an expression's value at the current element."""
         if isinstance(e, Const):
@@ -298,10 +318,7 @@ class _Text:
             return f"({text})" if e.dtype is not DType.BOOLEAN else str(bool(e.value))
         if e in self.known:
             return self.known[e]
-        if isinstance(e, Call):
-            text = self.call(e)
-        else:
-            text = self.load(e)
+        text = self.call(e) if isinstance(e, Call) else self.load(e)
         name = f"t{len(self.known)}"
         self.lines.append(f"{name} = {text}")
         self.known[e] = name
@@ -311,8 +328,10 @@ class _Text:
         if e not in self.leaves:
             self.leaves.append(e)
         n = self.leaves.index(e)
-        element = "m" if self.columns.side(e) == ROWS else "n"
-        return f"x{n}[np.uintp(b * x{n}b + {element} * x{n}s + (k0 + k) * x{n}k)]"
+        own = self.columns.own(e) or self.side
+        first = "n" if own == COLUMNS else "m"
+        last = "n" if own == BOTH else "0" if self.side == BOTH else "(k0 + k)"
+        return f"x{n}[np.uintp(b * x{n}b + {first} * x{n}s + {last} * x{n}k)]"
 
     def call(self, e: Call) -> str:
         args = [self.value(a) for a in e.args]
@@ -355,8 +374,8 @@ class _Text:
             kinds.append(f"Array({carrier}, 1, 'C', readonly=True)")
             unpack.append(f"x{n}b, x{n}s, x{n}k = p[{at}], p[{at + 1}], p[{at + 2}]")
             at += 3
-        for side in (ROWS, COLUMNS):
-            for n, k in enumerate(w.packed[side]):
+        for side, packed in w.packed.items():
+            for n, k in enumerate(packed):
                 names.append(f"y{side}{n}")
                 kinds.append(f"{NUMPY[k]}[::1]")
                 unpack.append(f"p{side}{n} = p[{at}]")

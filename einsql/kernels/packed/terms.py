@@ -22,11 +22,14 @@ from einsql.einsum import (
     subexpressions,
 )
 from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
-from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout
+from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
 from einsql.schema import DType
 
 Leaf = Value | Label
 
+_FLOAT_ALONE = frozenset(
+    {"floor", "ceil", "trunc", "sqrt", "div", "exp", "ln", "log2", "tanh", "erf"}
+)
 _FEW = (0, 1, -1)
 """Literals that are spelled out in generated source, for LLVM makes something of them."""
 
@@ -45,7 +48,7 @@ class Columns:
 
     node: EinSum
     layout: Layout
-    sides: dict[str, list[Expr]] = field(default_factory=lambda: {ROWS: [], COLUMNS: []})
+    sides: dict[str, list[Expr]] = field(default_factory=lambda: {ROWS: [], COLUMNS: [], BOTH: []})
     consts: list[Const] = field(default_factory=list)
     inside: set[Expr] = field(default_factory=set)
 
@@ -67,12 +70,14 @@ class Columns:
 
     def side(self, e: Expr) -> str | None:
         """The side that an expression reads alone; None if it reads both."""
-        sides = {self._leaf(x) for x in subexpressions(e) if isinstance(x, Value | Label)} - {None}
+        found = (self.own(x) for x in subexpressions(e) if isinstance(x, Value | Label))
+        sides = {side for side in found if side is not None}
         if len(sides) > 1:
             return None
-        return COLUMNS if COLUMNS in sides else ROWS
+        return sides.pop() if sides else ROWS
 
-    def _leaf(self, e: Leaf) -> str | None:
+    def own(self, e: Leaf) -> str | None:
+        """The side of an operand's field or of a key; None for what every side has."""
         if isinstance(e, Value):
             return self.layout.side[e.operand]
         if e.name in self.layout.rows:
@@ -89,7 +94,7 @@ def in_registers(e: Call) -> bool:
         return not (source.is_float and target.is_integer)
     if e.fn == "pow":
         return e.args[1] in _squares(e)
-    if e.fn in ("floor", "ceil", "trunc", "sqrt", "div"):
+    if e.fn in _FLOAT_ALONE:
         return e.dtype.is_float and e.args[0].dtype.is_float
     return e.fn in LANES
 
@@ -118,7 +123,7 @@ def kind_of(dtype: DType, narrow: bool) -> str:
 
 
 def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
-    """An expression as `registers.Tile` has it."""
+    """An expression as `tile.Tile` has it."""
     kind = kind_of(e.dtype, narrow)
     if isinstance(e, Const):
         if e in columns.consts:
@@ -140,9 +145,9 @@ def spell(columns: Columns, e: Expr, narrow: bool) -> tuple[Any, ...]:
 class Ranges:
     """What is known of expressions over data whose extremes are known."""
 
-    def __init__(self, node: EinSum, leaves: Mapping[Value, Range]) -> None:
+    def __init__(self, node: EinSum, leaves: Mapping[Expr, Range]) -> None:
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-        self.known: dict[Expr, Range] = dict(leaves)
+        self.known: dict[Expr, Range] = {**leaves}
         self.raises = False
         self.narrow = True
 
@@ -151,7 +156,7 @@ class Ranges:
         found = self.known.get(e)
         if found is None:
             found = self.known[e] = self._of(e)
-            if e.dtype.is_integer and not (-(2**31) < found.lo and found.hi < 2**31):
+            if e.dtype.is_integer and not (found.lo > -(2**31) and found.hi < 2**31):
                 self.narrow = False
         return found
 
@@ -211,6 +216,12 @@ def _whole_type(dtype: DType) -> Range:
     if dtype is DType.BOOLEAN:
         return BIT
     return Range(*dtype.range) if dtype.is_integer else ANYTHING
+
+
+def is_slow(columns: Columns) -> bool:
+    """True if registers compute functions that need many of them."""
+    calls = (e.fn for e in columns.inside if isinstance(e, Call))
+    return any(fn in LANES and LANES[fn].slow for fn in calls)
 
 
 def compares(columns: Columns, output: Output) -> bool:

@@ -1,0 +1,299 @@
+"""Register tiles: what a packed kernel does with one panel of rows and one of columns.
+
+A tile is written as LLVM vector code, not left to the vectoriser. Its text is compiled into
+kernels; importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from einsql.kernels.packed.functions import LANES
+from einsql.kernels.packed.registers import BIT, TYPES, Registers, is_float
+
+_WORD = ir.IntType(64)
+_SIZES = {"f32": 4, "f64": 8, "i8": 1, "i32": 4, "i64": 8}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a tile computes; generated source spells it out.
+
+    Expressions are `("a", n)`, `("b", n)` and `("c", n)` for columns, `("const", n)` for arguments,
+    `("literal", kind, value)`, and `(function, kind, argument, …)` where the kind is that of
+    the result.
+
+    Attributes:
+        rows, lanes: How many rows and columns of the result.
+        a, b, c: Kinds of what each side has packed, and of what is packed tile by tile.
+        consts: Kinds of the literals that are arguments.
+        term: What is reduced.
+        where: What selects points, or None.
+        reduction: Of `algebra.REDUCTIONS`.
+        run: Kind of the running values in registers.
+        state: Kind of the running values in memory.
+        ordered: Whether running floats are integers of the same order.
+        start: What running values begin with, as an element of kind `run`.
+        block: How many terms are combined in registers before they meet those in memory.
+        tame: Whether no NaN can occur.
+        fma: Whether the processor multiplies and adds in one instruction.
+    """
+
+    rows: int
+    lanes: int
+    a: Sequence[str]
+    b: Sequence[str]
+    c: Sequence[str]
+    consts: Sequence[str]
+    term: tuple[Any, ...]
+    where: tuple[Any, ...] | None
+    reduction: str
+    run: str
+    state: str
+    ordered: bool
+    start: float
+    block: int
+    tame: bool
+    fma: bool
+
+
+def tile(**spec: Any) -> Any:
+    """A Numba function that takes a panel of rows and one of columns into a tile.
+
+    Its arguments are `(depth, first, at, a, b, c, state, consts, one)`: how many terms, whether
+    the tile is new, the number of the first term, addresses of the packed columns and of the
+    running values, literals, and a float64 1.
+    """
+    what = Tile(**spec)
+
+    def typed(_: Any, depth: Any, first: Any, at: Any, a: Any, b: Any, c: Any, state: Any,
+              consts: Any, one: Any) -> Any:  # fmt: skip
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _Writer(what, builder, args).write()
+            return context.get_dummy_value()
+
+        return types.void(depth, first, at, a, b, c, state, consts, one), generate
+
+    return intrinsic(typed)
+
+
+class _Writer:
+    """Writes one tile."""
+
+    def __init__(self, what: Tile, builder: Any, args: Sequence[Any]) -> None:
+        self.what, self.builder = what, builder
+        self.depth, self.first, self.at, a, b, c, state, consts, one = args
+        self.r = Registers(builder, what.lanes, what.tame)
+        if what.fma:
+            single = builder.fptrunc(one, TYPES["f32"])
+            self.r.one = {x.type: self.r.splat(x) for x in (one, single)}
+        take = builder.extract_value
+        self.a = [take(a, n) for n in range(len(what.a))]
+        self.b = [take(b, n) for n in range(len(what.b))]
+        self.c = [take(c, n) for n in range(len(what.c))]
+        self.consts = [self.r.splat(take(consts, n)) for n in range(len(what.consts))]
+        self.state = [take(state, n) for n in range(1 + self.is_pair)]
+        self.run = [what.run, *["i64" if _SIZES[what.run] == 8 else "i32"] * self.is_pair]
+
+    @property
+    def is_pair(self) -> bool:
+        """True for a value and its argument."""
+        return self.what.reduction.startswith("arg_")
+
+    def write(self) -> None:
+        """Loops over blocks of terms, and over the terms of each."""
+        builder, zero = self.builder, ir.Constant(_WORD, 0)
+        before = builder.block
+        blocks, terms, after, end = (
+            builder.append_basic_block(x) for x in ("blocks", "terms", "after", "end")
+        )
+        builder.branch(blocks)
+        builder.position_at_end(blocks)
+        start = builder.phi(_WORD)
+        start.add_incoming(zero, before)
+        new = builder.phi(BIT)
+        new.add_incoming(self.first, before)
+        stop = builder.add(start, ir.Constant(_WORD, self.what.block))
+        stop = builder.select(builder.icmp_signed("<", stop, self.depth), stop, self.depth)
+        begin = [self.begin(row, new) for row in range(self.what.rows)]
+        builder.branch(terms)
+
+        builder.position_at_end(terms)
+        k = builder.phi(_WORD)
+        k.add_incoming(start, blocks)
+        running = [[builder.phi(v.type) for v in row] for row in begin]
+        for row, values in zip(running, begin, strict=True):
+            for phi, value in zip(row, values, strict=True):
+                phi.add_incoming(value, blocks)
+        point = self.point(k)
+        found = [self.combine(point(row), running[row]) for row in range(self.what.rows)]
+        following = builder.add(k, ir.Constant(_WORD, 1))
+        k.add_incoming(following, terms)
+        for row, values in zip(running, found, strict=True):
+            for phi, value in zip(row, values, strict=True):
+                phi.add_incoming(value, terms)
+        builder.cbranch(builder.icmp_signed("<", following, stop), terms, after)
+
+        builder.position_at_end(after)
+        for at, results in enumerate(found):
+            self.merge(at, results, new)
+        start.add_incoming(stop, after)
+        new.add_incoming(ir.Constant(BIT, 0), after)
+        builder.cbranch(builder.icmp_signed("<", stop, self.depth), blocks, end)
+        builder.position_at_end(end)
+
+    # Running values ----------------------------------------------------------------
+
+    def begin(self, row: int, new: Any) -> list[Any]:
+        """What a row's running values begin a block with."""
+        starts = [self.identity(), *[self.r.literal(TYPES[k], 0) for k in self.run[1:]]]
+        if self.what.reduction == "sum":
+            return starts
+        return [
+            self.r.choose(self.r.splat(new), start, self.kept(row, n, kind))
+            for n, (start, kind) in enumerate(zip(starts, self.run, strict=True))
+        ]
+
+    def identity(self) -> Any:
+        """The vector of values that change nothing."""
+        return self.r.literal(TYPES[self.what.run], self.what.start)
+
+    def kept(self, row: int, n: int, kind: str) -> Any:
+        """A row's running values in memory."""
+        return self.r.load(self.place(row, n, kind), TYPES[kind], _SIZES[kind])
+
+    def place(self, row: int, n: int, kind: str) -> Any:
+        """Where a row's running values lie."""
+        offset = ir.Constant(_WORD, row * self.what.lanes * _SIZES[kind])
+        return self.builder.add(self.state[n], offset)
+
+    def merge(self, row: int, values: Sequence[Any], new: Any) -> None:
+        """Takes a block's running values to memory; sums are added to those there."""
+        if self.what.reduction == "sum":
+            kind = self.what.state
+            old = self.r.choose(
+                self.r.splat(new), self.r.literal(TYPES[kind], 0), self.kept(row, 0, kind)
+            )
+            part = self.r.cast(values[0], kind)
+            plus = self.builder.fadd if is_float(part) else self.builder.add
+            self.r.store(plus(old, part), self.place(row, 0, kind), _SIZES[kind])
+            return
+        for n, (value, width) in enumerate(zip(values, self.run, strict=True)):
+            self.r.store(value, self.place(row, n, width), _SIZES[width])
+
+    # Terms -------------------------------------------------------------------------
+
+    def point(self, k: Any) -> Callable[[int], _Point]:
+        """What every row reads of term `k`."""
+        builder = self.builder
+        columns = []
+        for kind, address in zip(self.what.b, self.b, strict=True):
+            step = ir.Constant(_WORD, self.what.lanes * _SIZES[kind])
+            at = builder.add(address, builder.mul(k, step))
+            columns.append(self.r.load(at, TYPES[kind], _SIZES[kind]))
+        number = None
+        if self.is_pair:
+            low = builder.add(k, self.at)
+            width = TYPES[self.run[1]]
+            number = self.r.splat(low if width == _WORD else builder.trunc(low, width))
+        first = builder.mul(k, ir.Constant(_WORD, self.what.rows))
+
+        def of(row: int) -> _Point:
+            index = builder.add(first, ir.Constant(_WORD, row))
+            return _Point(self, row, index, columns, number)
+
+        return of
+
+    def combine(self, point: _Point, old: Sequence[Any]) -> list[Any]:
+        """A row's running values with one more term."""
+        what, r = self.what, self.r
+        r.adding = r.multiplying = 0
+        name = what.reduction
+        where = None if what.where is None else point.value(what.where)
+        if name == "sum":
+            return [self.plus(point, old[0], where)]
+        if name in ("min", "max", "arg_min", "arg_max"):
+            r.adding = 1
+        new = point.value(what.term)
+        if what.ordered and self.is_pair:  # -0.0 ties with 0.0
+            new = self.builder.fadd(new, r.literal(new.type.element, 0.0))
+        new = r.order(new) if what.ordered else r.cast(new, what.run)
+        if where is not None:
+            new = r.choose(where, new, self.identity())
+        if name == "product":
+            return [r.mul(old[0], new)]
+        if name in ("bool_or", "bool_and"):
+            return [r.either(old[0], new) if name == "bool_or" else r.both(old[0], new)]
+        better = self.below(new, old[0]) if name.endswith("min") else self.below(old[0], new)
+        values = [self.builder.select(better, new, old[0])]
+        if self.is_pair:
+            values.append(self.builder.select(better, point.number, old[1]))
+        return values
+
+    def below(self, a: Any, b: Any) -> Any:
+        """A < b of running values, which are no NaN."""
+        if is_float(a):
+            return self.builder.fcmp_ordered("<", a, b)
+        return self.builder.icmp_signed("<", a, b)
+
+    def plus(self, point: _Point, old: Any, where: Any) -> Any:
+        """A running sum and a term; a product is multiplied and added at once."""
+        what, r = self.what, self.r
+        term = what.term
+        same = is_float(old) and where is None and term[0] == "mul" and term[1] == what.run
+        if same and what.fma:
+            r.multiplying = 1
+            return r.fma(point.value(term[2]), point.value(term[3]), old)
+        new = r.cast(point.value(term), what.run)
+        if where is not None:
+            new = r.choose(where, new, self.identity())
+        return r.add(new, old)
+
+
+class _Point:
+    """The values of expressions at one row and term."""
+
+    def __init__(
+        self, writer: _Writer, row: int, index: Any, columns: Sequence[Any], number: Any
+    ) -> None:
+        self.row = row
+        self.writer, self.index, self.columns, self.number = writer, index, columns, number
+        self.known: dict[tuple[Any, ...], Any] = {}
+
+    def value(self, e: tuple[Any, ...]) -> Any:
+        """An expression's vector, built once."""
+        if e not in self.known:
+            self.known[e] = self.build(e)
+        return self.known[e]
+
+    def build(self, e: tuple[Any, ...]) -> Any:
+        writer, head = self.writer, e[0]
+        if head == "b":
+            return self.columns[e[1]]
+        if head == "c":
+            kind = writer.what.c[e[1]]
+            offset = ir.Constant(_WORD, self.row * writer.what.lanes * _SIZES[kind])
+            place = writer.builder.add(writer.c[e[1]], offset)
+            return writer.r.load(place, TYPES[kind], _SIZES[kind])
+        if head == "const":
+            return writer.consts[e[1]]
+        if head == "literal":
+            return writer.r.literal(TYPES[e[1]], e[2])
+        if head == "a":
+            kind = writer.what.a[e[1]]
+            builder = writer.builder
+            offset = builder.mul(self.index, ir.Constant(_WORD, _SIZES[kind]))
+            pointer = builder.inttoptr(
+                builder.add(writer.a[e[1]], offset), TYPES[kind].as_pointer()
+            )
+            return writer.r.splat(builder.load(pointer))
+        args = [self.value(x) for x in e[2:]]
+        if head == "cast":
+            return writer.r.cast(args[0], e[1])
+        return LANES[head].emit(writer.r, *args)
