@@ -471,3 +471,12 @@ def test_every_half_is_read_and_written() -> None:
     rounded = EinSum(node.axes, node.operands, TRUE, node.keys, node.outputs[2:])
     got = compile_loops(rounded)([{"val": kept}], no_tick)
     np.testing.assert_array_equal(got["rounded"], (1 / kept.astype(np.float64)).astype(np.float16))
+
+
+def test_small_powers_are_products() -> None:
+    values = np.array([[-2.5, -0.0, 0.0, 3.0, np.inf, -np.inf, np.nan, 1024.0]])
+    x = tensor("x", values, F)
+    for exponent in (2.0, 3.0, 4.0):
+        power = fn("pow", F, val(0), Const(exponent, F))
+        node = agree(axes(i=1, j=8), [(x, "ij")], "ij", Output("p", (power,), F))
+        assert "**" not in source(node)
