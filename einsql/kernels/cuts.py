@@ -17,7 +17,7 @@ from einsql.kernels.nest import STRIP, Mode, Nest, weight
 
 BOX = 2**24
 """Work of one kernel call, in cheap operations: some 10 to 100 milliseconds."""
-PARALLEL = 2**18
+PARALLEL = 2**19
 """Work from which using several threads pays."""
 PER_THREAD = 4
 """Pieces a thread gets at least, so that all of them end at about the same time."""

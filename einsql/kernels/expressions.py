@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from einsql.algebra import SCALARS, Failure, cast_failure
 from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
 from einsql.intervals import interval, never_overflows
-from einsql.kernels.nest import Nest, expensive, labels_read, may_raise
+from einsql.kernels.nest import Nest, expensive, labels_read, may_raise, product
 from einsql.schema import DType
 
 CARRIERS: dict[DType, str] = {
@@ -230,6 +230,9 @@ class Points:
             test = name if e.fn == "and" else f"not {name}"
             self.choose(test, name, e.args[1], None, e.dtype)
             return name
+        power = product(e)
+        if power is not None:
+            return self.temp(power.format(self.value(e.args[0])))
         args = [self.value(a) for a in e.args]
         failure = self.failure(e)
         failed = self.check(failure, args) if failure is not None else None

@@ -9,6 +9,7 @@ from math import prod
 from einsql.algebra import REDUCTIONS, SCALARS, cast_failure
 from einsql.einsum import (
     Call,
+    Const,
     EinSum,
     Expr,
     Label,
@@ -23,7 +24,11 @@ LONGEST = 2**27
 """Work, in cheap operations, that one uninterruptible kernel call may do at most."""
 STRIP = 4096
 """Widest row of running values, in elements, so that it stays in the first cache."""
-_LIBRARY_CALL = 12  # an exponential against an addition
+_LIBRARY_CALL = 12  # a cosine against an addition
+_POLYNOMIAL = 6  # an exponential that vectorises
+_POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf"})
+POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 4.0: "({0} * {0}) * ({0} * {0})"}
+"""Exponents for which a power is a product, and which."""
 
 
 class Mode(enum.Enum):
@@ -107,14 +112,27 @@ def may_raise(e: Call) -> bool:
 
 
 def expensive(expr: Expr) -> bool:
-    """True if an expression calls into the mathematical library."""
+    """True if an expression calls into the mathematical library, which does not vectorise."""
     return any(map(_is_library_call, subexpressions(expr)))
 
 
 def weight(node: EinSum) -> int:
     """Rough work per point, in cheap operations."""
     calls = {e for x in exprs(node) for e in subexpressions(x) if isinstance(e, Call)}
-    return 1 + sum(_LIBRARY_CALL if _is_library_call(e) else 1 for e in calls)
+    return 1 + sum(map(_cost, calls))
+
+
+def _cost(e: Call) -> int:
+    if e.fn in _POLYNOMIALS:
+        return _POLYNOMIAL
+    return _LIBRARY_CALL if _is_library_call(e) else 1
+
+
+def product(e: Call) -> str | None:
+    """Source of a power with a small whole exponent over its base, or None for others."""
+    if e.fn != "pow" or not isinstance(e.args[1], Const):
+        return None
+    return POWERS.get(float(e.args[1].value))
 
 
 def plan_nest(node: EinSum) -> Nest:
@@ -146,7 +164,9 @@ def plan_nest(node: EinSum) -> Nest:
 
 
 def _is_library_call(e: Expr) -> bool:
-    return isinstance(e, Call) and e.fn != "cast" and not SCALARS[e.fn].cheap
+    if not isinstance(e, Call) or e.fn == "cast" or SCALARS[e.fn].cheap:
+        return False
+    return e.fn not in _POLYNOMIALS and product(e) is None
 
 
 def _scatters(node: EinSum, decided: dict[str, frozenset[str]], kept: set[str]) -> bool:
@@ -174,10 +194,11 @@ def _cost_inside(node: EinSum, label: str, decided: dict[str, frozenset[str]]) -
     else:
         cost += sum(_chain(o.reduction, o.dtype.is_float) for o in node.outputs)
     free = {x for s in decided.values() for x in s}
-    for e in {e for x in exprs(node) for e in subexpressions(x) if _is_library_call(e)}:
+    calls = {e for x in exprs(node) for e in subexpressions(x) if isinstance(e, Call)}
+    for e in (e for e in calls if _cost(e) > 1):
         read = {f for x in labels_read(node, e) for f in decided[x]}
         if label in read and read != free:
-            cost += _LIBRARY_CALL
+            cost += _cost(e)
     return cost
 
 

@@ -388,3 +388,95 @@ def test_boxes_cover_a_domain_once_and_are_made_one_at_a_time() -> None:
         [(2, 4), (4, 5)],
         [(5, 6), (6, 8)],
     ]
+
+
+@pytest.mark.parametrize("reduction", ["arg_min", "arg_max"])
+@pytest.mark.parametrize("dtype", [F, I64])
+def test_arguments_of_long_rows(reduction: str, dtype: DType) -> None:
+    """Rows of several strips, with extremes that come again, zeros of both signs and NaN."""
+    values = dyadic(6, 150, seed=3).astype(dtype.numpy)
+    if dtype is F:
+        values[1], values[2, ::7], values[3] = np.nan, np.nan, np.where(dyadic(150) > 0, 0.0, -0.0)
+    values[4], values[5] = np.arange(150), np.arange(150)[::-1]
+    x = tensor("x", values, dtype)
+    for key in (Label("j"), fn("neg", I64, Label("j"))):  # the least one comes first, or last
+        output = Output("at", (key, val(0, dtype)), I64, reduction)
+        agree(axes(i=6, j=150), [(x, "ij")], "i", output)
+        agree(axes(i=6, j=150), [(x, "ij")], "", output)
+
+
+def test_slices_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reductions to few keys run on all threads, each slice with its own running values."""
+    monkeypatch.setattr(pool, "threads", lambda: 2)
+    monkeypatch.setattr(cuts, "PARALLEL", 1)
+    values = dyadic(30, 40)
+    values[20, 5] = np.nan
+    x = tensor("x", values, F)
+    node = agree(
+        axes(i=30, j=40),
+        [(x, "ij")],
+        "",
+        Output("sum", (fn("if", F, fn("isnan", B, val(0)), Const(0.0, F), val(0)),), F, "sum"),
+        Output("least", (val(0),), F, "min"),
+        Output("most", (val(0),), F, "max"),
+        Output("all", (fn("lt", B, val(0), Const(9.0, F)),), B, "bool_and"),
+        Output("at", (Label("i"), val(0)), I64, "arg_max"),
+        Output("count", (Const(1, I64),), I64, "sum"),
+    )
+    assert cuts.cut(node, plan_nest(node)).slices > 1
+    digits = tensor("d", np.arange(1200).reshape(30, 40), I64)
+    digit = fn("mod", I64, val(0, I64), Const(3, I64))
+    keys = (*axes(i=30, j=40), Axis("k", 0, 3, digit))
+    counted = agree(keys, [(digits, "ij")], "k", Output("n", (val(0, I64),), I64, "sum"))
+    assert plan_nest(counted).mode is Mode.MEMORY
+    assert cuts.cut(counted, plan_nest(counted)).slices > 1
+
+
+def test_a_sum_over_slices_that_overflows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "threads", lambda: 2)
+    monkeypatch.setattr(cuts, "PARALLEL", 1)
+    values = np.zeros((2, 40), np.int64)
+    values[0, 0] = values[1, 0] = 2**62
+    x = tensor("x", values, I64)
+    agree(axes(i=2, j=40), [(x, "ij")], "", Output("s", (val(0, I64),), I64, "sum"))
+
+
+def test_every_half_is_read_and_written() -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    x = tensor("x", halves, H)
+    node = EinSum(
+        axes(i=256, j=256),
+        (Operand(x[0], ("i", "j")),),
+        TRUE,
+        ("i", "j"),
+        (
+            Output("wide", (fn("cast", D, val(0, H)),), D),
+            Output("same", (fn("greatest", H, val(0, H), val(0, H)),), H),
+            Output(
+                "rounded",
+                (fn("cast", H, fn("div", D, Const(1.0, D), fn("cast", D, val(0, H)))),),
+                H,
+            ),
+        ),
+    )
+    got = compile_loops(EinSum(node.axes, node.operands, TRUE, node.keys, node.outputs[:2]))(
+        [x[1]], no_tick
+    )
+    np.testing.assert_array_equal(got["wide"], halves.astype(np.float64))
+    np.testing.assert_array_equal(got["same"], halves)
+    np.testing.assert_array_equal(np.signbit(got["same"]), np.signbit(halves))
+    with np.errstate(all="ignore"):
+        inverse = 1 / halves.astype(np.float64)
+    kept = np.where(np.abs(inverse) < 65520, halves, np.float16(1))
+    rounded = EinSum(node.axes, node.operands, TRUE, node.keys, node.outputs[2:])
+    got = compile_loops(rounded)([{"val": kept}], no_tick)
+    np.testing.assert_array_equal(got["rounded"], (1 / kept.astype(np.float64)).astype(np.float16))
+
+
+def test_small_powers_are_products() -> None:
+    values = np.array([[-2.5, -0.0, 0.0, 3.0, np.inf, -np.inf, np.nan, 1024.0]])
+    x = tensor("x", values, F)
+    for exponent in (2.0, 3.0, 4.0):
+        power = fn("pow", F, val(0), Const(exponent, F))
+        node = agree(axes(i=1, j=8), [(x, "ij")], "ij", Output("p", (power,), F))
+        assert "**" not in source(node)
