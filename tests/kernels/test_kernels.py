@@ -15,8 +15,8 @@ from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand,
 from einsql.errors import DataError
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, vector
 from einsql.kernels.contraction import CONTRACTION
-from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.maps import MAPS
+from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
@@ -167,7 +167,6 @@ def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
         patch.setattr(rows, "IN_LINE", in_line)
         patch.setattr(multiply, "empty", _poisoned)
         patch.setattr(rows, "empty", _poisoned)
-        patch.setattr(rows, "IN_CACHE", 16)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
         check(case, runner)

@@ -81,6 +81,5 @@ def slices(extents: Sequence[int], parts: Sequence[int]) -> Iterator[tuple[slice
     """The pieces, the last axis running fastest."""
     for at in product(*(range(p) for p in parts)):
         yield tuple(
-            slice(e * i // p, e * (i + 1) // p)
-            for e, i, p in zip(extents, at, parts, strict=True)
+            slice(e * i // p, e * (i + 1) // p) for e, i, p in zip(extents, at, parts, strict=True)
         )
