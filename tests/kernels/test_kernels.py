@@ -173,7 +173,6 @@ def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
         patch.setattr(rows, "IN_LINE", in_line)
         patch.setattr(multiply, "empty", _poisoned)
         patch.setattr(rows, "empty", _poisoned)
-        patch.setattr(rows, "IN_CACHE", 16)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
         check(case, runner)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 Strides = Mapping[str, int]
@@ -186,9 +187,7 @@ def _in_order_of(keys: Sequence[str], group: Iterable[str]) -> tuple[str, ...]:
 def _is_run(group: Sequence[str], strides: Strides, extent: Mapping[str, int]) -> bool:
     """True if the labels merge into one that steps evenly."""
     long = [x for x in group if extent[x] > 1]
-    return all(
-        strides[x] == strides[y] * extent[y] for x, y in zip(long, long[1:], strict=False)
-    )  # fmt: skip
+    return all(strides[x] == strides[y] * extent[y] for x, y in pairwise(long))
 
 
 def _is_matrix(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,8 @@ ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
+FEW = 512
+"""Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
 IN_ORDER = 2**16
 """Terms that np.einsum may add one after another."""
 
@@ -271,13 +274,35 @@ class _Plan:
         work = self.product.work
         left = self.reads[0].matrices(a, piece, work)
         right = self.reads[1].matrices(b, piece, work)
-        part = out[(*piece[: self.kept], ...)]
+        into: tuple[Any, ...] = (*piece[: self.kept], ...)  # a view, even without axes
+        part = out[into]
         stack = part.shape[: self.free]
         part = part.reshape(*stack, left.shape[-2], right.shape[-1])
-        if left.shape[-2] == right.shape[-1] == 1:
-            np.vecdot(left[..., 0, :], right[..., 0], out=part[..., 0, 0])
+        if part.size >= FEW or left.shape[-1] < LONG_SUM:
+            np.matmul(left, right, out=part)
+        elif prod(stack) == 1:
+            one = (0,) * self.free
+            _one(left[one], right[one], part[one])
+        elif left.shape[-2] == right.shape[-1] == 1:
+            np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
         else:
             np.matmul(left, right, out=part)
+
+
+def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """A small product of long rows: numpy.matmul would keep other threads from running."""
+    if out.size == 1:
+        out[0, 0] = np.dot(left[0], right[:, 0])
+    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and _in_rows(out):
+        blas.gemm(left, right, out, 1.0, 0.0)
+    else:
+        np.matmul(left, right, out=out)
+
+
+def _in_rows(out: np.ndarray) -> bool:
+    rows, columns = out.shape
+    down, across = (s // out.itemsize for s in out.strides)
+    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, prod
+from math import prod
 from string import ascii_letters
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,6 @@ from einsql.kernels.products.pieces import SPREAD, Work, cut, slices, wanted
 
 IN_LINE = 3.5e-10
 """Seconds per point where every operand steps by one element or not at all."""
-IN_CACHE = 2**20
-"""Bytes of a result that are still in cache when products are added to them."""
 
 
 def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]:
@@ -46,14 +45,15 @@ def by_rows(labels: Labels, work: np.dtype) -> Callable[[np.ndarray, np.ndarray,
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         out = empty(shape, work)
-        if seconds < SPREAD and out.nbytes <= IN_CACHE:
+        if seconds < SPREAD:
             return np.einsum(spec, a, b, out=out, dtype=work, casting="same_kind")
-        pieces = max(wanted(seconds), ceil(out.nbytes / IN_CACHE))
+        pieces = wanted(seconds)
         parts = cut(shape, len(shape), pieces)
 
         def one(piece: tuple[slice, ...]) -> None:
             left, right = (part_of(x, p, piece) for x, p in zip((a, b), places, strict=True))
-            np.einsum(spec, left, right, out=out[(*piece, ...)], dtype=work, casting="same_kind")
+            into: tuple[Any, ...] = (*piece, ...)  # a view, even of an array without axes
+            np.einsum(spec, left, right, out=out[into], dtype=work, casting="same_kind")
 
         pool.run(one, slices(shape, parts), prod(parts), tick)
         return out
