@@ -14,6 +14,7 @@ from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
 from einsql.kernels.packed import PACKED
+from einsql.kernels.segments import GATHER, SEGMENTS
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 from einsql.kernels.windows import WINDOWS, as_windows, is_window_product
@@ -43,7 +44,9 @@ def _length(node: EinSum) -> int:
 
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
-KERNELS: tuple[Kernel, ...] = (VIEWS, CONTRACTION, WINDOWS, PACKED, MAPS, VECTOR, LOOPS)
+KERNELS: tuple[Kernel, ...] = (
+    VIEWS, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
+)  # fmt: skip
 """Every kernel, the cheapest first."""
 
 
@@ -73,12 +76,13 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
-    product = WINDOWS.match(node) if compiled else None
-    if product is not None:
-        return WINDOWS.name, product
+    for kernel in (WINDOWS, SEGMENTS) if compiled else ():
+        special = kernel.match(node)
+        if special is not None:
+            return kernel.name, special
     windows = as_windows(node)
     if windows is None:
-        return _first((VIEWS, CONTRACTION, *_general(node, jit)), node)
+        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, CONTRACTION, *kernels)

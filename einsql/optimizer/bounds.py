@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,19 +42,26 @@ class _Linear:
 def narrow_axes(node: EinSum) -> EinSum:
     """Moves `label < constant` and its kin from the guard into a label's bounds.
 
-    Bounds of result keys are a contract, so only labels that are no keys are narrowed.
+    Bounds of result keys are a contract, so only labels that are no keys are narrowed. A
+    label derived from what is compared exists within its bounds alone: what the guard says
+    of these again goes.
     """
     bounds = bounds_of(node)
+    defined: dict[Expr, str] = {a.define: a.label for a in node.axes if isinstance(a.define, Call)}
     changed: dict[str, Axis] = {}
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
-        found = _solve(term, bounds)
-        if found is None or found[0] in node.keys:
+        found = _solve(term, bounds, defined)
+        if found is None:
             kept.append(term)
             continue
         label, lo, hi = found
-        changed[label] = _clip(changed.get(label) or node.axis(label), lo, hi)
-    if not changed:
+        axis = changed.get(label) or node.axis(label)
+        if label not in node.keys:
+            changed[label] = _clip(axis, lo, hi)
+        elif axis.define is None or axis.lo < lo or hi < axis.hi:
+            kept.append(term)
+    if not changed and len(kept) == len(list(conjuncts(node.guard))):
         return node
     return replace(with_axes(node, changed), guard=conj(*kept))
 
@@ -66,15 +74,23 @@ def _clip(axis: Axis, lo: float, hi: float) -> Axis:
     return replace(axis, lo=int(low), hi=int(high))
 
 
-def _solve(term: Expr, bounds: dict[str, tuple[int, int]]) -> tuple[str, float, float] | None:
-    """A comparison of one label with a constant as the label and its `[lo, hi)`."""
+def _solve(
+    term: Expr, bounds: dict[str, tuple[int, int]], defined: Mapping[Expr, str]
+) -> tuple[str, float, float] | None:
+    """A comparison of one label with a constant as the label and its `[lo, hi)`.
+
+    Args:
+        term: A condition.
+        bounds: Of every label.
+        defined: The derived label whose value is an expression.
+    """
     if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
         return None
     left, right = term.args
     if isinstance(right, Const):
-        linear, number, swapped = _linear(left, bounds), right.value, False
+        linear, number, swapped = _linear(left, bounds, defined), right.value, False
     elif isinstance(left, Const):
-        linear, number, swapped = _linear(right, bounds), left.value, True
+        linear, number, swapped = _linear(right, bounds, defined), left.value, True
     else:
         return None
     if linear is None or not math.isfinite(number):
@@ -94,13 +110,17 @@ def _solve(term: Expr, bounds: dict[str, tuple[int, int]]) -> tuple[str, float, 
     return linear.label, least, most + 1
 
 
-def _linear(expr: Expr, bounds: dict[str, tuple[int, int]]) -> _Linear | None:
+def _linear(
+    expr: Expr, bounds: dict[str, tuple[int, int]], defined: Mapping[Expr, str]
+) -> _Linear | None:
+    if expr in defined:
+        return _Linear(defined[expr], 1, 0)
     if isinstance(expr, Label):
         return _Linear(expr.name, 1, 0)
     if not isinstance(expr, Call):
         return None
     if expr.fn == "cast":
-        inner = _linear(expr.args[0], bounds)
+        inner = _linear(expr.args[0], bounds, defined)
         if inner is None or expr.dtype.is_integer:
             return inner
         limit = _EXACT.get(expr.dtype, 0)
@@ -108,17 +128,17 @@ def _linear(expr: Expr, bounds: dict[str, tuple[int, int]]) -> _Linear | None:
         exact = fits((lo + inner.offset, hi + inner.offset), -limit, limit)
         return inner if exact and inner.sign > 0 else None
     if expr.fn == "neg":
-        inner = _linear(expr.args[0], bounds)
+        inner = _linear(expr.args[0], bounds, defined)
         return inner and _Linear(inner.label, -inner.sign, -inner.offset)
     if expr.fn not in ("add", "sub") or not expr.dtype.is_integer:
         return None
     a, b = expr.args
     turn = 1 if expr.fn == "add" else -1
     if isinstance(b, Const):
-        inner = _linear(a, bounds)
+        inner = _linear(a, bounds, defined)
         return inner and replace(inner, offset=inner.offset + turn * int(b.value))
     if isinstance(a, Const):
-        inner = _linear(b, bounds)
+        inner = _linear(b, bounds, defined)
         if inner is not None:
             offset = int(a.value) + turn * inner.offset
             return _Linear(inner.label, turn * inner.sign, offset)

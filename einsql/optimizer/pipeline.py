@@ -11,6 +11,7 @@ from einsql.optimizer.bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
 from einsql.optimizer.filters import PUSH_FILTER
 from einsql.optimizer.fold import FOLD_CONSTANTS
 from einsql.optimizer.inline import FUSE_MAPS, INLINE_VIEWS
+from einsql.optimizer.keys import SOLVE_KEYS
 from einsql.optimizer.order import FACTOR_ORDER
 from einsql.optimizer.prune import PRUNE_OUTPUTS
 from einsql.optimizer.quotients import SPLIT_QUOTIENTS
@@ -35,7 +36,10 @@ class Stage:
     sited: bool = False
 
 
-_SIMPLIFY = (FOLD_CONSTANTS, UNIFY_LABELS, NARROW_AXES, FOLD_REDUCTIONS, INLINE_VIEWS)
+_SIMPLIFY = (
+    FOLD_CONSTANTS, UNIFY_LABELS, NARROW_AXES, SPLIT_QUOTIENTS, SOLVE_KEYS, FOLD_REDUCTIONS,
+    INLINE_VIEWS,
+)  # fmt: skip
 
 STAGES: tuple[Stage, ...] = (
     # What the statement says, without detours; a producer's domain follows its readers'.

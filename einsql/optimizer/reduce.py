@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import product as cartesian
 from math import prod
 
 import numpy as np
 
+from einsql.affine import Affine, affine_labels, digits
 from einsql.algebra import REDUCTIONS, cast_array
 from einsql.einsum import (
     FALSE,
     TRUE,
+    Axis,
     Const,
     EinSum,
     Expr,
@@ -27,8 +30,10 @@ from einsql.einsum import (
     relabel,
     rewrite,
 )
+from einsql.intervals import interval
 from einsql.optimizer.facts import (
     bounds_of,
+    can_raise,
     change_exprs,
     derived_are_total,
     fits,
@@ -55,13 +60,13 @@ def constant(node: EinSum, output: Output) -> Const | None:
     reduced = [node.axis(label) for label in node.reduced]
     if selects or any(a.extent == 0 for a in reduced):
         return _const(reduction.identity(output.dtype), output.dtype)
-    if reduction.better is not None or any(node.axis(k).define is not None for k in node.keys):
-        return None
-    (arg,) = output.args
-    if not isinstance(arg, Const):
+    arg = output.args[0]
+    if reduction.better is not None or not isinstance(arg, Const):
         return None
     if reduction.idempotent:
         return _cast(arg, output.dtype) if _group_exists(node, output.where) else None
+    if any(node.axis(k).define is not None for k in node.keys):
+        return None
     points = prod(a.extent for a in reduced if a.define is None)
     dense = is_total(node) and output.where == TRUE
     if dense and reduction.monoid == "add" and output.dtype.is_integer and arg.dtype.is_integer:
@@ -84,11 +89,12 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
     The proof is a witness: reduced labels set to an end of their range or to a key.
     """
     condition = conj(node.guard, where)
-    if not derived_are_total(node):
+    settled = set() if derived_are_total(node) else _settled(node)
+    read = labels_of(condition)
+    if settled is None or settled & read:
         return False
     bounds = bounds_of(node)
     free = [label for label in node.reduced if node.axis(label).define is None]
-    read = labels_of(condition)
     if operands_of(condition) or not read <= {*free, *node.keys}:
         return condition == TRUE
     chosen = [label for label in free if label in read]
@@ -106,6 +112,50 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
         if simplify(_substituted(condition, at), bounds) == TRUE:
             return True
     return False
+
+
+def _settled(node: EinSum) -> set[str] | None:
+    """Free reduced labels that can take values at which every derived label exists.
+
+    Returns:
+        The labels whose values that decides, for every result key; None where there may be
+        keys without such values.
+    """
+    axes, bounds = {a.label: a for a in node.axes}, bounds_of(node)
+    values = affine_labels(node)
+    settled: set[str] = set()
+    for a in node.axes:
+        is_key = a.label in node.keys
+        if a.define is None or (not is_key and fits(interval(a.define, bounds), a.lo, a.hi - 1)):
+            continue
+        value = values.get(a.label)
+        if value is None or can_raise(a.define, bounds) or a.extent == 0:
+            return None
+        mine = {x for x in value.steps if x not in node.keys}
+        if not mine or mine & settled or any(axes[x].extent == 0 for x in value.steps):
+            return None
+        if not (_counts(a, value, axes) if is_key else _meets(a, value, axes, mine)):
+            return None
+        settled |= mine
+    return settled
+
+
+def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
+    """True if reduced labels are the digits of a key, which takes all its values."""
+    within = value.least(axes) <= key.lo and key.hi - 1 <= value.most(axes)
+    return within and digits(value, axes) is not None
+
+
+def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
+    """True if some values of the chosen labels bring another into its bounds at every key."""
+    steps = {x: s for x, s in value.steps.items() if x in chosen}
+    moved = Affine(steps, 0)
+    rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
+    return (
+        max(map(abs, steps.values())) <= axis.extent  # no leap over all of the bounds
+        and moved.least(axes) + rest.most(axes) < axis.hi
+        and moved.most(axes) + rest.least(axes) >= axis.lo
+    )
 
 
 def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:

@@ -8,6 +8,7 @@ that may raise is evaluated only where the conditions known before it hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -93,6 +94,21 @@ class Domain:
     def interval(self, expr: Expr) -> Interval:
         """Inclusive interval of an integer expression over this domain."""
         return interval(expr, self.bounds())
+
+    def limits(self, value: Expr) -> tuple[float, float]:
+        """`[lo, hi)` of an integer expression as conditions on it say, else infinite."""
+        lo, hi = -math.inf, math.inf
+        for term in conjuncts(self.guard):
+            if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
+                continue
+            a, b = term.args
+            if a == value and isinstance(b, Const) and b.dtype.is_integer:
+                hi = min(hi, int(b.value) + (term.fn != "lt"))
+                lo = max(lo, int(b.value)) if term.fn == "eq" else lo
+            elif b == value and isinstance(a, Const) and a.dtype.is_integer:
+                lo = max(lo, int(a.value) + (term.fn == "lt"))
+                hi = min(hi, int(a.value) + 1) if term.fn == "eq" else hi
+        return lo, hi
 
     def require(self, condition: Expr) -> None:
         """Restricts the domain to the points where a BOOLEAN expression holds."""

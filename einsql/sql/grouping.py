@@ -68,8 +68,11 @@ def key_label(
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
     found = domain.interval(value)
-    if found is not None and found[1] - found[0] < 2**20:  # no mere range of a type
-        return found[0], found[1] + 1
+    lo, hi = domain.limits(value)
+    if found is not None:
+        lo, hi = max(lo, found[0]), min(hi, found[1] + 1)
+    if hi - lo <= 2**20:  # no mere range of a type
+        return int(lo), max(int(lo), int(hi))
     outputs = [
         Output("lo", (value,), DType.BIGINT, "min"),
         Output("hi", (value,), DType.BIGINT, "max"),

@@ -172,6 +172,14 @@ def dividing() -> EinSum:
     return EinSum(axes, (Operand(X, ("i", "j")),), TRUE, ("g", "j"), (total, PRESENCE))
 
 
+def solving() -> EinSum:
+    """Products of what lies two apart or less, by the distance."""
+    apart = call("sub", I64, Label("i"), Label("j"))
+    total = Output("val", (val(0),), D, "sum")
+    axes = (Axis("i", 0, 4), Axis("j", 0, 4), Axis("d", -2, 3, apart))
+    return EinSum(axes, (Operand(X, ("i", "j")),), TRUE, ("d",), (total, PRESENCE))
+
+
 EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "fold-constants": folding,
     "narrow-axes": narrowing,
@@ -185,6 +193,7 @@ EXAMPLES: dict[str, Callable[[], EinSum]] = {
     "factor-order": chaining,
     "share": sharing,
     "split-quotients": dividing,
+    "solve-keys": solving,
     "split-labels": splitting,
 }
 
@@ -249,7 +258,7 @@ def test_rules_fire_on_random_graphs() -> None:
         counts += fired(check(random_graph(seed), seed))
     for seed in range(20):
         counts += fired(check(random_join(seed), seed))
-    for rare in (splitting, dividing):  # random graphs seldom read keys digit by digit
+    for rare in (splitting, dividing, solving):  # random graphs seldom read keys digit by digit
         counts += fired(check(rare(), 0))
     assert set(counts) == set(NAMES)
 

@@ -9,10 +9,8 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from einsql.affine import Affine, affine_labels
 from einsql.einsum import (
-    Axis,
-    Call,
-    Const,
     EinSum,
     Expr,
     Input,
@@ -29,81 +27,20 @@ from einsql.schema import Key, Schema
 Look = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """Σ steps[l] · l + offset over free labels l."""
-
-    steps: Mapping[str, int]
-    offset: int
-
-    def least(self, axes: Mapping[str, Axis]) -> int:
-        """The least value over axes that are not empty."""
-        ends = ((s, axes[x]) for x, s in self.steps.items())
-        return self.offset + sum(s * (a.lo if s > 0 else a.hi - 1) for s, a in ends)
-
-    def most(self, axes: Mapping[str, Axis]) -> int:
-        """The greatest value over axes that are not empty."""
-        ends = ((s, axes[x]) for x, s in self.steps.items())
-        return self.offset + sum(s * (a.hi - 1 if s > 0 else a.lo) for s, a in ends)
-
-
-def affine_labels(node: EinSum) -> dict[str, Affine] | None:
+def window_labels(node: EinSum) -> dict[str, Affine] | None:
     """Every derived label of a node over its free labels.
 
     Returns:
         None where a label is derived otherwise, is a key, or may not be representable.
     """
+    derived = affine_labels(node)
     bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-    known: dict[str, Affine] = {}
     for a in node.axes:
-        if a.define is None:
-            known[a.label] = Affine({a.label: 1}, 0)
-    derived: dict[str, Affine] = {}
-    for a in node.axes:
-        if a.define is None:
-            continue
-        if a.label in node.keys or can_raise(a.define, bounds):
+        if a.define is not None and (
+            a.label not in derived or a.label in node.keys or can_raise(a.define, bounds)
+        ):
             return None
-        found = _affine(a.define, known)
-        if found is None:
-            return None
-        known[a.label] = derived[a.label] = found
     return derived
-
-
-def _affine(expr: Expr, known: Mapping[str, Affine]) -> Affine | None:
-    if isinstance(expr, Label):
-        return known.get(expr.name)
-    if isinstance(expr, Const):
-        return Affine({}, int(expr.value)) if expr.dtype.is_integer else None
-    if not isinstance(expr, Call) or not expr.dtype.is_integer:
-        return None
-    parts = [_affine(a, known) for a in expr.args]
-    if any(p is None for p in parts):
-        return None
-    first, *others = (p for p in parts if p is not None)
-    if expr.fn == "cast":
-        return first
-    if expr.fn == "neg":
-        return _scaled(first, -1)
-    if expr.fn in ("add", "sub"):
-        return _sum(first, others[0] if expr.fn == "add" else _scaled(others[0], -1))
-    if expr.fn == "mul":
-        if not first.steps:
-            return _scaled(others[0], first.offset)
-        return _scaled(first, others[0].offset) if not others[0].steps else None
-    return None
-
-
-def _scaled(a: Affine, by: int) -> Affine:
-    return Affine({x: s * by for x, s in a.steps.items() if by}, a.offset * by)
-
-
-def _sum(a: Affine, b: Affine) -> Affine:
-    steps = dict(a.steps)
-    for x, s in b.steps.items():
-        steps[x] = steps.get(x, 0) + s
-    return Affine({x: s for x, s in steps.items() if s}, a.offset + b.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +74,7 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     Args:
         node: A node without empty axes.
         operand: One of its operands.
-        derived: What `affine_labels` says of the node.
+        derived: What `window_labels` says of the node.
     """
     axes = {a.label: a for a in node.axes}
     indexes = [derived.get(x) or Affine({x: 1}, 0) for x in operand.labels]
@@ -200,7 +137,7 @@ def as_windows(node: EinSum) -> Windows | None:
     """The node over views, where every derived label is affine and stays within its bounds."""
     if all(a.define is None for a in node.axes) or any(a.extent == 0 for a in node.axes):
         return None
-    derived = affine_labels(node)
+    derived = window_labels(node)
     if derived is None:
         return None
     axes = {a.label: a for a in node.axes}

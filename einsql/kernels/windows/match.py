@@ -8,8 +8,9 @@ from math import isfinite, prod
 
 import numpy as np
 
+from einsql.affine import Affine
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
-from einsql.kernels.windows.affine import Affine, affine_labels
+from einsql.kernels.windows.affine import window_labels
 from einsql.schema import DType
 
 FEWEST = 4
@@ -57,7 +58,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     ):
         return None
     found = _factors(output)
-    derived = affine_labels(node) if found is not None else None
+    derived = window_labels(node) if found is not None else None
     if found is None or derived is None:
         return None
     first, second, scale = found

@@ -57,7 +57,8 @@ def tile(
             builder.load(_pointer(builder, _ahead(builder, at_, 8 * m), _INDEX))
             for m in range(high)
         ]
-        sums = [cgutils.alloca_once(builder, vector) for _ in range(high * across)]
+        with builder.goto_entry_block():
+            sums = [builder.alloca(vector) for _ in range(high * across)]
         with builder.if_else(builder.trunc(fresh_, ir.IntType(1))) as (new, old):
             with new:
                 for s in sums:
@@ -66,7 +67,7 @@ def tile(
                 for n, s in enumerate(sums):
                     builder.store(_load(builder, out_, n * many * size, vector, size), s)
         name = f"llvm.fmuladd.v{many}f{8 * size}"
-        fma = cgutils.get_or_insert_function(
+        fma = builder.module.globals.get(name) or ir.Function(
             builder.module, ir.FunctionType(vector, [vector] * 3), name
         )
         with cgutils.for_range(builder, depth_, intp=_INDEX) as loop:

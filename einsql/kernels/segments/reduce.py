@@ -1,0 +1,223 @@
+"""Segment reductions: rows are sorted by the key they meet at, then reduced in parallel.
+
+Threads own segments, so that none waits for another and every sum has its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from einsql.buffers import contiguous, empty
+from einsql.einsum import TRUE, Const, EinSum, Output, Value
+from einsql.kernels import cache, pool
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.segments.rows import (
+    FLOATS,
+    Numbers,
+    Rows,
+    inside,
+    is_presence,
+    numbering,
+    row_parts,
+    rows_of,
+    size,
+    values_in,
+)
+from einsql.kernels.segments.source import ORDER, Leaf, can_spell, source_of
+from einsql.schema import DType
+
+PIECE = 2**22
+"""Values of one piece: some milliseconds."""
+MOST = 2**28
+"""Segments up to which they are counted one by one."""
+
+
+def compile_segments(node: EinSum) -> Runner | None:
+    """Matches reductions over rows whose key is found in data."""
+    rows = rows_of(node)
+    if rows is None or all(o.reduction is None for o in node.outputs):
+        return None
+    if not any(a.label in node.keys for a in rows.derived):
+        return None
+    segments = tuple(k for k in node.keys if k not in rows.features)
+    if size(node, segments) > MOST or not all(map(_is_covered, node.outputs)):
+        return None
+    reduced = tuple(o for o in node.outputs if not _is_count(o) and not is_presence(o))
+    leaves: list[Leaf] = []
+    for value in dict.fromkeys(v for o in reduced for v in values_in(o.args[0])):
+        leaf = _leaf(node, rows, value)
+        if leaf is None:
+            return None
+        leaves.append(leaf)
+    return _Segments(node, rows, segments, reduced, tuple(leaves)).run
+
+
+def _is_covered(o: Output) -> bool:
+    if is_presence(o) or _is_count(o):
+        return True
+    known = o.reduction in ("sum", "product", "min", "max") and o.where == TRUE
+    return known and o.dtype in FLOATS and o.args[0].dtype is o.dtype and can_spell(o.args[0])
+
+
+def _is_count(o: Output) -> bool:
+    """True for a sum of ones."""
+    one = isinstance(o.args[0], Const) and o.args[0].dtype.is_integer and o.args[0].value == 1
+    return o.reduction == "sum" and o.where == TRUE and o.dtype is DType.BIGINT and one
+
+
+def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
+    operand = node.operands[value.operand]
+    parts = row_parts(operand, rows)
+    if parts is None or (parts[1] and len(parts[1]) < len(rows.features)):
+        return None
+    names = [operand.labels[n] for n in parts[0]]
+    if not names:
+        return None
+    return Leaf(value, tuple(names) != rows.labels, bool(parts[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A leaf's arguments: numbers of the rows, elements between them, and flat values."""
+
+    numbers: np.ndarray
+    step: int
+    flat: np.ndarray
+
+
+class _Segments:
+    """A node with its plan."""
+
+    def __init__(
+        self, node: EinSum, rows: Rows, segments: tuple[str, ...], reduced: tuple[Output, ...],
+        leaves: tuple[Leaf, ...],
+    ) -> None:  # fmt: skip
+        self.node, self.rows, self.segments = node, rows, segments
+        self.reduced, self.leaves = reduced, leaves
+        self.numbers_of = numbering(node, rows)
+        self.width = size(node, rows.features)
+        self.count = size(node, segments)
+        order = [*segments, *rows.features]
+        self.shape = tuple(node.axis(x).extent for x in order)
+        self.turn = [order.index(k) for k in node.keys]
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        numbers = self.numbers_of(operands, tick)
+        starts, order = self.sorted(numbers)
+        counts = np.diff(starts)
+        fields: dict[str, np.ndarray] = {}
+        for o in self.node.outputs:
+            if _is_count(o):
+                fields[o.name] = self.spread(counts)
+            elif is_presence(o):
+                all_there = bool(counts.all())
+                fields[o.name] = self.spread(
+                    np.broadcast_to(True, counts.shape) if all_there else counts > 0
+                )
+        for o, values in zip(
+            self.reduced, self.reduce(operands, numbers, starts, order, tick), strict=True
+        ):
+            fields[o.name] = values.reshape(self.shape).transpose(self.turn)
+        return fields
+
+    def spread(self, each: np.ndarray) -> np.ndarray:
+        """One value per segment, repeated over the features."""
+        lifted = each.reshape(self.shape[: len(self.segments)] + (1,) * len(self.rows.features))
+        return np.broadcast_to(lifted, self.shape).transpose(self.turn)
+
+    def sorted(self, numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
+        """Where each segment starts among the rows in order of segments, and that order."""
+        node = self.node
+        extents = [node.axis(x).extent for x in self.rows.labels]
+        rows = prod(extents)
+        at = np.zeros(1, np.int64)
+        for k in self.segments:
+            a = node.axis(k)
+            if k in numbers:
+                values = numbers[k] - a.lo if a.lo else numbers[k]
+            else:
+                place = self.rows.labels.index(k)
+                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
+                values = np.broadcast_to(lifted, extents).reshape(-1)
+            at = values if len(self.segments) == 1 else at * a.extent + values
+        missing = None
+        for a in self.rows.derived:
+            if len(self.segments) > 1 or a.label not in self.segments:
+                here = inside(a, numbers[a.label])
+                if here is not None:
+                    missing = ~here if missing is None else missing | ~here
+        if missing is not None:
+            at = np.where(missing, -1, at)
+        starts, order = np.zeros(self.count + 1, np.int64), np.empty(rows, np.int64)
+        at = np.ascontiguousarray(np.broadcast_to(at, (rows,)))
+        if cache.load(ORDER)(at, self.count, starts, order):
+            order = np.arange(rows)
+        return starts, order
+
+    def reduce(
+        self, operands: Sequence[Fields], numbers: Numbers, starts: np.ndarray, order: np.ndarray,
+        tick: Tick,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """The reduced outputs, flat: one row of features per segment."""
+        if not self.reduced:
+            return []
+        sources = [self.source(x, operands, numbers) for x in self.leaves]
+        results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
+        kernel = cache.load(source_of(self.reduced, self.leaves))
+        given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
+
+        def work(piece: tuple[int, int]) -> None:
+            kernel(*piece, starts, order, self.width, *given, *results)
+
+        pieces = list(self.pieces(starts))
+        pool.run(work, pieces, len(pieces), tick)
+        return results
+
+    def pieces(self, starts: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Ranges of segments with about as much work each."""
+        work = (starts + np.arange(len(starts))) * max(1, self.width)
+        wanted = max(1, int(work[-1]) // PIECE)
+        cuts = np.searchsorted(work, np.arange(1, wanted) * (int(work[-1]) // wanted))
+        ends = np.unique(np.concatenate([[0], cuts, [self.count]])).tolist()
+        yield from pairwise(ends)
+
+    def source(self, leaf: Leaf, operands: Sequence[Fields], numbers: Numbers) -> _Source:
+        """A leaf's values in C order: its row's labels first, then the features."""
+        operand = self.node.operands[leaf.value.operand]
+        parts = row_parts(operand, self.rows)
+        assert parts is not None
+        axes = {n: self.node.axis(operand.labels[n]) for n in range(len(operand.labels))}
+        keys = operand.source.schema.keys
+        cut = tuple(slice(axes[n].lo - k.lo, axes[n].hi - k.lo) for n, k in enumerate(keys))
+        by_name = {operand.labels[n]: n for n in parts[1]}
+        turn = [*parts[0], *(by_name[x] for x in self.rows.features if x in by_name)]
+        field = operands[leaf.value.operand][leaf.value.field]
+        table = contiguous(field[cut].transpose(turn))
+        width = self.width if leaf.wide else 1
+        flat = table.reshape(-1)
+        flat = flat.view()
+        flat.flags.writeable = False
+        if not leaf.found:
+            return _Source(np.zeros(0, np.int64), width, flat)
+        labels = [operand.labels[n] for n in parts[0]]
+        if len(labels) == 1 and labels[0] in numbers:
+            lo = self.node.axis(labels[0]).lo
+            found = numbers[labels[0]]
+            return _Source(found - lo if lo else found, width, flat)
+        extents = [self.node.axis(x).extent for x in self.rows.labels]
+        at = np.zeros(1, np.int64)
+        for x in labels:
+            a = self.node.axis(x)
+            if x in numbers:
+                values = numbers[x] - a.lo
+            else:
+                place = self.rows.labels.index(x)
+                lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
+                values = np.broadcast_to(lifted, extents).reshape(-1)
+            at = at * a.extent + values
+        return _Source(np.ascontiguousarray(at), width, flat)

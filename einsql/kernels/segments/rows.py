@@ -1,0 +1,159 @@
+"""Labels found in data: which labels number rows, and what those numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    Call,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Value,
+    labels_of,
+    operands_of,
+    renumber,
+    subexpressions,
+)
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.vector import compile_vector
+from einsql.kernels.views import VIEWS
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The free labels of a node in two groups.
+
+    Attributes:
+        labels: Those that decide derived labels or are reduced: together they number rows.
+        features: The others, all keys, in the order of the result.
+        derived: The derived axes.
+    """
+
+    labels: tuple[str, ...]
+    features: tuple[str, ...]
+    derived: tuple[Axis, ...]
+
+
+def rows_of(node: EinSum) -> Rows | None:
+    """The rows of a node some of whose labels are found in data, or None for another node."""
+    derived = tuple(a for a in node.axes if a.define is not None)
+    if not derived or node.guard != TRUE or any(a.extent == 0 for a in node.axes):
+        return None
+    names = {a.label for a in derived}
+    read = {x for a in derived if a.define is not None for x in _reads(node, a.define)} - names
+    labels = tuple(
+        a.label
+        for a in node.axes
+        if a.define is None and (a.label in read or a.label not in node.keys)
+    )
+    if not labels or not any(operands_of(a.define) for a in derived if a.define is not None):
+        return None
+    features = tuple(k for k in node.keys if k not in names and k not in labels)
+    return Rows(labels, features, derived)
+
+
+def _reads(node: EinSum, expr: Expr) -> set[str]:
+    return labels_of(expr) | {x for n in operands_of(expr) for x in node.operands[n].labels}
+
+
+Numbers = dict[str, np.ndarray]
+"""Values of derived labels at every row, one-dimensional."""
+
+
+def numbering(node: EinSum, rows: Rows) -> Callable[[Sequence[Fields], Tick], Numbers]:
+    """What computes the derived labels of every row."""
+    parts = [_number(node, rows, a) for a in rows.derived]
+
+    def numbers(operands: Sequence[Fields], tick: Tick) -> Numbers:
+        found: Numbers = {}
+        for axis, (run, used) in zip(rows.derived, parts, strict=True):
+            result = run([operands[n] for n in used], tick)[axis.label]
+            found[axis.label] = np.ascontiguousarray(result, np.int64).reshape(-1)
+        return found
+
+    return numbers
+
+
+def _number(node: EinSum, rows: Rows, axis: Axis) -> tuple[Runner, list[int]]:
+    """A runner of one derived label over the rows, and the operands it takes."""
+    assert axis.define is not None
+    needed: set[str] = set()
+    todo = _reads(node, axis.define)
+    derived = {a.label: a for a in rows.derived}
+    while todo:
+        x = todo.pop()
+        define = derived[x].define if x in derived else None
+        if x not in needed and define is not None:
+            todo |= _reads(node, define)
+        needed.add(x)
+    axes = tuple(a for a in node.axes if a.label in rows.labels or a.label in needed)
+    defines = [axis.define, *(a.define for a in axes if a.define is not None)]
+    used = sorted({n for e in defines for n in operands_of(e)})
+    numbers = {n: m for m, n in enumerate(used)}
+    value = renumber(axis.define, numbers)
+    part = EinSum(
+        tuple(Axis(a.label, a.lo, a.hi, a.define and renumber(a.define, numbers)) for a in axes),
+        tuple(node.operands[n] for n in used),
+        TRUE,
+        rows.labels,
+        (Output(axis.label, (value,), axis.define.dtype),),
+    )
+    return VIEWS.match(part) or compile_vector(part), used
+
+
+def inside(axis: Axis, numbers: np.ndarray) -> np.ndarray | None:
+    """At which rows a derived label exists; None for all."""
+    if not len(numbers) or (axis.lo <= numbers.min() and numbers.max() < axis.hi):
+        return None
+    return (axis.lo <= numbers) & (numbers < axis.hi)
+
+
+def row_parts(operand: Operand, rows: Rows) -> tuple[list[int], list[int]] | None:
+    """Positions of an operand's labels that choose a row, and of those within it.
+
+    Returns:
+        None where a feature is read twice, or as a part of the row's number.
+    """
+    features = [n for n, x in enumerate(operand.labels) if x in rows.features]
+    names = [operand.labels[n] for n in features]
+    if len(set(names)) < len(names):
+        return None
+    return [n for n in range(len(operand.labels)) if n not in features], features
+
+
+def size(node: EinSum, labels: Sequence[str]) -> int:
+    """How many values labels take together."""
+    return prod(node.axis(x).extent for x in labels)
+
+
+def values_in(expr: Expr) -> list[Value]:
+    """The values an expression reads, each once."""
+    return list(dict.fromkeys(e for e in subexpressions(expr) if isinstance(e, Value)))
+
+
+def reads_labels(expr: Expr) -> bool:
+    """True if an expression reads the value of a label itself."""
+    return any(isinstance(e, Label) for e in subexpressions(expr))
+
+
+def is_presence(o: Output) -> bool:
+    """True for the flag that tells whether a key has any point."""
+    return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
+
+
+def calls_in(expr: Expr) -> list[Call]:
+    """The calls in an expression."""
+    return [e for e in subexpressions(expr) if isinstance(e, Call)]
+
+
+FLOATS = (DType.FLOAT, DType.DOUBLE)
