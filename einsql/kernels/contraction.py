@@ -332,8 +332,9 @@ def _flat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     independent halves. An idle machine gains where the columns of `b` are contiguous, and
     loses little where its rows are long, but 5 % where the rows of `a` do not fill tiles.
 
-    A single thread waits for nobody. It loses 3 to 45 % by transposing, and only gains, 15 to
-    25 %, for a few rows of FLOATs and contiguous columns.
+    A single thread waits for nobody. Of 36 shapes, types and layouts, transposing slowed it
+    down in 31, by 1 % to a factor of 2. It gained 14 to 26 % with up to 64 rows of FLOATs and
+    contiguous columns, and at most 4 % elsewhere.
     """
     if a.shape[0] % TILE or not _transposes(a, b):
         return _whole_product((a.shape[0], b.shape[1]), np.result_type(a, b))(a, b)
