@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,14 @@ def connected(ranks: Callable[[int], Cluster]) -> Iterator[Connected]:
     yield to
     for con in made:
         close_alone(con)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, which it does not in pytest-xdist's workers."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def close_alone(con: einsql.Connection) -> None:
