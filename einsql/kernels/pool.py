@@ -69,9 +69,11 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
     finally:
         queue.stop()
         wait([h for h in helpers if not h.cancel()])
+        queue.forget()
     for helper in helpers:
         if not helper.cancelled():
             helper.result()
+    tick(1.0)  # the caller may have done its last piece before the helpers did theirs
 
 
 def _await(helpers: list[Future[None]], tick: Callable[[], None]) -> None:
@@ -113,6 +115,11 @@ class _Queue(Generic[T]):
     def stop(self) -> None:
         """Lets no further piece begin."""
         self._stopped = True
+
+    def forget(self) -> None:
+        """Lets go of what the work holds; a thread may hold the queue a little longer."""
+        self.work = lambda piece: None
+        self._pieces = iter(())
 
     def _taken(self) -> Iterator[T]:
         while not self._stopped:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from itertools import count
 
+import numpy as np
 import pytest
 
 from einsql.kernels import pool
@@ -73,3 +75,16 @@ def test_a_piece_may_be_cut_itself() -> None:
 
     pool.run(lambda _: pool.run(inner, range(3), 3, lambda _: None), range(4), 4, lambda _: None)
     assert threads == {1}
+
+
+def test_nothing_is_held_after_a_run() -> None:
+    # A result that a helper's last frame still held would not be lent again.
+    array = np.empty(1)
+    known = sys.getrefcount(array)
+
+    def work(_: int, held: np.ndarray = array) -> None:
+        held.sum()
+
+    pool.run(work, range(2), 2, lambda _: None)
+    del work
+    assert sys.getrefcount(array) == known
