@@ -15,6 +15,7 @@ BENCHMARKS = {
     "matmul": "matmul:large",
     "chain": "chain:chains",
     "rows": "rows:rows",
+    "maps": "maps:maps",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 
