@@ -18,6 +18,7 @@ BENCHMARKS = {
     "norms": "norms:fused",
     "attention": "attention:heads",
     "semirings": "semirings:semirings",
+    "maps": "maps:maps",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache as cached
 from itertools import chain
 from math import prod
 
@@ -23,6 +24,7 @@ from einsql.kernels import cache, pool
 from einsql.kernels.codegen import accumulator, generate, state
 from einsql.kernels.cuts import Box, cut
 from einsql.kernels.expressions import Param, Program
+from einsql.kernels.flat import flatten
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.nest import plan_nest
 from einsql.kernels.partial import merge
@@ -41,7 +43,12 @@ def compile_loops(node: EinSum) -> Runner:
         rounded once. Element-wise outputs are 0 where no point exists. It raises
         DataError for a selected element that fails.
     """
-    return _Loops(node).run
+    found = flatten(node)
+    if found is None:
+        return _Loops(node).run
+    flat, either = found
+    otherwise = cached(lambda: _Loops(node))
+    return either(_Loops(flat).run, lambda operands, tick: otherwise().run(operands, tick))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from einsql.errors import DataError
 from einsql.kernels import cache, cuts, nest, pool
 from einsql.kernels.codegen import source
 from einsql.kernels.cuts import Cut
+from einsql.kernels.flat import flatten
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
@@ -480,3 +481,23 @@ def test_small_powers_are_products() -> None:
         power = fn("pow", F, val(0), Const(exponent, F))
         node = agree(axes(i=1, j=8), [(x, "ij")], "ij", Output("p", (power,), F))
         assert "**" not in source(node)
+
+
+def test_labels_side_by_side_become_one() -> None:
+    values = dyadic(3, 4, 5)
+    x, y = tensor("x", values, F), tensor("y", values[0] + 1, F)
+    sums = Output("s", (PLUS,), F, "sum")
+    for keys, left in (("ijk", "ij"), ("i", "ij"), ("jk", "ij"), ("j", "ijk"), ("", "ij")):
+        node = agree(axes(i=3, j=4, k=5), [(x, "ijk"), (y, "jk")], keys, sums)
+        flat = flatten(node)
+        assert "".join(a.label for a in (flat[0] if flat else node).axes) == left
+    backwards = {"val": values.astype("f")[:, ::-1]}
+    agree(axes(i=3, j=4, k=5), [((x[0], backwards), "ijk"), (y, "jk")], "i", sums)
+    low = tensor("x", values[:, :1], F, Key("a", -2, 1), Key("b", 5, 6), Key("c", 0, 5))
+    space = (Axis("i", -2, 1), Axis("j", 5, 6), Axis("k", 0, 5))
+    agree(space, [(low, "ijk")], "ij", Output("s", (val(0),), F, "sum"))
+    counted = Output("s", (fn("cast", F, Label("k")),), F, "sum")
+    assert flatten(agree(axes(i=3, j=4, k=5), [(x, "ijk")], "ij", counted)) is not None
+    part = (Axis("i", 0, 3), Axis("j", 1, 4), Axis("k", 0, 5))
+    node = EinSum(part, (Operand(x[0], tuple("ijk")),), TRUE, (), (counted,))
+    assert flatten(node) is None
