@@ -9,6 +9,8 @@ import pytest
 
 import einsql
 from einsql.kernels import groups
+from einsql.kernels.groups import group
+from einsql.planning import Plan
 
 SOFTMAX = """
 WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),
@@ -96,19 +98,94 @@ def _table(con: einsql.Connection, sql: str) -> np.ndarray:
 def _same(con: einsql.Connection, sql: str) -> None:
     together = _table(con, sql)
     con.execute("SET disabled_rules = 'group-nodes'")
+    assert not any("  group  " in line for line in _steps(con, sql))
     single = _table(con, sql)
     con.execute("SET disabled_rules = ''")
-    assert not any(" group " in s for s in single.astype(str).ravel()[:0])
     np.testing.assert_allclose(together, single, rtol=2e-5, atol=1e-6)
+
+
+SINGLE = ("attention with empty rows", "attention to what follows", "attention by parity")
+"""Statements whose masks leave rows empty, or are no ranges."""
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_nodes_run_together_as_one_by_one(con: einsql.Connection, name: str) -> None:
     sql = STATEMENTS[name]
-    if name not in (
-        "attention by parity",
-        "attention with empty rows",
-        "attention to what follows",
-    ):
-        assert any("  group  " in line for line in _steps(con, sql)), _steps(con, sql)
+    assert any("  group  " in line for line in _steps(con, sql)) or name in SINGLE
     _same(con, sql)
+
+
+@pytest.mark.parametrize("name", ["softmax", "causal attention", "weights"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_spreads_as_far_as_in_single_nodes(
+    con: einsql.Connection, name: str, value: float
+) -> None:
+    rng = np.random.default_rng(1)
+    for table, dims, shape in (
+        ("x", "st", (ROWS, INNER)),
+        ("q", "hsd", (HEADS, ROWS, DEPTH)),
+        ("v", "htd", (HEADS, INNER, DEPTH)),
+    ):
+        array = rng.standard_normal(shape)
+        array[(..., ROWS // 2, 3)] = value
+        con.register(table, array, dims=tuple(dims))
+    _same(con, STATEMENTS[name])
+
+
+def test_layouts_of_operands_do_not_matter(con: einsql.Connection) -> None:
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((DEPTH, ROWS, HEADS)).transpose(2, 1, 0)
+    k = np.broadcast_to(rng.standard_normal((INNER, DEPTH)), (HEADS, INNER, DEPTH))
+    v = rng.standard_normal((HEADS, 2 * INNER, DEPTH))[:, ::-2]
+    x = np.asfortranarray(rng.standard_normal((ROWS, INNER)))
+    for table, dims, array in (("q", "hsd", q), ("k", "htd", k), ("v", "htd", v), ("x", "st", x)):
+        con.register(table, array, dims=tuple(dims))
+    for name in ("causal attention", "softmax"):
+        _same(con, STATEMENTS[name])
+
+
+def test_memory_that_was_used_before_does_not_show(
+    con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return np.full(shape, np.nan).astype(dtype)
+
+    monkeypatch.setattr(group, "empty", poisoned)
+    monkeypatch.setattr(group, "_scratch", lambda nbytes: np.full(nbytes, 255, np.uint8))
+    for name in ("causal attention", "weights", "softmax"):
+        _same(con, STATEMENTS[name])
+
+
+def test_an_overflow_within_a_group_is_reported(con: einsql.Connection) -> None:
+    con.register("n", np.full((ROWS, INNER), 2**30, np.int32), dims=("s", "t"))
+    sql = (
+        "WITH m AS (SELECT s, MAX(val) AS val FROM n GROUP BY s) "
+        "SELECT s, t, n.val + m.val AS val FROM n JOIN m USING (s)"
+    )
+    assert any("  group  " in line for line in _steps(con, sql))
+    with pytest.raises(einsql.DataError, match="Overflow in addition of INTEGER"):
+        con.execute(sql).fetchall()
+
+
+def test_a_group_is_explained_and_cancelled(con: einsql.Connection) -> None:
+    sql = STATEMENTS["softmax"]
+    (step,) = _steps(con, sql)
+    assert step == f"r0..r3  group  {4 * ROWS * INNER:,} points  blocks of s:{ROWS}"
+    report = con.explain(sql, analyze=True).to_dict()
+    nodes = report["nodes"]
+    assert all(n["group"]["nodes"] == ["r0", "r1", "r2", "r3"] for n in nodes)
+    assert [n["measured"]["seconds"] > 0 for n in nodes] == [False, False, False, True]
+
+    con.execute(sql)
+    plan = con._plans[sql]
+    assert isinstance(plan, Plan)
+
+    class CancelledError(Exception):
+        pass
+
+    def tick(done: float) -> None:
+        raise CancelledError
+
+    x = con.execute("SELECT s, t, val FROM x").fetch_numpy()
+    with pytest.raises(CancelledError):
+        plan.result({"x": {"val": x}}, tick)

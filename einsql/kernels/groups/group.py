@@ -195,7 +195,7 @@ def _run(
         try:
             scratch = free.pop()
         except IndexError:
-            scratch = np.empty(driver.scratch + 64, np.uint8)
+            scratch = _scratch(driver.scratch + 64)
         start = scratch.ctypes.data
         found = np.zeros_like(bad)
         kernel(*blocks, numbers, found, start + -start % 64)
@@ -204,6 +204,11 @@ def _run(
 
     pool.run(piece, pieces, len(pieces), tick)
     return bad
+
+
+def _scratch(nbytes: int) -> np.ndarray:
+    """Memory for what is passed between nodes; it may hold anything."""
+    return np.empty(nbytes, np.uint8)
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:
