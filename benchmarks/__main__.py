@@ -15,6 +15,8 @@ BENCHMARKS = {
     "matmul": "matmul:large",
     "chain": "chain:chains",
     "rows": "rows:rows",
+    "windows": "windows:windows",
+    "segments": "segments:segments",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 
