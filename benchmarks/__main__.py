@@ -19,6 +19,8 @@ BENCHMARKS = {
     "attention": "attention:heads",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
+    "windows": "windows:windows",
+    "segments": "segments:segments",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -9,13 +9,16 @@ from math import ceil
 import numpy as np
 
 from einsql.buffers import empty
-from einsql.einsum import Axis, EinSum, Output, Value
+from einsql.einsum import EinSum, Output, Value
 from einsql.kernels import pool
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of, size
+from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
+from einsql.kernels.views import window
 
-PIECE = 2**22
+PIECE = 2**21
 """Bytes of the rows that are copied at a time."""
+PARALLEL = 2**25
+"""Bytes from which waking threads pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +27,45 @@ class _Copy:
 
     Attributes:
         value: What is read.
-        axis: The derived label that chooses the row.
+        label: The derived label that chooses the row.
         at: Its position among the operand's labels.
-        turn: The axes of the copy in the order of the result.
+        first: The number of the first row that is there.
+        part: What of the operand is read, None for all of it.
+        shape: The copy's, with one axis per label.
+        turn: Its axes in the order of the result; None if they are that.
     """
 
     value: Value
-    axis: Axis
+    label: str
     at: int
-    turn: tuple[int, ...]
+    first: int
+    part: tuple[slice, ...] | None
+    shape: tuple[int, ...]
+    turn: tuple[int, ...] | None
+
+    def run(self, table: np.ndarray, numbers: np.ndarray, tick: Tick) -> np.ndarray:
+        """Rows of a table by number, with one axis per key."""
+        table, at = table if self.part is None else table[self.part], self.at
+        numbers = numbers - self.first if self.first else numbers
+        out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
+        if at == 0 and table.flags.c_contiguous:
+
+            def work(piece: slice) -> None:
+                table.take(numbers[piece], axis=0, out=out[piece], mode="clip")
+        else:  # take() would first copy the whole table
+            to, rows = np.moveaxis(out, at, 0), np.moveaxis(table, at, 0)
+
+            def work(piece: slice) -> None:
+                to[piece] = rows[numbers[piece]]
+
+        if out.nbytes < PARALLEL:
+            work(slice(None))
+        else:
+            step = max(1, PIECE * len(numbers) // out.nbytes)
+            pieces = (slice(n, n + step) for n in range(0, len(numbers), step))
+            pool.run(work, pieces, ceil(len(numbers) / step), tick)
+        out = out.reshape(self.shape)
+        return out if self.turn is None else out.transpose(self.turn)
 
 
 def compile_gather(node: EinSum) -> Runner | None:
@@ -40,10 +73,8 @@ def compile_gather(node: EinSum) -> Runner | None:
     rows = rows_of(node)
     if rows is None or set(node.keys) != {*rows.labels, *rows.features}:
         return None
-    if any(a.label in node.keys for a in rows.derived):
-        return None
-    copies: dict[str, _Copy] = {}
     flags = [o.name for o in node.outputs if is_presence(o)]
+    copies: dict[str, _Copy] = {}
     for o in node.outputs:
         if o.name not in flags:
             found = _copy(node, rows, o)
@@ -52,9 +83,11 @@ def compile_gather(node: EinSum) -> Runner | None:
             copies[o.name] = found
     if not copies:
         return None
-    numbers_of = numbering(node, rows)
+    numbers_of, shape = numbering(node, rows), node.schema.shape
+    everywhere = np.broadcast_to(np.True_, shape)
     order = [*rows.labels, *rows.features]
-    lift = [node.keys.index(x) for x in order]
+    turn = [order.index(k) for k in node.keys]
+    lifted = [node.axis(x).extent if x in rows.labels else 1 for x in order]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         numbers = numbers_of(operands, tick)
@@ -64,20 +97,13 @@ def compile_gather(node: EinSum) -> Runner | None:
             if here is not None:
                 exists = here if exists is None else exists & here
                 numbers[axis.label] = np.clip(numbers[axis.label], axis.lo, axis.hi - 1)
-        fields: dict[str, np.ndarray] = {}
+        flag = everywhere
+        if exists is not None and flags:
+            flag = np.broadcast_to(exists.reshape(lifted).transpose(turn), shape)
+        fields = dict.fromkeys(flags, flag)
         for name, copy in copies.items():
             table = operands[copy.value.operand][copy.value.field]
-            lo = node.operands[copy.value.operand].source.schema.keys[copy.at].lo
-            fields[name] = _taken(node, rows, copy, table, numbers[copy.axis.label], lo, tick)
-        for name in flags:
-            flag: np.ndarray = (
-                np.True_
-                if exists is None
-                else exists.reshape(
-                    [node.axis(x).extent for x in rows.labels] + [1] * len(rows.features)
-                ).transpose(np.argsort(lift))
-            )  # type: ignore[assignment]  # a scalar broadcasts too
-            fields[name] = np.broadcast_to(flag, node.schema.shape)
+            fields[name] = copy.run(table, numbers[copy.label], tick)
         return fields
 
     return run
@@ -85,47 +111,24 @@ def compile_gather(node: EinSum) -> Runner | None:
 
 def _copy(node: EinSum, rows: Rows, o: Output) -> _Copy | None:
     value = o.args[0]
-    if o.reduction is not None or not isinstance(value, Value):
+    if o.reduction is not None or not isinstance(value, Value) or value.dtype is not o.dtype:
         return None
-    labels = node.operands[value.operand].labels
-    names = {a.label: a for a in rows.derived}
-    derived = [x for x in labels if x in names]
-    others = [x for x in labels if x not in names]
-    if len(derived) != 1 or sorted(others) != sorted(rows.features):
+    operand = node.operands[value.operand]
+    labels = operand.labels
+    derived = [x for x in labels if x not in rows.features]
+    if len(derived) != 1 or len(labels) != len(rows.features) + 1:
         return None
-    at = labels.index(derived[0])
+    axis, at = node.axis(derived[0]), labels.index(derived[0])
+    if axis not in rows.derived or set(rows.features) - set(labels):
+        return None
     now = [*labels[:at], *rows.labels, *labels[at + 1 :]]
-    return _Copy(value, names[derived[0]], at, tuple(now.index(k) for k in node.keys))
-
-
-def _taken(
-    node: EinSum, rows: Rows, copy: _Copy, table: np.ndarray, numbers: np.ndarray, lo: int,
-    tick: Tick,
-) -> np.ndarray:  # fmt: skip
-    """Rows of a table by number, with one axis per key."""
-    operand = node.operands[copy.value.operand]
-    part = tuple(
-        slice(None) if n == copy.at else slice(node.axis(x).lo - k.lo, node.axis(x).hi - k.lo)
-        for n, (x, k) in enumerate(zip(operand.labels, operand.source.schema.keys, strict=True))
+    turn = tuple(now.index(k) for k in node.keys)
+    return _Copy(
+        value,
+        axis.label,
+        at,
+        axis.lo,
+        window(node, operand),
+        tuple(node.axis(x).extent for x in now),
+        None if turn == tuple(range(len(turn))) else turn,
     )
-    table = table[part]
-    at = copy.at
-    shape = (*table.shape[:at], len(numbers), *table.shape[at + 1 :])
-    out = empty(shape, table.dtype)
-    rows_first = np.moveaxis(out, at, 0)
-    from_rows = np.moveaxis(table, at, 0)
-    if lo:
-        numbers = numbers - lo
-    contiguous = at == 0 and table.flags.c_contiguous
-
-    def work(piece: slice) -> None:
-        if contiguous:
-            np.take(table, numbers[piece], axis=0, out=out[piece], mode="clip")
-        else:  # take() would first copy the whole table
-            rows_first[piece] = from_rows[numbers[piece]]
-
-    step = max(1, PIECE * len(numbers) // out.nbytes)
-    pieces = (slice(n, n + step) for n in range(0, len(numbers), step))
-    pool.run(work, pieces, ceil(len(numbers) / step), tick)
-    extents = [size(node, [x]) for x in rows.labels]
-    return out.reshape(*shape[:at], *extents, *shape[at + 1 :]).transpose(copy.turn)

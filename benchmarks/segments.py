@@ -1,0 +1,140 @@
+"""Rows found by number, and rows summed by a key of theirs, beside NumPy, PyTorch and DuckDB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import einsql
+from benchmarks.matrices import Array, check, random
+from benchmarks.measure import Run, Times, measure
+from benchmarks.report import Finding, Section, factor, times
+from einsql.kernels import pool
+
+EDGES, NODES, FEATURES = 1_000_000, 50_000, 64
+ROWS, WIDTH, IDS = 50_000, 576, 4096
+
+LOOKUP = "SELECT e, d, table.val FROM ids JOIN table ON table.w = ids.val"
+MESSAGES = """
+SELECT dst.val AS n, v.f, SUM(v.val) AS val
+FROM src JOIN dst USING (e) JOIN v ON v.n = src.val
+GROUP BY dst.val, v.f
+"""
+HISTOGRAM = "SELECT dst.val AS n, COUNT(*) AS rows FROM dst GROUP BY dst.val"
+
+
+def segments() -> Section:
+    """Embedding lookup, message passing and a histogram."""
+    return Section(
+        "Rows found in data: the other's time / einsql's time",
+        (_lookup(), *_messages(), _histogram()),
+        "" if _torch() else "torch is not installed",
+    )
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(pool.threads())
+    return torch
+
+
+def _numbers(count: int, below: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, count, below)).integers(0, below, count)
+
+
+def _line(what: str, taken: Times, peer: str, aim: float | None) -> Finding:
+    found = taken.ratio(peer, "einsql")
+    return Finding(
+        f"{what}, vs {peer}",
+        factor(found, 2),
+        "" if aim is None else f"≥ {aim}×",
+        None if aim is None else found.value >= aim,
+        times({name: taken.median(name) for name in taken.seconds}),
+    )
+
+
+def _lookup() -> Finding:
+    table, ids = random(ROWS, WIDTH), _numbers(IDS, ROWS)
+    con = einsql.connect()
+    con.register("ids", ids, dims=("e",))
+    con.register("table", table, dims=("w", "d"))
+    sql = LOOKUP.replace("table", '"table"')
+    check(con.execute(sql).fetch_numpy(), table[ids])
+    taken = measure(
+        {
+            "einsql": lambda: con.execute(sql).fetch_numpy(),
+            "numpy.take": lambda: np.take(table, ids, axis=0),
+        },
+        rounds=31,
+        seconds=1.0,
+        calls={"einsql": 8, "numpy.take": 8},
+    )
+    return _line(f"lookup of {IDS:,} rows of {WIDTH}", taken, "numpy.take", 0.9)
+
+
+def _messages() -> list[Finding]:
+    import duckdb
+    import pyarrow as pa
+
+    src, dst = _numbers(EDGES, NODES), _numbers(EDGES, NODES, seed=1)
+    v = random(NODES, FEATURES)
+    con = einsql.connect()
+    con.register("src", src, dims=("e",))
+    con.register("dst", dst, dims=("e",))
+    con.register("v", v, dims=("n", "f"))
+    peers: dict[str, Run] = {}
+    torch = _torch()
+    if torch:
+        a, b, rows = (torch.from_numpy(x) for x in (src, dst, v))
+        peers["torch"] = lambda: torch.zeros(NODES, FEATURES).index_add_(0, b, rows[a])
+    ours = lambda: con.execute(MESSAGES).fetch_numpy(fill=0)  # noqa: E731 - a contestant
+    for run in peers.values():
+        check(ours(), np.asarray(run()))
+    what = f"messages along {EDGES:,} edges, {FEATURES} features"
+    taken = measure({"einsql": ours, **peers}, rounds=9, seconds=1.0)
+    findings = [_line(what, taken, name, 1.0) for name in peers]
+    duck = duckdb.connect()
+    elements = pa.table(
+        {
+            "n": np.repeat(np.arange(NODES), FEATURES),
+            "f": np.tile(np.arange(FEATURES), NODES),
+            "val": v.reshape(-1),
+        }
+    )
+    edges = np.arange(EDGES)
+    named = {
+        "v": elements,
+        "src": pa.table({"e": edges, "val": src}),
+        "dst": pa.table({"e": edges, "val": dst}),
+    }
+    for name, rows_of in named.items():
+        duck.register("elements", rows_of)
+        duck.execute(f"CREATE TABLE {name} AS FROM elements")
+        duck.unregister("elements")
+    taken = measure(
+        {"einsql": ours, "duckdb": lambda: duck.sql(MESSAGES).to_arrow_table()},
+        rounds=2,
+        seconds=0.0,
+    )
+    duck.close()
+    return [*findings, _line(what, taken, "duckdb", 10.0)]
+
+
+def _histogram() -> Finding:
+    dst = _numbers(EDGES, NODES)
+    con = einsql.connect()
+    con.register("dst", dst, dims=("e",))
+    check(con.execute(HISTOGRAM).fetch_numpy(fill=0), np.bincount(dst, minlength=NODES))
+    taken = measure(
+        {
+            "einsql": lambda: con.execute(HISTOGRAM).fetch_numpy(fill=0),
+            "numpy.bincount": lambda: np.bincount(dst, minlength=NODES),
+        },
+        rounds=15,
+        seconds=1.0,
+    )
+    return _line(f"counts of {EDGES:,} rows in {NODES:,} groups", taken, "numpy.bincount", None)
