@@ -19,7 +19,7 @@ from einsql.cluster.meeting import Meeting
 from einsql.cluster.messages import Started
 from tests.cluster.processes import descendants, gone, ranks_of
 
-REPEAT = int(os.environ.get("EINSQL_REPEAT", "3"))
+REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
 
 MPICH = """
 =   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
@@ -122,27 +122,31 @@ def work(con: einsql.Connection) -> None:
 def load() -> Iterator[None]:
     """Keeps more cores busy than there are."""
     count = 2 + len(os.sched_getaffinity(0))
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    command = [sys.executable, "-S", "-c", "print(flush=True)\nwhile True: pass"]
+    hogs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
     try:
+        for hog in hogs:
+            assert hog.stdout is not None
+            hog.stdout.readline()  # it is at work
         yield
     finally:
         for hog in hogs:
             hog.kill()
-            hog.wait()
+            hog.communicate()
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_rank_is_named_when_it_is_killed_on_a_busy_machine(ranks: int) -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
-    with einsql.connect(config={"mpi": ranks}) as con, load():
+    with einsql.connect(config={"mpi": ranks}) as con:
         for n in range(REPEAT * ranks):
             con.execute("SELECT SUM(r.i) AS s FROM range(99) r(i)")
             pid = ranks_of(os.getpid())[n % ranks]
-            os.kill(pid, (signal.SIGKILL, signal.SIGABRT)[n // ranks % 2])
-            with pytest.raises(
-                einsql.OperationalError, match=rf"Rank {n % ranks} \(process {pid} "
-            ):
-                work(con)
+            told = rf"Rank {n % ranks} \(process {pid} "
+            with load():
+                os.kill(pid, (signal.SIGKILL, signal.SIGABRT)[n // ranks % 2])
+                with pytest.raises(einsql.OperationalError, match=told):
+                    work(con)
 
 
 def test_no_rank_is_named_when_the_launcher_is_killed() -> None:

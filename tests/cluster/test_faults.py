@@ -17,7 +17,7 @@ from tests.cluster.test_failures import MATMUL, RANKS, careful, product, work
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
-REPEAT = int(os.environ.get("EINSQL_REPEAT", "3"))
+REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
 MEMORY = Path("/sys/fs/cgroup/memory")
 RUNNING = ("load", "agree", "exchange", "work", "fetch", "answer")
 KILLS = [(phase, how) for phase in RUNNING for how in ("SIGKILL", "SIGSEGV", "exit")]
