@@ -137,7 +137,9 @@ def _line(e: Expression, dtype: str, seconds: float) -> Line:
     for name in peers:
         times = found
         if name in slow:
-            times = measure({"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0, calls=calls, pause=QUIET)
+            times = measure(
+                {"einsql": ours, name: peers[name]}, rounds=2, seconds=0.0, calls=calls, pause=QUIET
+            )
             medians[name] = times.median(name)
         ratios[name] = times.ratio(name, "einsql").value
     return Line(e, medians, ratios)
