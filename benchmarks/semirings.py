@@ -16,6 +16,7 @@ from benchmarks.peak import add_min
 from benchmarks.report import Finding, Section, factor, times
 
 N = 1024
+PAUSE = 0.06
 OF_SGEMM, OF_LIMIT, OF_PEERS = 0.45, 0.8, 10.0
 
 EXPRESSIONS = {
@@ -69,6 +70,7 @@ def _square() -> list[Finding]:
             },
             rounds=9,
             seconds=4.0,
+            pause=PAUSE,
         )
         found += _judged(name, taken)
     for name, expression in OTHERS.items():
@@ -77,6 +79,7 @@ def _square() -> list[Finding]:
             {"einsql": lambda q=query: con.execute(q).fetch_numpy(), "sgemm": lambda: a @ b.T},
             rounds=9,
             seconds=1.0,
+            pause=PAUSE,
         )
         found.append(_informs(name, taken))
     wide = connected({"a": a.astype(np.float64), "b": b.astype(np.float64)})
@@ -86,6 +89,7 @@ def _square() -> list[Finding]:
         {"einsql": lambda: wide.execute(query).fetch_numpy(), "dgemm": lambda: c @ d},
         rounds=9,
         seconds=1.0,
+        pause=PAUSE,
     )
     return [*found, _informs("min-plus, float64", taken, "dgemm")]
 
@@ -134,7 +138,7 @@ def _shape(what: str, name: str, a: Array, b: Array) -> Finding:
         "sgemm": lambda: a @ b.T,
         **_peers(what, a, b),
     }
-    return _informs(f"{what}, {name}", measure(contestants, rounds=9, seconds=0.5))
+    return _informs(f"{what}, {name}", measure(contestants, rounds=9, seconds=0.5, pause=PAUSE))
 
 
 def _batch() -> Finding:
@@ -153,6 +157,7 @@ def _batch() -> Finding:
         },
         rounds=9,
         seconds=0.5,
+        pause=PAUSE,
     )
     return _informs("min-plus, 64 of 128×96×112", taken)
 
