@@ -41,7 +41,7 @@ def test_a_plan_over_sites_is_a_table_with_units(con: einsql.Connection) -> None
     assert lines[7:10] == [
         "   reads a[i, j]   Shard(i), Shard(j), Replicate",
         "   reads b[j, k]   Replicate, Shard(j), Shard(k)",
-        "   makes r0[i, k]  Shard(i), Partial(SUM), Shard(k); reduce 256 B",
+        "   makes r0[i, k]  Shard(i), Partial(SUM), Shard(k); reduce-scatter 256 B",
     ]
     assert max(map(len, lines)) <= 100
     analyzed = sited_lines(con, PRODUCT, 8, analyze=True)
