@@ -14,6 +14,7 @@ BENCHMARKS = {
     "repeated": "small:repeated",
     "matmul": "matmul:large",
     "chain": "chain:chains",
+    "contractions": "contractions:contractions",
     "rows": "rows:rows",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
