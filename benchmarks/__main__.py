@@ -14,6 +14,7 @@ BENCHMARKS = {
     "repeated": "small:repeated",
     "matmul": "matmul:large",
     "chain": "chain:chains",
+    "contractions": "contractions:contractions",
     "rows": "rows:rows",
     "norms": "norms:fused",
     "attention": "attention:heads",
