@@ -54,7 +54,8 @@ def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(autouse=True)
 def _small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs whatever can be, and leaves garbage wherever memory is not written."""
-    monkeypatch.setattr(layout, "LEAST", 1)
+    for least in ("LEAST", "AREA", "TERMS"):
+        monkeypatch.setattr(layout, least, 1)
     monkeypatch.setattr(run, "LEAST", 1)
 
     def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -14,6 +14,10 @@ from einsql.kernels.views import reading
 
 LEAST = 8
 """Rows and columns of a result from which packing pays."""
+AREA = 1024
+"""Elements of a result from which it does."""
+TERMS = 2
+"""Terms of an element from which it does."""
 ROWS, COLUMNS, BOTH = "a", "b", "c"
 
 Cube = np.ndarray
@@ -101,8 +105,8 @@ def find_layout(node: EinSum, slowest: str | None) -> Layout | None:
         lying = [x for x in dict.fromkeys(most) if x in terms]
         terms = (*(x for x in terms if x not in lying), *lying)
     found = Layout(batch, rows, columns, terms, side, extent)
-    _, m, n, _ = found.sizes
-    if min(m, n) < LEAST:
+    _, m, n, k = found.sizes
+    if min(m, n) < LEAST or m * n < AREA or k < TERMS:
         return None
     # The last key runs along registers, so that rows of the result are written, unless few.
     if (node.keys[-1] in rows and (m >= 64 or m > n)) or (m >= 4 * n and n < 64):

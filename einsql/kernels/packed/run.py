@@ -20,7 +20,7 @@ from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.schema import DType
 
-LEAST = 2**20
+LEAST = 2**21
 """Points from which packing pays for a longer compilation."""
 _REDUCTIONS = frozenset(
     {"sum", "product", "min", "max", "bool_or", "bool_and", "arg_min", "arg_max"}
