@@ -50,7 +50,7 @@ def convolutions(draw: st.DrawFn) -> Case:
     axes = [Axis(x, lo := draw(st.integers(-1, 1)), lo + size) for x, size in free.items()]
     by_name = {a.label: a for a in axes}
     assume(free["n"] * free["p"] * free["q"] >= 4 and free["c"] * free["r"] * free["s"] >= 4)
-    for x, (first, second) in {"h": "pr", "w": "qs"}.items():
+    for x, (first, second) in {"h": ("p", "r"), "w": ("q", "s")}.items():
         steps = {first: draw(st.sampled_from((1, 1, 2, -1))), second: draw(st.sampled_from((1, 2)))}
         value = Affine(steps, draw(st.integers(-2, 2)))
         lo, hi = value.least(by_name), value.most(by_name) + 1
@@ -75,11 +75,11 @@ def convolutions(draw: st.DrawFn) -> Case:
     factors: list[Expr] = [Value(0, "val", dtype), Value(1, "val", dtype)]
     if draw(st.booleans()):
         factors.append(Const(-0.5, dtype))
-    first, *rest = draw(st.permutations(factors))
+    value_of, *rest = draw(st.permutations(factors))
     for f in rest:
-        first = Call("mul", (first, f), dtype)
+        value_of = Call("mul", (value_of, f), dtype)
     keys = tuple(draw(st.permutations("ngopq")))
-    output = Output("val", (first,), dtype, "sum")
+    output = Output("val", (value_of,), dtype, "sum")
     node = EinSum(tuple(axes), tuple(operands), TRUE, keys, (output,))
     return Case(node, tuple(arrays), inexact=specials)
 

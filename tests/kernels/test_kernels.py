@@ -119,9 +119,9 @@ EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     CONTRACTION.name: (products(), 300),
     MAPS.name: (operations(), 100),
     VECTOR.name: (cases(), 400),
-    WINDOWS.name: (convolutions(), 150),
-    GATHER.name: (gathers(), 150),
-    SEGMENTS.name: (segments(), 60),
+    WINDOWS.name: (convolutions(), 60),
+    GATHER.name: (gathers(), 100),
+    SEGMENTS.name: (segments(), 30),
     "loops": (products(), 3),  # has a test file of its own
 }
 OWN = {"packed": "test_packed.py"}

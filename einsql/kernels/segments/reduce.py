@@ -145,7 +145,7 @@ class _Segments:
                 lifted = np.arange(a.extent).reshape(-1, *[1] * (len(extents) - place - 1))
                 values = np.broadcast_to(lifted, extents).reshape(-1)
             at = values if len(self.segments) == 1 else at * a.extent + values
-        missing = None
+        missing: np.ndarray | None = None
         for a in self.rows.derived:
             if len(self.segments) > 1 or a.label not in self.segments:
                 here = inside(a, numbers[a.label])
@@ -153,8 +153,12 @@ class _Segments:
                     missing = ~here if missing is None else missing | ~here
         if missing is not None:
             at = np.where(missing, -1, at)
-        starts, order = np.zeros(self.count + 1, np.int64), np.empty(rows, np.int64)
+        starts = np.zeros(self.count + 1, np.int64)
         at = np.ascontiguousarray(np.broadcast_to(at, (rows,)))
+        if not self.reduced and rows and at.min() >= 0 and at.max() < self.count:
+            np.cumsum(np.bincount(at, minlength=self.count), out=starts[1:])
+            return starts, np.zeros(0, np.int64)
+        order = np.empty(rows, np.int64)
         if cache.load(ORDER)(at, self.count, starts, order):
             order = np.arange(rows)
         return starts, order
