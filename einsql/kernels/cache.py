@@ -23,7 +23,7 @@ from typing import Any
 
 from einsql.errors import InternalError
 
-Kernel = Callable[..., None]
+Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
 _lock = threading.RLock()
