@@ -17,7 +17,7 @@ from einsql.kernels.views import window
 
 PIECE = 2**21
 """Bytes of the rows that are copied at a time."""
-PARALLEL = 2**25
+PARALLEL = 2**22
 """Bytes from which waking threads pays."""
 
 
