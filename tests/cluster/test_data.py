@@ -244,21 +244,19 @@ def resident(con: einsql.Connection) -> int:
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * 4096
 
 
-def test_ranks_free_what_nobody_needs(connected: Connected) -> None:
+def test_ranks_use_again_what_nobody_needs(connected: Connected) -> None:
     con, mega = connected(2), 2**20
     big = f"SELECT i, i::DOUBLE AS x FROM range({8 * mega}) AS t(i)"
     small = "SELECT SUM(g) FROM range(10) AS t(g)"
-    con.execute(big)  # the compiler takes memory, too
-    con.execute(small)
-    con.execute(small)
-    before = resident(con)
-    cursor = con.execute(big)
-    con.execute(f"CREATE TENSOR t AS {big}")
-    assert resident(con) - before > 120 * mega
-    cursor.close()
-    con.execute("DROP TENSOR t")
-    con.execute(small)  # nobody is told of it until there is something to tell
-    assert resident(con) - before < 30 * mega
+    most = []
+    for _ in range(4):
+        cursor = con.execute(big)
+        con.execute(f"CREATE TENSOR t AS {big}")
+        most.append(resident(con))
+        cursor.close()
+        con.execute("DROP TENSOR t")
+        con.execute(small)  # nobody is told of it until there is something to tell
+    assert max(most) - most[0] < 30 * mega  # a round makes 128 of them
 
 
 def test_a_small_part_does_not_keep_a_large_array() -> None:
