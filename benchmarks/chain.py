@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.matrices import check, connected, random
+from benchmarks.matrices import check, connected, pytorch, random
 from benchmarks.measure import Run, measure
 from benchmarks.report import Finding, Section, factor, times
 
@@ -45,20 +45,12 @@ WITH ab AS (
 
 def chains() -> Section:
     """Square and skewed, products nested by the text or ordered by the optimizer."""
-    torch = _torch()
+    torch = pytorch()
     return Section(
         f"(A·B) + (C·(D·E)) in one statement, s = {S}, float32: the other's time / einsql's time",
         tuple(f for name in SHAPES for f in _chain(name, torch)),
         "" if torch else "PyTorch, which is not installed",
     )
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch
 
 
 def _by_operators(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 import einsql
+from einsql.kernels import pool
 
 Array = np.ndarray
 
@@ -35,3 +37,13 @@ def check(found: Array, expected: Array) -> None:
     error = float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
     if found.shape != expected.shape or not error <= 1e-4:
         raise AssertionError(f"einsql and NumPy differ by {error} of the largest element")
+
+
+def pytorch() -> Any:
+    """PyTorch on as many threads as kernels have, or None where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(pool.threads())
+    return torch

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import einsql
-from benchmarks.matrices import Array, check, random
+from benchmarks.matrices import Array, check, pytorch, random
 from benchmarks.measure import Run, Times, measure
 from benchmarks.report import Finding, Section, factor, times
-from einsql.kernels import pool
 
 EDGES, NODES, FEATURES = 1_000_000, 50_000, 64
 ROWS, WIDTH, IDS = 50_000, 576, 4096
@@ -29,17 +26,8 @@ def segments() -> Section:
     return Section(
         "Rows found in data: the other's time / einsql's time",
         (_lookup(), *_messages(), _histogram()),
-        "" if _torch() else "torch is not installed",
+        "" if pytorch() else "torch is not installed",
     )
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    torch.set_num_threads(pool.threads())
-    return torch
 
 
 def _numbers(count: int, below: int, seed: int = 0) -> Array:
@@ -87,7 +75,7 @@ def _messages() -> list[Finding]:
     con.register("dst", dst, dims=("e",))
     con.register("v", v, dims=("n", "f"))
     peers: dict[str, Run] = {}
-    torch = _torch()
+    torch = pytorch()
     if torch:
         a, b, rows = (torch.from_numpy(x) for x in (src, dst, v))
         peers["torch"] = lambda: torch.zeros(NODES, FEATURES).index_add_(0, b, rows[a])

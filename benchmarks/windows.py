@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import einsql
-from benchmarks.matrices import Array, check, random
+from benchmarks.matrices import Array, check, pytorch, random
 from benchmarks.measure import Run, measure
 from benchmarks.report import Finding, Section, factor, times
-from einsql.kernels import pool
 
 AIM = 0.8
 N, CHANNELS, SIDE = 8, 64, 56
@@ -50,17 +48,8 @@ def windows() -> Section:
             _measured("3×3 depthwise convolution", DEPTHWISE, 3, groups=CHANNELS),
             _pooling(),
         ),
-        "" if _torch() else "torch is not installed",
+        "" if pytorch() else "torch is not installed",
     )
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    torch.set_num_threads(pool.threads())
-    return torch
 
 
 def _connected(arrays: dict[str, tuple[Array, tuple[str, ...]]]) -> einsql.Connection:
@@ -79,7 +68,7 @@ def _measured(
     f = random(*shape, seed=1)
     dims = ("c", "r", "s") if groups > 1 else ("o", "c", "r", "s")
     con = _connected({"x": (x, ("n", "c", "h", "w")), "f": (f, dims)})
-    torch = _torch()
+    torch = pytorch()
     peers: dict[str, Run] = {}
     if torch:
         a, b = torch.from_numpy(x), torch.from_numpy(f[:, None] if groups > 1 else f)
@@ -92,7 +81,7 @@ def _pooling() -> Finding:
     con = _connected({"x": (x, ("n", "c", "h", "w"))})
     tiles = x.reshape(N, CHANNELS, SIDE // 4, 4, SIDE // 4, 4)
     peers: dict[str, Run] = {"numpy": lambda: tiles.max(axis=(3, 5))}
-    torch = _torch()
+    torch = pytorch()
     if torch:
         a = torch.from_numpy(x)
         peers["torch"] = lambda: torch.nn.functional.max_pool2d(a, 4)

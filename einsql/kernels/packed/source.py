@@ -293,11 +293,7 @@ class _Text:
         if not self.lines:
             return []
         return [
-            "for jr in range(right):",
-            f"    wide = min({w.lanes}, n1 - n0 - jr * {w.lanes})",
-            "    for ir in range(left):",
-            f"        high = min({w.rows}, m1 - m0 - ir * {w.rows})",
-            "        for i in range(high):",
+            *_tiles(w),
             f"            m = m0 + ir * {w.rows} + i",
             "            for j in range(wide):",
             f"                n = n0 + jr * {w.lanes} + j",
@@ -348,11 +344,7 @@ class _Text:
         value = self.running.finish.format("v")
         check = self.running.reduction == "sum" and self.running.run == "f32"
         return [
-            "for jr in range(right):",
-            f"    wide = min({w.lanes}, n1 - n0 - jr * {w.lanes})",
-            "    for ir in range(left):",
-            f"        high = min({w.rows}, m1 - m0 - ir * {w.rows})",
-            "        for i in range(high):",
+            *_tiles(w),
             f"            source = (jr * left + ir) * {size} + i * {w.lanes}",
             f"            goal = b * ob + (m0 + ir * {w.rows} + i) * om"
             f" + (n0 + jr * {w.lanes}) * on",
@@ -398,6 +390,18 @@ class _Text:
             + "\n".join(f"    {line}" for line in lines)
             + "\n"
         )
+
+
+def _tiles(program: Program) -> list[str]:
+    """Loops over the rows of the register tiles of a piece, each within the result."""
+    rows, lanes = program.rows, program.lanes
+    return [
+        "for jr in range(right):",
+        f"    wide = min({lanes}, n1 - n0 - jr * {lanes})",
+        "    for ir in range(left):",
+        f"        high = min({rows}, m1 - m0 - ir * {rows})",
+        "        for i in range(high):",
+    ]
 
 
 def _stored(out: str, value: str) -> str:
