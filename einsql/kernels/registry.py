@@ -7,17 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.einsum import Call, EinSum, exprs, subexpressions
+from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.contraction import CONTRACTION, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
-from einsql.kernels.packed import PACKED
-from einsql.kernels.segments import GATHER, SEGMENTS
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
-from einsql.kernels.windows import WINDOWS, as_windows, is_window_product
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -42,6 +39,52 @@ def _length(node: EinSum) -> int:
     return len(calls) + 4 * sum(may_raise(e) for e in calls)
 
 
+def _match_packed(node: EinSum) -> Runner | None:
+    from einsql.kernels.packed import compile_packed  # what few statements need is read then
+
+    return compile_packed(node)
+
+
+def _match_gather(node: EinSum) -> Runner | None:
+    if not _computes_labels(node):
+        return None
+    from einsql.kernels.segments import compile_gather
+
+    return compile_gather(node)
+
+
+def _match_segments(node: EinSum) -> Runner | None:
+    if not _computes_labels(node):
+        return None
+    from einsql.kernels.segments import compile_segments
+
+    return compile_segments(node)
+
+
+def _match_windows(node: EinSum) -> Runner | None:
+    if not _computes_labels(node):
+        return None
+    from einsql.kernels.windows import compile_windows
+
+    return compile_windows(node)
+
+
+def _computes_labels(node: EinSum) -> bool:
+    return any(a.define is not None for a in node.axes)
+
+
+WINDOWS = Kernel(
+    "windows",
+    "a float product of an operand read through affine labels is register tiles",
+    _match_windows,
+)
+GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
+SEGMENTS = Kernel(
+    "segments", "float reductions by a key found in data sort the rows first", _match_segments
+)
+PACKED = Kernel(
+    "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
+)
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
 KERNELS: tuple[Kernel, ...] = (
@@ -64,14 +107,21 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    contractions = [
-        o for o in node.outputs if is_contraction(node, o) or is_window_product(node, o)
-    ]
+    contractions = [o for o in node.outputs if is_contraction(node, o) or _windows(node, o)]
     rest = tuple(o for o in node.outputs if o not in contractions)
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _windows(node: EinSum, output: Output) -> bool:
+    """True if an output is a sum of products of an operand read through computed labels."""
+    if not _computes_labels(node):
+        return False
+    from einsql.kernels.windows import is_window_product
+
+    return is_window_product(node, output)
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
@@ -80,7 +130,11 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
         special = kernel.match(node)
         if special is not None:
             return kernel.name, special
-    windows = as_windows(node)
+    windows = None
+    if _computes_labels(node):
+        from einsql.kernels.windows import as_windows
+
+        windows = as_windows(node)
     if windows is None:
         return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)

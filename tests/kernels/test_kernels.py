@@ -18,11 +18,10 @@ from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, vector
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.maps import MAPS
 from einsql.kernels.products import copying, layout, multiply, pieces, rows
-from einsql.kernels.segments import GATHER, SEGMENTS
+from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
-from einsql.kernels.windows import WINDOWS
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array

@@ -6,9 +6,6 @@ kernel around a register tile, which `tile` builds from `registers`; `run` looks
 and `pieces` cuts the work.
 """
 
-from einsql.kernels.kernel import Kernel
 from einsql.kernels.packed.run import compile_packed
 
-PACKED = Kernel(
-    "packed", "a reduction over two sides with keys of their own is register tiles", compile_packed
-)
+__all__ = ["compile_packed"]

@@ -1,15 +1,17 @@
 """Products of two operands by BLAS, on all threads.
 
-Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads are not used:
-they wait for each other within a product, many times longer than it takes where a core is
-busy, and go on spinning for a tenth of a second, on the cores that the next kernel needs.
+Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
+other within a product, many times longer than it takes where a core is busy, and go on
+spinning for a tenth of a second, on the cores that the next kernel needs. Only products that
+take about as long themselves are left to them: they share what they pack, which gains 10 to
+20 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,10 @@ ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
 ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
+LARGE = 5e-2
+"""Seconds on one thread from which BLAS's own threads are faster."""
+BETWEEN = 0.45
+"""Seconds that a piece of such a product may take on all threads."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
@@ -186,6 +192,8 @@ class _Plan:
             points = self.m * self.n * self.k
             alone = points <= (ALONE if min(self.m, self.n) > 1 else SHORT)
             return self.whole if alone else self.on_one
+        if stack == 1 and not any(copied) and pool.threads() > 1 and self.work.seconds >= LARGE:
+            return self._by_blas()
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
             return self._by_sum(pieces)
@@ -221,6 +229,22 @@ class _Plan:
                 tick,
             )
         return made.transpose(self.turn)
+
+    def _by_blas(self) -> Multiply:
+        """One piece after another, each on all threads of BLAS."""
+        pieces = ceil(self.work.seconds / (pool.threads() * BETWEEN))
+        parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
+        whole = [*parts, *[1] * (len(self.units) - self.kept)]
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            made, out = self._result()
+            views = self._views(a, b)
+            for done, piece in enumerate(slices(self.extents, whole), start=1):
+                self._piece(*views, out, piece)
+                tick(done / prod(whole))
+            return made.transpose(self.turn)
+
+        return run
 
     def _by_sum(self, pieces: int) -> Multiply:
         """Cuts K: each piece has a sum of its own, and these are added."""

@@ -4,13 +4,7 @@
 rows; `reduce` sorts them by segment and runs the kernel that `source` writes.
 """
 
-from einsql.kernels.kernel import Kernel
 from einsql.kernels.segments.gather import compile_gather
 from einsql.kernels.segments.reduce import compile_segments
 
-GATHER = Kernel("gather", "rows found by number are copied", compile_gather)
-SEGMENTS = Kernel(
-    "segments", "float reductions by a key found in data sort the rows first", compile_segments
-)
-
-__all__ = ["GATHER", "SEGMENTS"]
+__all__ = ["compile_gather", "compile_segments"]

@@ -4,15 +4,8 @@
 `multiply` computes by the register tiles of `registers` that `source` puts into a kernel.
 """
 
-from einsql.kernels.kernel import Kernel
 from einsql.kernels.windows.affine import as_windows
 from einsql.kernels.windows.match import is_window_product
 from einsql.kernels.windows.multiply import compile_windows
 
-WINDOWS = Kernel(
-    "windows",
-    "a float product of an operand read through affine labels is register tiles",
-    compile_windows,
-)
-
-__all__ = ["WINDOWS", "as_windows", "is_window_product"]
+__all__ = ["as_windows", "compile_windows", "is_window_product"]
