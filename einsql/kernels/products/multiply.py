@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LARGE = 5e-2
 """Seconds on one thread from which BLAS's own threads are faster."""
+SPIN = 0.1
+"""Seconds that BLAS's own threads go on spinning after a product."""
 BETWEEN = 0.45
 """Seconds that a piece of such a product may take on all threads."""
 LONG_SUM = 2**12
@@ -192,8 +195,17 @@ class _Plan:
             points = self.m * self.n * self.k
             alone = points <= (ALONE if min(self.m, self.n) > 1 else SHORT)
             return self.whole if alone else self.on_one
-        if stack == 1 and not any(copied) and pool.threads() > 1 and self.work.seconds >= LARGE:
-            return self._by_blas()
+        if stack == 1 and not any(copied) and pool.threads() > 1:
+            by_blas = self._by_blas()
+            if self.work.seconds >= LARGE:
+                return by_blas
+            in_pieces = self._cut(pieces, copied)
+            return lambda a, b, tick: (by_blas if _spinning() else in_pieces)(a, b, tick)
+        return self._cut(pieces, copied)
+
+    def _cut(self, pieces: int, copied: tuple[bool, bool]) -> Multiply:
+        """Pieces of the result, or of the sum, on threads of the pool."""
+        stack = prod(self.extents[: self.free])
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) < pieces and stack * self.m * self.n <= ADDED and self.k >= LONG_SUM:
             return self._by_sum(pieces)
@@ -242,6 +254,7 @@ class _Plan:
             for done, piece in enumerate(slices(self.extents, whole), start=1):
                 self._piece(*views, out, piece)
                 tick(done / prod(whole))
+            _spun[0] = monotonic()
             return made.transpose(self.turn)
 
         return run
@@ -311,6 +324,15 @@ class _Plan:
             np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
         else:
             np.matmul(left, right, out=part)
+
+
+_spun = [-inf]
+"""When BLAS's own threads were used last."""
+
+
+def _spinning() -> bool:
+    """True while those threads take the cores from others; they may as well work."""
+    return monotonic() - _spun[0] < SPIN
 
 
 def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
