@@ -79,7 +79,10 @@ def _messages() -> list[Finding]:
     if torch:
         a, b, rows = (torch.from_numpy(x) for x in (src, dst, v))
         peers["torch"] = lambda: torch.zeros(NODES, FEATURES).index_add_(0, b, rows[a])
-    ours = lambda: con.execute(MESSAGES).fetch_numpy(fill=0)  # noqa: E731 - a contestant
+
+    def ours() -> Array:
+        return con.execute(MESSAGES).fetch_numpy(fill=0)
+
     for run in peers.values():
         check(ours(), np.asarray(run()))
     what = f"messages along {EDGES:,} edges, {FEATURES} features"

@@ -250,4 +250,4 @@ def test_calibrated_rates_leave_out_what_memory_takes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(calibration, "BUDGET", 0.0)
     found = calibration.calibrated(Settings(), lambda _: None)
     for name in list(RATES)[:7]:
-        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.01)
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=1e-9)

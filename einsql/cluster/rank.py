@@ -44,7 +44,7 @@ from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import available, enough_memory
-from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, Torn
+from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, TornError
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.kernels import compile_node
@@ -279,7 +279,7 @@ class Rank:
 def _failed(number: int, error: BaseException, rank: int) -> Failed:
     fault = f"Rank {rank} failed"
     trace = "".join(traceback.format_exception(error))
-    torn = isinstance(error, Torn)
+    torn = isinstance(error, TornError)
     error = error.__cause__ or error if torn else error
     apart = torn or type(error).__module__.startswith("mpi4py")
     try:

@@ -114,7 +114,6 @@ class Program:
             else _together(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
-        self._size = len(nodes)
         self._largest = max((s.nbytes for s in self.steps), default=0)
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
@@ -131,12 +130,10 @@ class Program:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
         require(self._largest)
-        held: list[Fields | None] = [None] * self._size
-        for slot, name in self.inputs:
-            held[slot] = inputs[name]
+        held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         steps = self.steps
         if len(steps) == 1:
-            made = steps[0].run([held[s] for s in steps[0].sources], tick)  # type: ignore[misc]  # filled
+            made = steps[0].run([held[s] for s in steps[0].sources], tick)
             return made[steps[0].targets.index(self.root)]
         for n, step in enumerate(steps):
 
@@ -144,15 +141,13 @@ class Program:
                 tick((n + fraction) / len(steps))
 
             operands = [held[s] for s in step.sources]
-            for slot, fields in zip(step.targets, step.run(operands, part), strict=True):  # type: ignore[arg-type]  # filled
+            for slot, fields in zip(step.targets, step.run(operands, part), strict=True):
                 held[slot] = fields
             del operands, fields
             for slot in step.free:
-                held[slot] = None
+                del held[slot]
             tick((n + 1) / len(steps))
-        result = held[self.root]
-        assert result is not None
-        return result
+        return held[self.root]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""

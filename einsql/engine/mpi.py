@@ -41,7 +41,7 @@ class Abandoned(Exception):  # noqa: N818 - it ends a program without being its 
         self.status = status
 
 
-class Torn(Exception):  # noqa: N818 - its cause is the error
+class TornError(Exception):
     """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
 
 
@@ -82,7 +82,7 @@ class RankTransport:
 
         Raises:
             Abandoned: A rank has failed or was cancelled.
-            Torn: The exchange could not be begun.
+            TornError: The exchange could not be begun.
         """
         here = self._comm.rank
         schedule = self._schedule(routes)
@@ -92,7 +92,7 @@ class RankTransport:
         try:
             flight.begin()
         except Exception as error:
-            raise Torn from error
+            raise TornError from error
         for n, nbytes in flight.given.items():
             self.sent[routes.sources[n]] += nbytes * schedule.feeds[n]
         try:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -39,7 +40,7 @@ def ranks_of(pid: int) -> list[int]:
     return [p for _, p in sorted(found)]
 
 
-def gone(pids: list[int], seconds: float = 20.0) -> bool:
+def gone(pids: Iterable[int], seconds: float = 20.0) -> bool:
     """Waits until processes are gone or dead; false if they stay."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain, product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from einsql.algebra import SCALARS, Failure, cast_array, cast_failure, less
 from einsql.einsum import (
@@ -32,24 +31,13 @@ from einsql.kernels.flat import flatten
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
 
-PROPERTY = settings(
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.generate,),  # shrinking would compile hundreds of kernels
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EINSQL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+__all__ = ["cache_directory"]  # its fixture serves every test here
 
 
 @settings(PROPERTY, max_examples=40)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
@@ -31,24 +30,13 @@ from einsql.kernels.packed import layout, pieces, run
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.run import compile_packed
 from einsql.schema import DType, Field, Key, Schema
+from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
 
-PROPERTY = settings(
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.generate,),  # shrinking would compile hundreds of kernels
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EINSQL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
+__all__ = ["cache_directory"]  # its fixture serves every test here
 
 
 @pytest.fixture(autouse=True)

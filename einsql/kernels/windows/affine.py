@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -123,14 +123,14 @@ class Windows:
     def over(self, run: Runner) -> Runner:
         """A runner of the original node from one of `node`."""
 
-        def through(operands: list[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        def through(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
             views = [
                 o if r is None else {name: r.look(field) for name, field in o.items()}
                 for o, r in zip(operands, self.readings, strict=True)
             ]
             return run(views, tick)
 
-        return through  # type: ignore[return-value]  # any sequence will do
+        return through
 
 
 def as_windows(node: EinSum) -> Windows | None:

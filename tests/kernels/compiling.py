@@ -1,0 +1,23 @@
+"""What tests of compiled kernels share: how nodes are drawn, and a cache of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+PROPERTY = settings(
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate,),  # shrinking would compile hundreds of kernels
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are compiled anew, and kept for the tests of one file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EINSQL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
