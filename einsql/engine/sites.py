@@ -84,6 +84,7 @@ class SiteProgram:
         self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
+        self._cells: dict[tuple[int, int], tuple[Runner, int]] = {}
         self._moves: dict[int, Moves] = {}
         self._rounds: dict[int, list[Moves]] = {}
         self._stated = {
@@ -237,10 +238,12 @@ class SiteProgram:
         for n in _owned(step.tiles, transport):
             start = time.perf_counter()
             tiles = [int(pick[n]) for pick in step.picks]
-            boxes = [self.program.steps[s].tiles.boxes[t]
-                     for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
             operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
-            runner, points = self._runner(number, node, step, step.cells[n], boxes)
+            if (number, n) not in self._cells:
+                boxes = [self.program.steps[s].tiles.boxes[t]
+                         for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
+                self._cells[number, n] = self._runner(number, node, step, step.cells[n], boxes)
+            runner, points = self._cells[number, n]
             made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
             site = int(step.sites[n])
             measure.seconds[site] += time.perf_counter() - start
@@ -393,7 +396,10 @@ def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
 
 
 def _owned(tiles: Tiles, transport: Transport) -> list[int]:
-    return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
+    here = np.zeros(len(transport.sent), bool)
+    here[transport.owned] = True
+    found: list[int] = np.flatnonzero(here[tiles.sites]).tolist()
+    return found
 
 
 def slices(
