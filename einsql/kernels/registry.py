@@ -80,7 +80,7 @@ WINDOWS = Kernel(
 )
 GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
 SEGMENTS = Kernel(
-    "segments", "float reductions by a key found in data sort the rows first", _match_segments
+    "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed

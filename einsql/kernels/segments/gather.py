@@ -15,7 +15,7 @@ from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
 from einsql.kernels.views import window
 
-PIECE = 2**21
+PIECE = 2**18
 """Bytes of the rows that are copied at a time."""
 PARALLEL = 2**22
 """Bytes from which waking threads pays."""
