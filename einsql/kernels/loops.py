@@ -90,7 +90,7 @@ class _Loops:
 
     def __init__(self, node: EinSum) -> None:
         self.node = node
-        self.nest = plan_nest(node)
+        self.nest = plan_nest(node, alone=True)
         self.axes = {a.label: a for a in node.axes}
         self.shape = node.schema.shape
         self.empty = any(a.extent == 0 for a in node.axes)

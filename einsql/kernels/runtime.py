@@ -35,21 +35,8 @@ def _folded(builder: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def order(_: Any, a: Any) -> Any:
-    """An integer that compares as the float does, NaN above everything."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = context.get_value_type(signature.return_type)
-        bits = _folded(builder, builder.bitcast(args[0], kind))
-        nan = builder.fcmp_unordered("uno", args[0], args[0])
-        return builder.select(nan, ir.Constant(kind, 2 ** (kind.width - 1) - 1), bits)
-
-    return _integer_of(a)(a), generate
-
-
-@intrinsic
 def order_back(_: Any, a: Any) -> Any:
-    """The float that `order` made an integer of."""
+    """The float of an integer that compares as it does, NaN above everything."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(
@@ -120,6 +107,17 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
     return builder.select(_below(builder, kind, a, b), b, a)
 
 
+def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    function = ir.FunctionType(a.type, [a.type] * 2)
+    found = builder.module.declare_intrinsic("llvm.maximum", [a.type], function)
+    return builder.call(found, [a, b], fastmath=("nsz",))
+
+
+def _lowest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    flags = ("nnan", "nsz")
+    return builder.select(builder.fcmp_ordered("<", b, a, flags=flags), b, a, flags=flags)
+
+
 less = _binary(_below, types.boolean)
 """a < b with NaN above everything, without a branch."""
 eq = _binary(_same, types.boolean)
@@ -132,6 +130,34 @@ minimum = _binary(_smaller)
 """A running minimum and a new value."""
 maximum = _binary(_larger)
 """A running maximum and a new value."""
+
+
+highest = _binary(_highest)
+"""As `maximum` of floats, in an order that may change: loops vectorise, and zeros are equal."""
+lowest = _binary(_lowest)
+"""As `minimum` of floats, so too; none of them may be NaN."""
+
+
+@intrinsic
+def number(_: Any, a: Any) -> Any:
+    """A float, infinity in the place of NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nan = builder.fcmp_unordered("uno", args[0], args[0])
+        return builder.select(nan, ir.Constant(args[0].type, math.inf), args[0])
+
+    return a(a), generate
+
+
+@intrinsic
+def nan_mask(_: Any, a: Any) -> Any:
+    """An integer as wide as a float: -1 for NaN, else 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nan = builder.fcmp_unordered("uno", args[0], args[0])
+        return builder.sext(nan, context.get_value_type(signature.return_type))
+
+    return _integer_of(a)(a), generate
 
 
 def _overflows(operation: str) -> Any:
