@@ -21,8 +21,12 @@ from einsql.schema import DType
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 SCANNED = 64
 """Points looked through at a time for an extreme that beats the one before."""
-JAMMED = 4
+JAMMED = 8
 """Terms that running values in memory take each time they are read and written."""
+FOLDED = 1024
+"""Terms of a DOUBLE sum that are added one after another, by several lanes; sums of so many
+are added with what rounding takes from them, so that long sums are as accurate as pairwise.
+"""
 _CHECKS = 8
 """Pairs of arrays of which a vectorised loop may test whether they overlap."""
 _SHORT = 12
@@ -110,6 +114,10 @@ class _Writer(Points):
                         continue
                     if self.nest.carry:
                         start = _read(f"o_{name}[{self.result_index(self.at)}]", dtype)
+                    if self.folds(o):
+                        self.emit(f"h{n} = {start}")
+                        self.emit(f"k{n} = np.float64(0)")
+                        continue
                     if self.is_least_float(o):
                         self.emit(f"n{n} = nan_mask({start})")
                         start = f"number({start})"
@@ -165,6 +173,11 @@ class _Writer(Points):
         """
         registers = self.nest.mode is Mode.REGISTERS
         return registers and o.dtype.is_float and o.reduction == "min"
+
+    def folds(self, o: Output) -> bool:
+        """True if a running sum is one of sums of some terms each, which are not rounded."""
+        inside = self.nest.mode is Mode.REGISTERS and self.depth > self.nest.kept
+        return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
@@ -266,6 +279,8 @@ class _Writer(Points):
         """A running value after its last term."""
         if self.is_least_float(o):
             return f"({_literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
+        if self.folds(o):
+            return f"(h{n} + k{n} if math.isfinite(h{n}) else h{n})"
         return cell
 
     def result_index(self, level: int) -> str:
@@ -331,7 +346,7 @@ class _Writer(Points):
         ):
             return 1
         pairs = len(self.out.arrays) * len(node.outputs)
-        return next((n for n in (JAMMED, JAMMED // 2) if n * pairs <= _CHECKS), 1)
+        return next((n for n in (JAMMED, JAMMED // 2, JAMMED // 4) if n * pairs <= _CHECKS), 1)
 
     def jam(self, count: int) -> list[str]:
         """The two innermost loops, with several terms for each running value."""
@@ -358,6 +373,28 @@ class _Writer(Points):
             f"            {loop}",
             *(f"                {line}" for line in inner),
         ]
+
+    def fold(self, sums: list[int]) -> list[str]:
+        """The innermost loop in strips, whose sums are added without loss.
+
+        Args:
+            sums: The outputs that are such sums.
+        """
+        n = self.depth - 1
+        lines = [
+            f"for v{n} in range(b{n}, e{n}, {FOLDED}):",
+            *(f"    s{m} = np.float64(0)" for m in sums),
+            f"    for l{n} in range(v{n}, min(v{n} + {FOLDED}, e{n})):",
+            *(f"        {line}" for line in self.before[self.depth]),
+        ]
+        for m in sums:
+            lines += [
+                f"    y = h{m} + s{m}",
+                f"    z = y - h{m}",
+                f"    k{m} += (h{m} - (y - z)) + (s{m} - z)",
+                f"    h{m} = y",
+            ]
+        return lines
 
     # Text --------------------------------------------------------------------------
 
@@ -392,6 +429,7 @@ class _Writer(Points):
             body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
         lines = [f"    {line}" for line in body]
         terms = self.jammed()
+        sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
             if terms > 1 and n >= self.depth - 1:
@@ -399,6 +437,9 @@ class _Writer(Points):
                 break
             if n == self.depth and self.scanned is not None:
                 lines += [pad[4:] + line for line in self.scan(*self.scanned)]
+                continue
+            if n == self.depth and sums:
+                lines += [pad[4:] + line for line in self.fold(sums)]
                 continue
             if n:
                 lines.append(f"{pad[4:]}for l{n - 1} in range(b{n - 1}, e{n - 1}):")

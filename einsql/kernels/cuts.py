@@ -21,7 +21,7 @@ PARALLEL = 2**19
 """Work from which using several threads pays."""
 PER_THREAD = 4
 """Pieces a thread gets at least, so that all of them end at about the same time."""
-NARROW = 2**10
+NARROW = 2**11
 """Values of a row that a thread takes at least, so that lines of memory are read whole."""
 SLICED = 2**16
 """Most running values of all slices together."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from einsql.kernels.lanes import Num
@@ -107,15 +108,19 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
     return builder.select(_below(builder, kind, a, b), b, a)
 
 
-def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
+    """A call of an LLVM intrinsic."""
     function = ir.FunctionType(a.type, [a.type] * 2)
-    found = builder.module.declare_intrinsic("llvm.maximum", [a.type], function)
-    return builder.call(found, [a, b], fastmath=("nsz",))
+    found = builder.module.declare_intrinsic(name, [a.type], function)
+    return builder.call(found, [a, b], fastmath=flags)
+
+
+def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    return _of_floats("llvm.maximum", builder, a, b, ("nsz",))
 
 
 def _lowest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
-    flags = ("nnan", "nsz")
-    return builder.select(builder.fcmp_ordered("<", b, a, flags=flags), b, a, flags=flags)
+    return _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz"))
 
 
 less = _binary(_below, types.boolean)
@@ -143,8 +148,8 @@ def number(_: Any, a: Any) -> Any:
     """A float, infinity in the place of NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        nan = builder.fcmp_unordered("uno", args[0], args[0])
-        return builder.select(nan, ir.Constant(args[0].type, math.inf), args[0])
+        infinity = ir.Constant(args[0].type, math.inf)
+        return _of_floats("llvm.minnum", builder, args[0], infinity, ())
 
     return a(a), generate
 
@@ -244,6 +249,20 @@ def at(_: Any, address: Any, kind: Any) -> Any:
 
     pointer: Any = types.CPointer
     return pointer(kind.dtype)(address, kind), generate
+
+
+@intrinsic
+def copy_bytes(_: Any, to: Any, source: Any, count: Any) -> Any:
+    """Copies bytes from one address to another; the places do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        to, source = (builder.inttoptr(a, byte) for a in args[:2])
+        copy: Any = cgutils.raw_memcpy  # Numba's own is not annotated
+        copy(builder, to, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source, count), generate
 
 
 @intrinsic

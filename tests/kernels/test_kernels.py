@@ -20,7 +20,7 @@ from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.maps import MAPS
 from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
-from einsql.kernels.segments import reduce, scatter
+from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
@@ -158,6 +158,19 @@ def test_kernel(kernel: Kernel) -> None:
         check(case, runner)
 
     answers()
+
+
+@settings(SETTINGS, max_examples=100)
+@given(gathers())
+def test_gathers_that_come_again(case: Case) -> None:
+    """They are compiled then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "SMALL", 1)
+        patch.setattr(gather, "PARALLEL", 1)
+        runner = GATHER.match(case.node)
+        assert runner is not None
+        check(case, runner)
+        check(case, runner)
 
 
 @pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])

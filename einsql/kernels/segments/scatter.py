@@ -7,6 +7,7 @@ end, so that results do not depend on which thread was faster.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from math import ceil
 
@@ -89,7 +90,7 @@ def scattered(
         failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
 
     for turn in range(rounds):
-        pool.run(work, pieces(turn), workers, lambda done, turn=turn: tick((turn + done) / rounds))
+        pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))
     if failed.any():
         return None
     try:
@@ -99,3 +100,8 @@ def scattered(
     with np.errstate(over="ignore"):
         done = [v.astype(o.dtype.numpy, copy=False) for o, v in zip(outputs, merged, strict=True)]
     return (counts[0] if workers == 1 else counts.sum(axis=0)), done
+
+
+def _tell(tick: Tick, turn: int, rounds: int, done: float) -> None:
+    """Progress within one of several rounds."""
+    tick((turn + done) / rounds)
