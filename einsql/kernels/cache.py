@@ -40,6 +40,7 @@ COMPILED = (
 """Modules whose functions are compiled into kernels."""
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
+"""Kernels by their source."""
 _directories: dict[Path, Path] = {}
 
 
@@ -52,13 +53,13 @@ def load(source: str) -> Kernel:
     Raises:
         InternalError: The source does not compile.
     """
-    key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
-    kernel = _loaded.get(key)
+    kernel = _loaded.get(source)
     if kernel is None:
         with _lock:
-            kernel = _loaded.get(key)
+            kernel = _loaded.get(source)
             if kernel is None:
-                kernel = _loaded[key] = _from_disk(key, source)
+                key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
+                kernel = _loaded[source] = _from_disk(key, source)
     return kernel
 
 

@@ -167,7 +167,7 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         derived_key = any(node.axis(k).define is not None for k in node.keys)
         small = reduced_work * min(STRIP, extent[inner]) <= LONGEST
         width = prod(extent[x] for x in kept)  # few keys make few pieces for threads
-        few = alone and width < WIDE and reduced_work > LONG
+        few = alone and width < WIDE and reduced_work > LONG and not _pairs(node)
         mode = Mode.ROW if small and not derived_key and not few else Mode.MEMORY
         return Nest((*outer, *gone, inner), len(outer) if mode is Mode.ROW else 0, mode, False)
     if not gone:
@@ -175,6 +175,11 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
     loops = [*kept, *(x for x in gone if x != inner), inner]
     carry = not kept or reduced_work > LONGEST
     return Nest(tuple(loops), len(kept), Mode.REGISTERS, carry)
+
+
+def _pairs(node: EinSum) -> bool:
+    """True if a running value is an argument with its value: in memory, that needs branches."""
+    return any(o.reduction and REDUCTIONS[o.reduction].better is not None for o in node.outputs)
 
 
 def _is_library_call(e: Expr) -> bool:

@@ -126,6 +126,7 @@ class _Segments:
         order = [*segments, *rows.features]
         self.shape = tuple(node.axis(x).extent for x in order)
         self.turn = [order.index(k) for k in node.keys]
+        self.text: str | None = None
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         numbers = self.numbers_of(operands, tick)
@@ -184,10 +185,9 @@ class _Segments:
         """Adds rows where they belong."""
         sizes = self.count, self.width if self.reduced else 1
 
-        def source(narrow: bool) -> str:
-            return scattering_source(self.reduced, self.leaves, narrow)
-
-        return scattered(source, self.reduced, at, sizes, given, tick)
+        if self.text is None:
+            self.text = scattering_source(self.reduced, self.leaves, sizes[1] == 1)
+        return scattered(self.text, self.reduced, at, sizes, given, tick)
 
     def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
         """Sorts rows by segment, and reduces segments in parallel."""

@@ -6,7 +6,7 @@ end, so that results do not depend on which thread was faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from math import ceil
@@ -43,7 +43,7 @@ def pays(rows: int, count: int, width: int) -> bool:
 
 
 def scattered(
-    source: Callable[[bool], str],
+    source: str,
     outputs: Sequence[Output],
     at: np.ndarray,
     sizes: tuple[int, int],
@@ -53,7 +53,7 @@ def scattered(
     """Reduces rows.
 
     Args:
-        source: Text of the kernel, for rows of one value or of many.
+        source: Text of the kernel.
         outputs: What is reduced.
         at: The segment of each row; rows of none there is are left out.
         sizes: How many segments there are, and values of a row.
@@ -68,7 +68,7 @@ def scattered(
     rows = len(at)
     workers = pool.threads() if rows * width >= PARALLEL else 1
     workers = max(1, min(workers, FILLED * rows // count))
-    kernel = cache.load(source(width == 1))
+    kernel = cache.load(source)
     counts = np.zeros((workers, count), np.int64)
     tables = [
         np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),
