@@ -20,6 +20,7 @@ BENCHMARKS = {
     "attention": "attention:heads",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
+    "reductions": "reductions:reductions",
     "windows": "windows:windows",
     "segments": "segments:segments",
 }
