@@ -34,6 +34,7 @@ _COMPILED = (
     "packed/functions",
     "packed/registers",
     "packed/tile",
+    "products/registers",
     "windows/registers",
 )
 _lock = threading.RLock()

@@ -6,6 +6,7 @@ Labels summed that only one operand has are summed first; then `products/` multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,7 +16,7 @@ from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
 from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.rows import by_rows
+from einsql.kernels.products.outer import element_by_element
 from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -28,10 +29,14 @@ def is_contraction(node: EinSum, output: Output) -> bool:
     return product_of(node, output) is not None
 
 
-def compile_contraction(node: EinSum) -> Runner | None:
+def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     """Matches nodes whose one output is a sum of products.
 
     HALF results are computed in FLOAT and rounded once.
+
+    Args:
+        node: The node.
+        compiles: Whether its first run may compile what BLAS is slow at.
     """
     if len(node.outputs) != 1:
         return None
@@ -43,7 +48,7 @@ def compile_contraction(node: EinSum) -> Runner | None:
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute = _single(node, found, work) if not found.right else _pair(node, found, work)
+    compute = _single(node, found, work) if not found.right else _pair(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
@@ -100,7 +105,9 @@ def _single(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.nd
     return lambda operands, tick: load(operands).transpose(turn)
 
 
-def _pair(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndarray]:
+def _pair(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> Callable[..., np.ndarray]:
     """Reads both sides and multiplies them."""
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
@@ -121,7 +128,9 @@ def _pair(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndar
     )
     load_a, load_b = _load(node, a, gone_a, work), _load(node, b, gone_b, work)
     sums = len(labels.extent) > len(labels.keys)
-    multiply = Multiplied(labels, work) if sums else by_rows(labels, work)
+    multiply = (
+        Multiplied(labels, work, compiles) if sums else element_by_element(labels, work)
+    )
     return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)
 
 
@@ -148,6 +157,7 @@ def _finish(
     return finish
 
 
-CONTRACTION = Kernel(
-    "blas", "a float sum of products of one or two operands is matrix products", compile_contraction
-)
+_LAW = "a float sum of products of one or two operands is matrix products"
+CONTRACTION = Kernel("blas", _LAW, compile_contraction)
+UNCOMPILED = Kernel("blas", _LAW, partial(compile_contraction, compiles=False))
+"""The same without Numba."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, is_contraction
+from einsql.kernels.contraction import CONTRACTION, UNCOMPILED, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -130,16 +130,17 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
         special = kernel.match(node)
         if special is not None:
             return kernel.name, special
+    contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
         from einsql.kernels.windows import as_windows
 
         windows = as_windows(node)
     if windows is None:
-        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node)
+        return _first((VIEWS, contraction, GATHER, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
-        kernels = (VIEWS, CONTRACTION, *kernels)
+        kernels = (VIEWS, contraction, *kernels)
     name, run = _first(kernels, windows.node)
     return name, windows.over(run)
 

@@ -22,11 +22,13 @@ from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products import rows
 from einsql.kernels.products.copying import contiguous
+from einsql.kernels.products.direct import Direct
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
 from einsql.kernels.products.pieces import COPIES, Work, cut, slices, wanted
 from einsql.kernels.products.rows import by_rows
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
+Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 Unit = tuple[str, ...]
 """Labels that are one axis."""
 
@@ -44,6 +46,12 @@ LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
 """Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
+COMPILED = 2**21
+"""Points from which a kernel of its own pays for its compilation."""
+MANY, SMALL = 64, 64
+"""How many matrices are many, and how many rows, columns and terms are few in each."""
+NARROW, SHORT_SUM = 16, 1024
+"""Columns of a narrow matrix, and its terms that may be added one after another."""
 IN_ORDER = 2**16
 """Terms that np.einsum may add one after another."""
 
@@ -54,11 +62,13 @@ class Multiplied:
     Args:
         labels: The labels; each one that is not a key is in both operands.
         work: The type to compute in.
+        compiles: Whether kernels may be compiled for what BLAS is slow at.
     """
 
-    def __init__(self, labels: Labels, work: np.dtype) -> None:
+    def __init__(self, labels: Labels, work: np.dtype, compiles: bool = True) -> None:
         self.labels = labels
         self.work = work
+        self.compiles = compiles
         self._plans: dict[object, Multiply] = {}
 
     def __call__(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -87,7 +97,11 @@ class Multiplied:
             return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
-        return _Plan(self, layout, work).choose()
+        plan = _Plan(self, layout, work)
+        same = a.dtype == b.dtype == self.work
+        if self.compiles and same and not copied and points >= COMPILED:
+            return plan.direct(a, b) or plan.choose()
+        return plan.choose()
 
     def _in_line(self, steps: Sequence[dict[str, int]], layout: Layout) -> bool:
         """True if a label steps by one element in every array that has it."""
@@ -202,6 +216,39 @@ class _Plan:
             in_pieces = self._cut(pieces, copied)
             return lambda a, b, tick: (by_blas if _spinning() else in_pieces)(a, b, tick)
         return self._cut(pieces, copied)
+
+    def direct(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
+        """Without packing, where matrices are many and small, or one is long and narrow.
+
+        Args:
+            a, b: Operands of the types and strides that are to come.
+        """
+        many = prod(self.extents[: self.free]) >= MANY and max(self.m, self.n, self.k) <= SMALL
+        narrow = self.n <= NARROW and self.m >= MANY * self.n and self.k <= SHORT_SUM
+        if self.n == 1 or not (many or narrow):
+            return None
+        whole = [slice(None)] * len(self.units)
+
+        def matrices(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Matrices:
+            views = self._views(a, b)
+            left = self.reads[0].matrices(views[0], whole, out.dtype)
+            right = self.reads[1].matrices(views[1], whole, out.dtype)
+            if narrow and right.strides[-1] != right.itemsize:
+                right = np.ascontiguousarray(right)
+            return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
+
+        form = matrices(a, b, self._result()[1])
+        lies = form[1:] if many else form
+        if any(x.strides[-1] != x.itemsize for x in lies):
+            return None
+        multiply = Direct(*form)
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            made, out = self._result()
+            multiply(*matrices(a, b, out), tick)
+            return made.transpose(self.turn)
+
+        return run
 
     def _cut(self, pieces: int, copied: tuple[bool, bool]) -> Multiply:
         """Pieces of the result, or of the sum, on threads of the pool."""

@@ -1,0 +1,150 @@
+"""Products too small or too narrow for BLAS to pack: register tiles over matrices as they lie.
+
+BLAS copies both operands into panels, which pays where each element is used often. In a
+stack of small matrices, or a long matrix times one of few columns, it is not; here rows are
+read element by element and columns in vectors, wherever they lie. One compiled kernel
+serves every product with the same tile: it works down a table of addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache as cached
+from math import ceil
+
+import numpy as np
+
+from einsql.kernels import cache, pool
+from einsql.kernels.kernel import Tick
+
+PIECE = 2**27
+"""Products of elements that make a piece, of some milliseconds."""
+LEAST = 2**20
+"""Those below which a piece is not made smaller for the sake of more threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile.
+
+    Attributes:
+        size: Bytes of an element.
+        rows: Its rows.
+        lanes: Elements of a register.
+        width: Registers of a row.
+    """
+
+    size: int
+    rows: int
+    lanes: int
+    width: int
+
+
+def tile_for(m: int, n: int, size: int) -> Tile:
+    """The tile for matrices of m rows times such of n columns."""
+    nbytes, count = _registers()
+    lanes = nbytes // size
+    while lanes > n:
+        lanes //= 2
+    needed = ceil(n / lanes)
+    width = ceil(needed / ceil(needed / (4 if count == 32 else 2)))
+    most = min(14, (count - 2 - width) // width)
+    return Tile(size, ceil(m / ceil(m / most)), lanes, width)
+
+
+@cached
+def _registers() -> tuple[int, int]:
+    """Bytes and number of the machine's vector registers."""
+    from einsql.kernels.packed.machine import machine  # imports Numba
+
+    return machine().width, machine().registers
+
+
+_TEXT = """\
+from numba import njit
+from einsql.kernels.products.registers import tile
+
+
+@njit("void(int64[:, ::1], int64, int64, int64, int64[::1])", cache=True, nogil=True)
+def kernel(table, a, b, out, p):
+    columns, depth, down, along, below, under = p
+    for t in range(table.shape[0]):
+        left, right, to = a + table[t, 0], b + table[t, 1], out + table[t, 2]
+        for column in range(0, columns * {size}, {step}):
+            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, below, depth,
+                 column, (columns - {lanes}) * {size}, to, under)
+"""
+
+
+def source_of(tile: Tile) -> str:
+    """The kernel's module.
+
+    Its `kernel(table, a, b, out, p)` takes the distances of each tile's rows, columns and
+    result from the addresses that follow; and the number of columns, that of the terms, and
+    the distances from a row and from a term to the next in `a`, from a term to the next in
+    `b`, and from a row to the next in the result.
+    """
+    return _TEXT.format(
+        size=tile.size,
+        rows=tile.rows,
+        lanes=tile.lanes,
+        width=tile.width,
+        step=tile.width * tile.lanes * tile.size,
+    )
+
+
+class Direct:
+    """Multiplies stacks of matrices of one form.
+
+    Args:
+        left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
+        right: `[stack …, K, N]`, where neighbours in a row are neighbours in memory.
+        out: `[stack …, M, N]`, likewise.
+    """
+
+    def __init__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+        m, k = left.shape[-2:]
+        n = right.shape[-1]
+        self.tile = tile_for(m, n, out.itemsize)
+        rows = self.tile.rows
+        # The last tile begins earlier where rows are left over; some are computed twice.
+        first = np.minimum(np.arange(0, m, rows), m - rows)
+        stacked = [
+            (*_steps(x, out.shape[:-2]), first * x.strides[-2] if n_ != 1 else first * 0)
+            for n_, x in enumerate((left, right, out))
+        ]
+        self.table = np.stack([_sums(steps) for steps in stacked], axis=1)
+        self.numbers = np.array(
+            [n, k, left.strides[-2], left.strides[-1], right.strides[-2], out.strides[-2]], np.int64
+        )
+        self.work = rows * n * k
+
+    def __call__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
+        """Multiplies matrices of the form that it was made for; `out` may hold anything."""
+        kernel = cache.load(source_of(self.tile))
+        addresses = left.ctypes.data, right.ctypes.data, out.ctypes.data
+        count = len(self.table)
+        share = max(LEAST, min(PIECE, count * self.work // (4 * pool.threads())))
+        step = max(1, share // self.work)
+
+        def some(start: int) -> None:
+            kernel(self.table[start : start + step], *addresses, self.numbers)
+
+        pool.run(some, range(0, count, step), ceil(count / step), tick)
+
+
+def _steps(x: np.ndarray, stack: Sequence[int]) -> list[np.ndarray]:
+    """Distances in bytes of the positions along each axis of a stack."""
+    return [
+        np.arange(n) * (step if extent > 1 else 0)
+        for n, extent, step in zip(stack, x.shape, x.strides, strict=False)
+    ]
+
+
+def _sums(steps: Sequence[np.ndarray]) -> np.ndarray:
+    """Every sum of one element of each, the last varying fastest."""
+    found = np.zeros(1, np.int64)
+    for s in steps:
+        found = (found[:, None] + s).reshape(-1)
+    return found
