@@ -16,7 +16,7 @@ from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
 from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.outer import element_by_element
+from einsql.kernels.products.rows import by_rows
 from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -27,6 +27,38 @@ Load = Callable[[Sequence[Fields]], np.ndarray]
 def is_contraction(node: EinSum, output: Output) -> bool:
     """True if the output is a float sum of products of at most two operands."""
     return product_of(node, output) is not None
+
+
+STREAMED = 2**20
+"""Points from which compiled loops pay for what is read once."""
+
+
+def is_streamed(node: EinSum) -> bool:
+    """True for a product whose factors and result are read and written about once each.
+
+    Memory is then the limit, which loops reach that fuse everything: outer products, products
+    of elements, matrices times vectors. Sums that begin at the slowest axis, or that are of
+    neighbours alone, are left to NumPy and BLAS, which are as fast.
+    """
+    if node.points < STREAMED or len(node.outputs) != 1:
+        return False
+    found = product_of(node, node.outputs[0])
+    if found is None:
+        return False
+    read = [node.operands[f[0].operand].labels for f in (found.left, found.right) if f]
+    extent = {a.label: a.extent for a in node.axes}
+    largest = max([*read, node.keys], key=lambda labels: prod(extent[x] for x in set(labels)))
+    if node.points > 2 * prod(extent[x] for x in set(largest)):
+        return False
+    if len(node.keys) == len(node.axes):
+        return len(read) == 2
+    if largest[0] not in node.keys or extent[largest[0]] < OUTER:
+        return False
+    return set(read[0]) != set(read[-1]) or (len(read) == 1 and largest[-1] in node.keys)
+
+
+OUTER = 16
+"""Rows from which every thread has enough of them."""
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
@@ -128,9 +160,7 @@ def _pair(
     )
     load_a, load_b = _load(node, a, gone_a, work), _load(node, b, gone_b, work)
     sums = len(labels.extent) > len(labels.keys)
-    multiply = (
-        Multiplied(labels, work, compiles) if sums else element_by_element(labels, work)
-    )
+    multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
     return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)
 
 

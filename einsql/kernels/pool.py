@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from math import inf
 from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar
@@ -42,7 +43,9 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) -> None:
+def run(
+    work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick, *, blas: bool = False
+) -> None:
     """Does every piece, as many at a time as there are threads.
 
     Args:
@@ -50,6 +53,7 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
         pieces: The pieces; they are begun in this order.
         total: How many there are.
         tick: Told the fraction done by the calling thread; raises to cancel.
+        blas: Whether the pieces are BLAS's, which has threads of its own as well.
 
     Raises:
         Exception: The first that a piece or `tick` raised; no piece is running any more.
@@ -61,6 +65,8 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
                 work(piece)
                 tick(done / total)
         return
+    if not blas:
+        _used[0] = monotonic()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
     try:
@@ -76,6 +82,11 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
         if turn.error is not None:
             raise turn.error
     tick(1.0)  # the caller may have done its last piece before the helpers did theirs
+
+
+def idle() -> float:
+    """Seconds for which no kernel has wanted several threads, but for those of BLAS."""
+    return monotonic() - _used[0]
 
 
 def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
@@ -180,6 +191,8 @@ class _Queue(Generic[T]):
             yield piece
 
 
+_used = [-inf]
+"""When threads were wanted last."""
 _turns: SimpleQueue[_Turn] = SimpleQueue()
 """Turns that no thread has looked at yet."""
 _wanted = 0

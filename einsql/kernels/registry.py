@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, UNCOMPILED, is_contraction
+from einsql.kernels.contraction import CONTRACTION, UNCOMPILED, is_contraction, is_streamed
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -137,6 +137,8 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
 
         windows = as_windows(node)
     if windows is None:
+        if compiled and is_streamed(node):
+            return _first((LOOPS, contraction), node)
         return _first((VIEWS, contraction, GATHER, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read

@@ -1,9 +1,10 @@
 """Products too small or too narrow for BLAS to pack: register tiles over matrices as they lie.
 
 BLAS copies both operands into panels, which pays where each element is used often. In a
-stack of small matrices, or a long matrix times one of few columns, it is not; here rows are
-read element by element and columns in vectors, wherever they lie. One compiled kernel
-serves every product with the same tile: it works down a table of addresses.
+stack of small matrices, in a long matrix times one of few columns, or in a sum of many terms
+for few elements it is not; here rows are read element by element and columns in vectors,
+wherever they lie. One compiled kernel serves every product with the same tile: it works down
+a table of addresses.
 """
 
 from __future__ import annotations
@@ -62,17 +63,32 @@ def _registers() -> tuple[int, int]:
 
 
 _TEXT = """\
+import numpy as np
 from numba import njit
 from einsql.kernels.products.registers import tile
+from einsql.kernels.runtime import at
 
 
 @njit("void(int64[:, ::1], int64, int64, int64, int64[::1])", cache=True, nogil=True)
 def kernel(table, a, b, out, p):
-    columns, depth, down, along, below, under = p
+    columns, depth, down, along, below, beside, under = p
+    turned = beside != {size}
+    panel = np.empty(columns * depth if turned else 1, np.{dtype})
+    packed = -1
     for t in range(table.shape[0]):
         left, right, to = a + table[t, 0], b + table[t, 1], out + table[t, 2]
+        if turned:
+            if right != packed:
+                for n in range(columns):
+                    for k in range(depth):
+                        term = at(right + n * beside + k * below, panel)
+                        panel[k * columns + n] = term[0]
+                packed = right
+            right, step = panel.ctypes.data, columns * {size}
+        else:
+            step = below
         for column in range(0, columns * {size}, {step}):
-            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, below, depth,
+            tile({size}, {rows}, {lanes}, {width}, left, down, along, right, step, depth,
                  column, (columns - {lanes}) * {size}, to, under)
 """
 
@@ -82,11 +98,12 @@ def source_of(tile: Tile) -> str:
 
     Its `kernel(table, a, b, out, p)` takes the distances of each tile's rows, columns and
     result from the addresses that follow; and the number of columns, that of the terms, and
-    the distances from a row and from a term to the next in `a`, from a term to the next in
-    `b`, and from a row to the next in the result.
+    the distances from a row and from a term to the next in `a`, from a term and from a column
+    to the next in `b`, and from a row to the next in the result.
     """
     return _TEXT.format(
         size=tile.size,
+        dtype=f"float{8 * tile.size}",
         rows=tile.rows,
         lanes=tile.lanes,
         width=tile.width,
@@ -99,8 +116,8 @@ class Direct:
 
     Args:
         left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
-        right: `[stack …, K, N]`, where neighbours in a row are neighbours in memory.
-        out: `[stack …, M, N]`, likewise.
+        right: `[stack …, K, N]`; each is copied if neighbours in a row are not so in memory.
+        out: `[stack …, M, N]`, where they are.
     """
 
     def __init__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
@@ -115,9 +132,8 @@ class Direct:
             for n_, x in enumerate((left, right, out))
         ]
         self.table = np.stack([_sums(steps) for steps in stacked], axis=1)
-        self.numbers = np.array(
-            [n, k, left.strides[-2], left.strides[-1], right.strides[-2], out.strides[-2]], np.int64
-        )
+        steps = *left.strides[-2:], *right.strides[-2:], out.strides[-2]
+        self.numbers = np.array([n, k, *steps], np.int64)
         self.work = rows * n * k
 
     def __call__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
