@@ -34,27 +34,22 @@ STREAMED = 2**20
 
 
 def is_streamed(node: EinSum) -> bool:
-    """True for a product whose factors and result are read and written about once each.
-
-    Memory is then the limit, which loops reach that fuse everything: outer products, products
-    of elements, matrices times vectors. Sums that begin at the slowest axis, or that are of
-    neighbours alone, are left to NumPy and BLAS, which are as fast.
+    """True for what compiled loops do about as fast as memory: products without a sum, and
+    sums of rows that lie side by side.
     """
     if node.points < STREAMED or len(node.outputs) != 1:
         return False
     found = product_of(node, node.outputs[0])
     if found is None:
         return False
-    read = [node.operands[f[0].operand].labels for f in (found.left, found.right) if f]
-    extent = {a.label: a.extent for a in node.axes}
-    largest = max([*read, node.keys], key=lambda labels: prod(extent[x] for x in set(labels)))
-    if node.points > 2 * prod(extent[x] for x in set(largest)):
-        return False
+    labels = node.operands[found.left[0].operand].labels
     if len(node.keys) == len(node.axes):
-        return len(read) == 2
-    if largest[0] not in node.keys or extent[largest[0]] < OUTER:
+        return bool(found.right)
+    if found.right or len(set(labels)) < len(node.axes):
         return False
-    return set(read[0]) != set(read[-1]) or (len(read) == 1 and largest[-1] in node.keys)
+    return labels[0] == node.keys[0] and labels[-1] == node.keys[-1] != labels[0] and (
+        node.axis(labels[0]).extent >= OUTER
+    )  # fmt: skip
 
 
 OUTER = 16

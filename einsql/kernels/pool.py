@@ -69,8 +69,9 @@ def run(
         _used[0] = monotonic()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
+    before: set[int] | None = None
     try:
-        _hand_out(turns)
+        before = _hand_out(turns)
         queue.drain(lambda: tick(queue.done / total))
         _await(turns, lambda: tick(queue.done / total))
         tick(queue.done / total)
@@ -78,6 +79,8 @@ def run(
         queue.stop()
         _take_back(turns)
         queue.forget()
+        if before:
+            os.sched_setaffinity(0, before)
     for turn in turns:
         if turn.error is not None:
             raise turn.error
@@ -203,8 +206,8 @@ _away: tuple[int, int] | None = None
 """The core that the pool's threads were kept off last, and how many of them."""
 
 
-def _hand_out(turns: Sequence[_Turn]) -> None:
-    """Gives turns to the pool's threads."""
+def _hand_out(turns: Sequence[_Turn]) -> set[int] | None:
+    """Gives turns to the pool's threads; the cores that the caller is allowed, if it is bound."""
     global _wanted
     with _lock:
         _wanted += len(turns)
@@ -214,9 +217,10 @@ def _hand_out(turns: Sequence[_Turn]) -> None:
             )
             thread.start()
             _ids.append(thread.native_id or 0)
-        _make_way()
+        before = _make_way()
     for turn in turns:
         _turns.put(turn)
+    return before
 
 
 def _serve(turns: SimpleQueue[_Turn]) -> None:
@@ -235,24 +239,31 @@ def _take_back(turns: Sequence[_Turn]) -> None:
         _wanted -= len(turns)
 
 
-def _make_way() -> None:
-    """Keeps the pool's threads off the core that the caller runs on.
+def _make_way() -> set[int] | None:
+    """Keeps the caller on its core, and the pool's threads off it.
 
     Linux often wakes a thread on the core of the one that woke it, and moves it only after
     milliseconds: work of that length would then be done by one core.
+
+    Returns:
+        The cores that the caller is allowed afterwards, or None if it was not bound.
     """
     global _away
     core = _core()
     if core is None:
-        return
-    now = core(), len(_ids)
-    if now == _away:
-        return
+        return None
     with suppress(OSError):  # a thread that has ended, or a core that was taken away
-        others = os.sched_getaffinity(0) - {now[0]}
-        for thread in _ids if others else ():
-            os.sched_setaffinity(thread, others)
-    _away = now
+        allowed = os.sched_getaffinity(0)
+        here = core()
+        if len(allowed) == 1 or here not in allowed:
+            return None
+        if _away != (here, len(_ids)):
+            for thread in _ids:
+                os.sched_setaffinity(thread, allowed - {here})
+            _away = here, len(_ids)
+        os.sched_setaffinity(0, {here})
+        return allowed
+    return None
 
 
 @cache
