@@ -34,26 +34,18 @@ STREAMED = 2**20
 
 
 def is_streamed(node: EinSum) -> bool:
-    """True for what compiled loops do about as fast as memory: products without a sum, and
-    sums of rows that lie side by side.
+    """True for what compiled loops do as fast as memory: products without a sum, and sums of
+    diagonals.
     """
     if node.points < STREAMED or len(node.outputs) != 1:
         return False
     found = product_of(node, node.outputs[0])
     if found is None:
         return False
-    labels = node.operands[found.left[0].operand].labels
     if len(node.keys) == len(node.axes):
         return bool(found.right)
-    if found.right or len(set(labels)) < len(node.axes):
-        return False
-    return labels[0] == node.keys[0] and labels[-1] == node.keys[-1] != labels[0] and (
-        node.axis(labels[0]).extent >= OUTER
-    )  # fmt: skip
-
-
-OUTER = 16
-"""Rows from which every thread has enough of them."""
+    labels = node.operands[found.left[0].operand].labels
+    return not found.right and labels[0] in node.keys and len(set(labels)) < len(labels)
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
@@ -75,7 +67,7 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute = _single(node, found, work) if not found.right else _pair(node, found, work, compiles)
+    compute = (_pair if found.right else _single)(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
@@ -86,7 +78,9 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     return run
 
 
-def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype) -> Load:
+def _load(
+    node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
+) -> Load:
     """How a side is read: the product of its factors, with an axis per distinct label.
 
     Args:
@@ -94,6 +88,7 @@ def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dt
         side: Factors of one operand.
         gone: Labels that are summed.
         work: The dtype to compute in; a single factor that is not summed keeps its own.
+        compiles: Whether sums may be compiled.
     """
     operand, field = side[0].operand, side[0].field
     order = tuple(dict.fromkeys(node.operands[operand].labels))
@@ -112,17 +107,19 @@ def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dt
             array = array.astype(work, copy=False)
         for factor in side[1:]:
             array = array * one(operands, factor).astype(work, copy=False)
-        return accurate_sum(array, axes, work) if axes else array
+        return accurate_sum(array, axes, work, compiles) if axes else array
 
     return load
 
 
-def _single(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndarray]:
+def _single(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> Callable[..., np.ndarray]:
     """Sums one operand over the labels that are no keys."""
     labels = tuple(dict.fromkeys(node.operands[found.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in labels if x not in kept]
-    load = _load(node, found.left, summed, work)
+    load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
     if not summed:  # a new array, for only view kernels alias their operands
@@ -153,7 +150,9 @@ def _pair(
         tuple(x for x in keys if x in in_a or x in in_b),
         {x: extent[x] for x in (*in_a, *in_b) if x not in gone_a and x not in gone_b},
     )
-    load_a, load_b = _load(node, a, gone_a, work), _load(node, b, gone_b, work)
+    load_a, load_b = (
+        _load(node, side, gone, work, compiles) for side, gone in ((a, gone_a), (b, gone_b))
+    )
     sums = len(labels.extent) > len(labels.keys)
     multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
     return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)

@@ -23,23 +23,29 @@ SHORT = 64
 """Length up to which a row is summed by BLAS, which adds several lanes side by side."""
 
 
-def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def accurate_sum(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool = False
+) -> np.ndarray:
     """Sums an array over axes.
 
     Args:
         array: Any real array, of any strides.
         axes: The axes to sum, at least one.
         dtype: float32 or float64, the type of the result.
+        compiles: Whether large arrays may be summed by compiled kernels.
 
     Returns:
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
+    compiles = compiles and array.size >= SPREAD
     if array.size >= SPREAD and pool.threads() > 1:
-        return _spread(array, axes, dtype)
-    return _sum(array, axes, dtype)
+        return _spread(array, axes, dtype, compiles)
+    return _sum(array, axes, dtype, compiles)
 
 
-def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _spread(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
+) -> np.ndarray:
     """Sums on all threads: pieces of the result, or of the sum where the result is small."""
     kept = [n for n in range(array.ndim) if n not in axes]
     # The slowest axis in memory, so that pieces are read from one end to the other.
@@ -51,12 +57,12 @@ def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.nda
     shape = tuple(array.shape[n] for n in kept)
     whole = axis in axes
     if whole and prod(shape) * parts > array.size // 8:
-        return _sum(array, axes, dtype)
+        return _sum(array, axes, dtype, compiles)
     out = np.empty((parts, *shape) if whole else shape, dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
-        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype)
+        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
         if whole:
             out[n] = part
         else:
@@ -68,7 +74,7 @@ def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.nda
     return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
 
 
-def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
     """As `accurate_sum`, on the calling thread."""
     if array.dtype != dtype or array.size < 4096:
         few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
@@ -76,20 +82,23 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarra
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
     gone = [n in axes for n in order]
-    sums = _contiguous(flat, gone) if flat.flags.c_contiguous else _strided(flat, gone)
+    if flat.flags.c_contiguous and flat.flags.aligned:
+        sums = _contiguous(flat, gone, compiles)
+    else:
+        sums = _strided(flat, gone)
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
     sums = sums.astype(dtype, copy=False)
     return from_zero(sums, out=sums).transpose(turn)  # NumPy's sum of -0.0 alone is -0.0
 
 
-def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
+def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarray:
     """Sums the axes marked `gone` of an array in C order."""
     rows = array.ndim  # the axes from here on are all summed
     while rows and gone[rows - 1]:
         rows -= 1
     if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
         return _rest(part.reshape(array.shape[:rows]), gone[:rows])
     stop = rows  # the last axes that are summed are those from start to stop
     while not gone[stop - 1]:
@@ -99,20 +108,28 @@ def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
         start -= 1
     shape = array.shape
     stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
-    part = _planes(stacks).reshape(shape[:start] + shape[stop:])
+    part = _planes(stacks, compiles).reshape(shape[:start] + shape[stop:])
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray) -> np.ndarray:
+def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the rows."""
     if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+    if compiles:
+        from einsql.kernels.adding import row_sums  # for large arrays only
+
+        return row_sums(matrix)
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 
-def _planes(stacks: np.ndarray) -> np.ndarray:
+def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the middle axis: whole planes of rows are added to each other."""
     lead, rows, width = stacks.shape
+    if compiles and rows > 1 and width > 1:
+        from einsql.kernels.adding import plane_sums
+
+        return plane_sums(stacks)
     if rows <= PLANES or stacks.dtype == np.float64:
         return np.asarray(np.add.reduce(stacks, axis=1))
     even = rows // PLANES * PLANES

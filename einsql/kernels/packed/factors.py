@@ -154,9 +154,7 @@ class _Cubes(Block):
 
     def __init__(self, arrays: Mapping[Leaf, Cube]) -> None:
         self._labels = {x.name: a for x, a in arrays.items() if isinstance(x, Label)}
-        self._values = {
-            (x.operand, x.field): a for x, a in arrays.items() if isinstance(x, Value)
-        }
+        self._values = {(x.operand, x.field): a for x, a in arrays.items() if isinstance(x, Value)}
 
     def label(self, name: str) -> np.ndarray:
         return self._labels[name]

@@ -56,8 +56,9 @@ class Form:
         """What multiplies such matrices, or None where they lie badly.
 
         Args:
-            left, right, out: `[stack …, M, K]`, `[stack …, K, N]` and `[stack …, M, N]`, of
-                the strides that are to come.
+            left: `[stack …, M, K]`, of the strides that are to come; so are the others.
+            right: `[stack …, K, N]`.
+            out: `[stack …, M, N]`.
         """
         if out.strides[-1] != out.itemsize:
             return None
@@ -85,8 +86,7 @@ def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
     sums = np.empty(shape, out.dtype)
     places = slice(0, cut), slice(cut, None)
     multiply = [
-        Direct(*part, sums[place])
-        for part, place in zip(parts(left, right), places, strict=False)
+        Direct(*part, sums[place]) for part, place in zip(parts(left, right), places, strict=False)
     ]
 
     def run(left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:

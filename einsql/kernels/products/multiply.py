@@ -180,7 +180,8 @@ class _Plan:
         """Without packing, where that pays.
 
         Args:
-            a, b: Operands of the types and strides that are to come.
+            a: A left operand of the type and strides that are to come.
+            b: A right one.
         """
         stack = prod(self.extents[: self.free])
         form = Form(stack, self.m, self.n, self.k)

@@ -1,4 +1,4 @@
-"""The register tile of products that are read where they lie, without packing.
+"""The register tile of products that are read where they lie, and of rows that are added.
 
 What is here is compiled into kernels, so its text is part of their name on disk.
 """
@@ -98,6 +98,46 @@ def tile(
 
     i64 = types.int64
     return types.none(size, rows, lanes, width, *[i64] * 10), generate
+
+
+@intrinsic
+def add_rows(
+    _: Any, size: Any, lanes: Any, rows: Any, first: Any, down: Any, sums: Any
+) -> Any:  # fmt: skip
+    """Adds neighbouring elements of some rows to each other, and to running sums in DOUBLE.
+
+    Args:
+        size: Bytes of an element, 4 for FLOAT and 8 for DOUBLE; like the next two a literal.
+        lanes: How many elements.
+        rows: How many rows, a power of two; they are added in pairs in their own type.
+        first: Address of the first row's.
+        down: From a row to the next, in bytes.
+        sums: Address of the sums.
+    """
+    if not all(isinstance(a, types.IntegerLiteral) for a in (size, lanes, rows)):
+        return None
+    nbytes, many, high = (a.literal_value for a in (size, lanes, rows))
+    vector = ir.VectorType(ir.DoubleType() if nbytes == 8 else ir.FloatType(), many)
+    wide = ir.VectorType(ir.DoubleType(), many)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first_, down_, sums_ = args[3:]
+        terms = [
+            builder.load(
+                _pointer(builder, builder.add(first_, builder.mul(down_, _INDEX(m))), vector),
+                align=nbytes,
+            )
+            for m in range(high)
+        ]
+        while len(terms) > 1:
+            terms = [builder.fadd(a, b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
+        to = _pointer(builder, sums_, wide)
+        term = terms[0] if nbytes == 8 else builder.fpext(terms[0], wide)
+        builder.store(builder.fadd(builder.load(to, align=8), term), to, align=8)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.none(size, lanes, rows, i64, i64, i64), generate
 
 
 def _pointer(builder: Any, address: Any, to: Any) -> Any:
