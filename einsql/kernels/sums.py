@@ -19,6 +19,8 @@ PIECE = 2**24
 """Elements that one of them sums at a time at most."""
 PLANES = 16
 """How many rows are added one after another in float32."""
+WIDE = 512
+"""Length from which rows are added to each other by a compiled kernel."""
 SHORT = 64
 """Length up to which a row is summed by BLAS, which adds several lanes side by side."""
 
@@ -98,7 +100,7 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     while rows and gone[rows - 1]:
         rows -= 1
     if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
         return _rest(part.reshape(array.shape[:rows]), gone[:rows])
     stop = rows  # the last axes that are summed are those from start to stop
     while not gone[stop - 1]:
@@ -112,22 +114,18 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
+def _rows(matrix: np.ndarray) -> np.ndarray:
     """Sums along the rows."""
     if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
-    if compiles:
-        from einsql.kernels.adding import row_sums  # for large arrays only
-
-        return row_sums(matrix)
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 
 def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the middle axis: whole planes of rows are added to each other."""
     lead, rows, width = stacks.shape
-    if compiles and rows > 1 and width > 1:
-        from einsql.kernels.adding import plane_sums
+    if compiles and width >= WIDE:
+        from einsql.kernels.adding import plane_sums  # for large arrays only
 
         return plane_sums(stacks)
     if rows <= PLANES or stacks.dtype == np.float64:

@@ -222,6 +222,7 @@ def test_float_sums_are_at_least_pairwise(
     shape: tuple[int, ...], compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sums, "SPREAD", 1 if compiles else 2**20)
+    monkeypatch.setattr(sums, "WIDE", 1)
     a = np.random.default_rng(1).random(shape, np.float32)
     subsets = [s for n in range(1, a.ndim + 1) for s in combinations(range(a.ndim), n)]
     for view, axes in product((a, a.T, np.asfortranarray(a)[::-1], a[:, 1:]), subsets):

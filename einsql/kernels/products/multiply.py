@@ -38,7 +38,7 @@ ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LARGE = 5e-2
 """Seconds on one thread from which BLAS's own threads are faster."""
-ELSE = 10.0
+ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
