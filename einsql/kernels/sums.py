@@ -21,8 +21,10 @@ PLANES = 16
 """How many rows are added one after another in float32."""
 WIDE = 512
 """Length from which rows are added to each other by a compiled kernel."""
-SHORT = 64
-"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+SHORT, MIDDLE = 64, 512
+"""Lengths up to which a row is summed by BLAS, which adds several lanes side by side: as it
+is, or in equal parts, of twice the length at most.
+"""
 
 
 def accurate_sum(
@@ -114,10 +116,14 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray) -> np.ndarray:
-    """Sums along the rows."""
-    if matrix.shape[1] <= SHORT:
+def _rows(matrix: np.ndarray, short: int = SHORT) -> np.ndarray:
+    """Sums along the rows; those up to `short` by BLAS."""
+    if matrix.shape[1] <= short:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+    parts = -(-matrix.shape[1] // (2 * SHORT))
+    if matrix.shape[1] <= MIDDLE and matrix.shape[1] % parts == 0:
+        part = _rows(matrix.reshape(len(matrix) * parts, -1), 2 * SHORT)
+        return np.asarray(part.reshape(-1, parts).sum(axis=1, dtype=np.float64))
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 

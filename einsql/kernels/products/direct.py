@@ -49,8 +49,8 @@ def tile_for(m: int, n: int, size: int) -> Tile:
     while lanes > n:
         lanes //= 2
     needed = ceil(n / lanes)
-    width = ceil(needed / ceil(needed / (4 if count == 32 else 2)))
-    most = min(14, (count - 2 - width) // width)
+    width = 3 if needed == 3 and count == 32 else min(2, needed)
+    most = min(14, 24 // width if count == 32 else (count - 3 - width) // width)
     return Tile(size, ceil(m / ceil(m / most)), lanes, width)
 
 

@@ -14,10 +14,10 @@ MANY, SMALL = 64, 64
 """How many matrices are many, and how many rows, columns and terms are few in each."""
 NARROW, TERMS = 16, 1024
 """Columns of a narrow matrix, and terms that may be added one after another."""
-SHALLOW, PANEL = 32, 2**16
+SHALLOW, PANEL = 64, 2**17
 """Terms that are few for each element, and the elements of a matrix that stays in cache."""
-LONG = 2**12
-"""Terms from which a sum is worth cutting."""
+LONG, SQUARE = 2**12, 2**16
+"""Terms from which a sum is worth cutting, and the elements of the result that are few then."""
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray, Tick], None]
@@ -50,7 +50,7 @@ class Form:
             return None
         if self.k <= SHALLOW and self.m >= MANY and self.k * self.n <= PANEL:
             return "shallow"
-        return "long" if self.k >= LONG and max(self.m, self.n) <= SMALL else None
+        return "long" if self.k >= LONG and self.m * self.n <= SQUARE else None
 
     def multiply(self, left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply | None:
         """What multiplies such matrices, or None where they lie badly.
