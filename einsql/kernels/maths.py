@@ -153,29 +153,33 @@ def _of_float(build: Callable[[Num], Num]) -> Any:
     return intrinsic(typed)
 
 
-def _reduce(x: Num, f: _Format) -> tuple[Num, Num, Num]:
-    """n, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
+def _reduce(x: Num, f: _Format, biases: int = 1) -> tuple[Num, Num, Num]:
+    """Exponent, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
 
-    A NaN gives a NaN r and some n, as a conversion to an integer would not.
+    The exponent is an integer whose last bits are n + biases · f.bias, as many as a number's
+    exponent has; those above are anything. A NaN gives a NaN r and some exponent, as a
+    conversion to an integer would not.
     """
-    rounded = x.times_plus(1 / math.log(2), f.round)
-    whole = rounded - f.round
+    offset = f.round + biases * f.bias
+    rounded = x.times_plus(1 / math.log(2), offset)
+    whole = rounded - offset
     r = whole.times_plus(-f.ln2[1], whole.times_plus(-f.ln2[0], x))
-    n = rounded.bits() - x.literal(f.round).bits()
-    return n, r, r * r * r.polynomial(f.expm1)
+    return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 
-def _power_of_two(n: Num, f: _Format) -> Num:
-    return ((n + f.bias) << f.mantissa).from_bits()
+def _power_of_two(exponent: Num, f: _Format) -> Num:
+    """The power of two with these last bits of an exponent."""
+    return (exponent << f.mantissa).from_bits()
 
 
 def _exp(x: Num) -> Num:
     f = _format(x)
-    n, r, rest = _reduce(
-        x.where(">", f.overflow, f.overflow).where("<", f.underflow, f.underflow), f
+    # In two steps, with a bias for each: 2ⁿ itself may be too large or too small to be normal.
+    exponent, r, rest = _reduce(
+        x.where(">", f.overflow, f.overflow).where("<", f.underflow, f.underflow), f, biases=2
     )
-    half = n >> 1  # in two steps: 2ⁿ itself may be too large or too small to be normal
-    return (r + rest + 1) * _power_of_two(half, f) * _power_of_two(n - half, f)
+    half = exponent >> 1
+    return (r + rest + 1) * _power_of_two(half, f) * _power_of_two(exponent - half, f)
 
 
 def _tanh(x: Num) -> Num:
@@ -183,8 +187,8 @@ def _tanh(x: Num) -> Num:
     a = abs(x)
     z = x * x
     small = (z * z.polynomial(f.tanh)).times_plus(x, x)
-    n, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
-    scale = _power_of_two(n, f)
+    exponent, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
+    scale = _power_of_two(exponent, f)
     large = x.literal(-2) / (scale * (r + rest) + (scale + 1)) + 1
     return a.choose(">=", f.tanh_edge, large, small).with_sign_of(x)
 
@@ -232,8 +236,8 @@ def _erf(x: Num) -> Num:
     a = abs(x)
     small = x.times_plus((x * x).polynomial(f.erf_small), x)
     a = a.where(">", f.erf_one, f.erf_one)
-    n, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
-    scale = _power_of_two(n, f)
+    exponent, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
+    scale = _power_of_two(exponent, f)
     large = ((scale * (r + rest) + scale) * -1.0 + 1).with_sign_of(x)
     return abs(x).choose(">=", f.erf_edge, large, small)
 

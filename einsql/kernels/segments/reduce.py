@@ -172,7 +172,7 @@ class _Segments:
             return []
         sources = [self.source(x, operands, numbers) for x in self.leaves]
         results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
-        kernel = cache.load(source_of(self.reduced, self.leaves))
+        kernel = cache.load(source_of(self.reduced, self.leaves), tick)
         given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
 
         def work(piece: tuple[int, int]) -> None:
