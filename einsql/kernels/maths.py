@@ -160,10 +160,10 @@ def _reduce(x: Num, f: _Format, biases: int = 1) -> tuple[Num, Num, Num]:
     exponent has; those above are anything. A NaN gives a NaN r and some exponent, as a
     conversion to an integer would not.
     """
-    offset = f.round + biases * f.bias
-    rounded = x.times_plus(1 / math.log(2), offset)
+    offset = x.held(f.round + biases * f.bias)
+    rounded = x.times_plus(x.held(1 / math.log(2)), offset)
     whole = rounded - offset
-    r = whole.times_plus(-f.ln2[1], whole.times_plus(-f.ln2[0], x))
+    r = whole.times_plus(x.held(-f.ln2[1]), whole.times_plus(x.held(-f.ln2[0]), x))
     return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 
@@ -175,11 +175,10 @@ def _power_of_two(exponent: Num, f: _Format) -> Num:
 def _exp(x: Num) -> Num:
     f = _format(x)
     # In two steps, with a bias for each: 2ⁿ itself may be too large or too small to be normal.
-    exponent, r, rest = _reduce(
-        x.where(">", f.overflow, f.overflow).where("<", f.underflow, f.underflow), f, biases=2
-    )
+    high, low = x.held(f.overflow), x.held(f.underflow)
+    exponent, r, rest = _reduce(x.where(">", high, high).where("<", low, low), f, biases=2)
     half = exponent >> 1
-    return (r + rest + 1) * _power_of_two(half, f) * _power_of_two(exponent - half, f)
+    return (r + rest + x.held(1)) * _power_of_two(half, f) * _power_of_two(exponent - half, f)
 
 
 def _tanh(x: Num) -> Num:

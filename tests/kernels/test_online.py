@@ -159,7 +159,7 @@ def test_long_rows_are_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, dims, array in (("q", "hsd", q), ("k", "htd", k), ("v", "htd", v)):
             con.register(name, array, dims=tuple(dims))
         report = con.execute(f"EXPLAIN {STATEMENTS['plain']}").fetchall()
-        assert any("parts of t:16" in line for (line,) in report)
+        assert any("parts of t:32" in line for (line,) in report)
         found = con.execute(STATEMENTS["plain"]).fetch_numpy()
     scores = q.astype(float) @ k.astype(float).transpose(0, 2, 1) / 4
     shares = np.exp(scores - scores.max(-1, keepdims=True))

@@ -101,20 +101,18 @@ class _Writer(Online):
         """The stages; right sides are laid out once for each batch, or part by part."""
         plan = self.plan
         stages = list(zip(plan.stages, plan.strips, strict=True))
+        mark, pad = len(self.lines), "    " * self.depth
         if plan.parts is not None:
             self.begin(plan.parts)
-        mark, pad = len(self.lines), "    " * self.depth
+            if not plan.parts.whole:
+                mark, pad = len(self.lines), "    " * self.depth
         for stage, strip in stages[: plan.inner]:
             self.stage(stage, strip)
         packing = self.packing
         if plan.parts is not None:
             self.finish()
-        elif packing:
-            packing = [
-                "if batch != held[0]:",
-                *(f"    {x}" for x in packing),
-                "    held[0] = batch",
-            ]
+        if packing and (plan.parts is None or plan.parts.whole):
+            packing = ["if batch != held[0]:", *(f"    {x}" for x in packing), "    held[0] = batch"]
         self.lines[mark:mark] = [pad + line for line in packing]
         for at, m in enumerate(plan.members):
             if m.product is not None:
@@ -140,21 +138,12 @@ class _Writer(Online):
         plan, node = self.plan, m.node
         (output,) = node.outputs
         size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
-        labels = product.summed, product.wide
-        depth, wide = (plan.held(m.own[x]) for x in labels)
-        deep, across = (self.length(m.own[x]) for x in labels)
         panel = self.param(lambda g: g.panel[at])
-        # Panels are as wide as tiles, which are at most 2 · PAD elements.
-        right = self.param(self.room(depth * (-(-wide // (2 * PAD)) * 2 * PAD) * size))
-        begin, _ = self.read((at, *product.right))
-        down, along = (self.step((at, *product.right), x) for x in labels)
-        self.packing.append(
-            f"pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
-            f"at(scratch + {right}, {element}), {panel})"
-        )
+        right, depth = self.right(at, m, product, panel)
+        deep, across = (self.length(m.own[x]) for x in (product.summed, product.wide))
         left, between = self.read((at, *product.left))
         if not self.lies_apart((at, *product.left)):
-            step = -(-depth // (2 * PAD)) * 2 * PAD + PAD
+            step = -(-node.axis(product.summed).extent // (2 * PAD)) * 2 * PAD + PAD
             own, step_name = self.param(self.room(plan.rows * step * size)), self.param(step)
             self.emit(
                 f"copy(at({left}, {element}), {between} // {size}, "
@@ -176,9 +165,32 @@ class _Writer(Online):
         if at in self.sums:
             self.rescale(at)
         self.emit(
-            f"multiply({left}, {between}, rows, scratch + {right}, {deep}, {terms}, {columns}, "
+            f"multiply({left}, {between}, rows, {right}, {depth}, {terms}, {columns}, "
             f"{into}, {self.param(stride)}, {constant}, {panel}, {size}, {at in self.sums})"
         )
+
+    def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:
+        """Lays a right side out; its address for what is at hand, and the terms of a panel."""
+        plan, size = self.plan, itemsize(m.node.outputs[0].dtype)
+        element = f"np.{STORED[m.node.outputs[0].dtype]}"
+        labels = product.summed, product.wide
+        depth, wide = (plan.held(m.own[x]) for x in labels)
+        # Panels are as wide as tiles, which are at most 2 · PAD elements.
+        start = f"scratch + {self.param(self.room(depth * -(-wide // (2 * PAD)) * 2 * PAD * size))}"
+        whole, parted = plan.parts is not None and plan.parts.whole, self.parted
+        self.parted = parted and not whole
+        begin, _ = self.read((at, *product.right))
+        down, along = (self.step((at, *product.right), x) for x in labels)
+        deep, across = (self.length(m.own[x]) for x in labels)
+        self.parted = parted
+        self.packing.append(
+            f"pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
+            f"at({start}, {element}), {panel})"
+        )
+        if whole and self.along in (m.own[x] for x in labels):
+            row = panel if m.own[product.summed] == self.along else deep
+            start = f"{start} + part * {row} * {size}"
+        return start, deep
 
     def leave(self, at: int, m: Member, product: Product) -> None:
         """Looks through a block of a product, and copies it to where it leaves."""

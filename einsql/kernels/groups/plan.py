@@ -21,9 +21,9 @@ LARGEST = 2**24
 """Bytes that a block and the right sides of its products may take on each thread."""
 ROWS = (24, 192)
 """Least and most rows of a block of a product."""
-PART = 2**11
-"""Bytes of a row that is taken part by part."""
-LEAST_ROWS = 48
+PART = 2**10
+"""Bytes of a row that are taken at a time."""
+LEAST_ROWS = 96
 """Rows below which a block of whole rows reads the right sides too often."""
 PAD = 16
 """Elements behind each row, so that rows do not meet in the same lines of a cache."""
@@ -54,11 +54,13 @@ class Parts:
         weights: What is carried from part to part, with the class that is cut.
         size: Values of that class in a part.
         folds: Numbers of the nodes that run over that class.
+        whole: Whether the right sides of whole rows are kept, not those of a part.
     """
 
     weights: Weights
     size: int
     folds: frozenset[int]
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,11 @@ class Plan:
         return hi - lo
 
     def held(self, c: int) -> int:
-        """How many of them there are at a time, at most."""
-        cut = self.parts is not None and c == self.parts.weights.along
-        return min(self.extent(c), self.parts.size) if cut else self.extent(c)
+        """How many of them a right side has at a time, at most."""
+        parts = self.parts
+        if parts is None or parts.whole or c != parts.weights.along:
+            return self.extent(c)
+        return min(self.extent(c), parts.size)
 
 
 def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
@@ -163,7 +167,12 @@ def _sized(nodes: Sequence[EinSum], found: list[Member], classes: Classes) -> Pl
         return whole
     weights, folds = taken
     size = PART // found[weights.made].node.outputs[0].dtype.numpy.itemsize
-    return _laid_out(nodes, found, classes, Parts(weights, size, folds)) or whole
+    size = max(1, size // (2 * PAD)) * 2 * PAD  # whole panels
+    for kept in (True, False):
+        cut = _laid_out(nodes, found, classes, Parts(weights, size, folds, kept))
+        if cut is not None:
+            return cut
+    return whole
 
 
 def _laid_out(
@@ -182,7 +191,8 @@ def _laid_out(
         least, most = ROWS
         rows = max(least, min(most, rows // 12 * 12))
     rows = min(rows, extent)
-    if rows * row + sum(map(_right_bytes, held)) > LARGEST:
+    right = found if parts is None or parts.whole else held
+    if rows * row + sum(map(_right_bytes, right)) > LARGEST:
         return None
     blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
     if row > IN_CACHE and blocks < pool.threads():  # long rows are better cut, by single nodes

@@ -240,7 +240,7 @@ def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
     ):
         return False
     operand, _ = m.product.left
-    return m.node.operands[operand].source is weights.origin and m.divisor is not None
+    return m.node.operands[operand].source is weights.origin
 
 
 def masks_fit(found: Sequence[Member]) -> tuple[bool, int | None]:
