@@ -112,7 +112,11 @@ class _Writer(Online):
         if plan.parts is not None:
             self.finish()
         if packing and (plan.parts is None or plan.parts.whole):
-            packing = ["if batch != held[0]:", *(f"    {x}" for x in packing), "    held[0] = batch"]
+            packing = [
+                "if batch != held[0]:",
+                *(f"    {x}" for x in packing),
+                "    held[0] = batch",
+            ]
         self.lines[mark:mark] = [pad + line for line in packing]
         for at, m in enumerate(plan.members):
             if m.product is not None:

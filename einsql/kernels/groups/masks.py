@@ -17,16 +17,14 @@ from einsql.einsum import (
     Expr,
     Operand,
     Output,
-    Value,
     conj,
     labels_of,
     operands_of,
     relabel,
     renumber,
-    subexpressions,
 )
 from einsql.intervals import can_raise
-from einsql.schema import PRESENT, DType
+from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,6 @@ def mask(
     read = sorted(operands_of(term))
     sources = [node.operands[n] for n in read]
     if not read or any(id(o.source) in number for o in sources):
-        return None
-    if any(isinstance(e, Value) and e.field == PRESENT for e in subexpressions(term)):
         return None
     labels = labels_of(term).union(*(o.labels for o in sources))
     derived = any(node.axis(x).define is not None for x in labels)
