@@ -24,7 +24,7 @@ _HEADER = "import numpy as np\nfrom numba import njit\n"
 _IMPORTS = """\
 from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
-    any_empty, clear, copied, copy, multiply, not_finite, pack, spoilt,
+    any_empty, clear, copy, copy_numbers, multiply, not_finite, pack, spoilt,
 )
 from einsql.kernels.runtime import at, real
 """
@@ -250,8 +250,8 @@ class _Writer(Online):
         calls = [self.call(at, plan.members[at]) for at in stage]
         step = self.param(strip)
         if lines and strip > 1:  # row by row where a limit crosses the part
-            whole = [self.covers(inner, edges) for inner, edges, _ in lines.values()]
-            self.emit(f"step = {step} if {' and '.join(whole)} else 1")
+            inside = [self.covers(inner, edges) for inner, edges, _ in lines.values()]
+            self.emit(f"step = {step} if {' and '.join(inside)} else 1")
             step = "step"
         self.emit(f"for r in range(0, rows, {step}):")
         self.depth += 1
@@ -311,7 +311,8 @@ class _Writer(Online):
             self.emit(f"a{at}_{n} = {begin}")
             addresses.append(f"a{at}_{n} + r * {between}")
         room = len(numbers) + len(places)
-        self.head.append(f"q{at} = copied(p, {first}, {len(numbers)}, {room})")
+        self.head.append(f"q{at} = at(scratch + {self.param(self.room(8 * room))}, np.int64)")
+        self.head.append(f"copy_numbers(p, {first}, {len(numbers)}, q{at})")
         return addresses
 
     def run(
@@ -358,7 +359,8 @@ class _Writer(Online):
     def assemble(self) -> str:
         """The module's text."""
         lines = "\n".join(self.lines)
-        named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", lines)})
+        text = "\n".join([*self.head, lines])
+        named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", text)})
         head = [f"    g{n} = p[{n}]" for n in named]
         head += [f"    {line}" for line in self.head]
         head.append("    held = at(scratch, np.int64)")

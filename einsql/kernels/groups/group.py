@@ -22,7 +22,7 @@ Compile = Callable[[EinSum], tuple[str, Runner]]
 
 NOTHING = -1
 """Number of the batch that a new scratch holds right sides of."""
-PIECE = 2**23
+PIECE = 2**25
 """Work of one piece, in cheap operations: some milliseconds."""
 PIECES = 4
 """Least number of pieces for each thread, so that no thread waits long for the others."""
@@ -192,7 +192,9 @@ def _run(
         For each node the bits of its failures, and a last one that tells that the whole
         has to run otherwise.
     """
-    kernel = cache.load(driver.source, tick)
+    if driver.kernel is None:
+        driver.kernel = cache.load(driver.source, tick)
+    kernel = driver.kernel
     bad = np.zeros(nodes + 1, np.int64)
     free: list[np.ndarray] = []
 
@@ -223,7 +225,7 @@ def _held(scratch: np.ndarray) -> np.ndarray:
 
 def _scratch(nbytes: int) -> np.ndarray:
     """Memory for what is passed between nodes; it may hold anything."""
-    return np.empty(nbytes, np.uint8)
+    return empty((nbytes,), np.dtype(np.uint8))
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:

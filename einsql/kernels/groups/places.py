@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from einsql.kernels.cache import Kernel
 from einsql.kernels.expressions import Program
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
@@ -62,6 +63,7 @@ class Driver:
             sides it holds.
         blocks: How many blocks there are.
         batch: Blocks that have the same right sides.
+        kernel: The compiled source, once it was called.
     """
 
     source: str = ""
@@ -70,6 +72,7 @@ class Driver:
     scratch: int = 64
     blocks: int = 0
     batch: int = 0
+    kernel: Kernel | None = None
 
 
 class Places:
@@ -111,9 +114,9 @@ class Places:
     # ---- extents
 
     @property
-    def along(self) -> int | None:
-        """The class that rows are cut along."""
-        return self.plan.parts.weights.along if self.plan.parts is not None else None
+    def along(self) -> int:
+        """The class that rows are cut along; -1 where they are whole."""
+        return self.plan.parts.weights.along if self.plan.parts is not None else -1
 
     def length(self, c: int) -> str:
         """How many values of a class there are at a time."""

@@ -23,7 +23,7 @@ ROWS = (24, 192)
 """Least and most rows of a block of a product."""
 PART = 2**10
 """Bytes of a row that are taken at a time."""
-LEAST_ROWS = 96
+LEAST_ROWS = 48
 """Rows below which a block of whole rows reads the right sides too often."""
 PAD = 16
 """Elements behind each row, so that rows do not meet in the same lines of a cache."""

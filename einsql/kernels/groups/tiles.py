@@ -177,12 +177,10 @@ def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, s
 
 
 @njit
-def copied(numbers: Any, first: int, count: int, room: int) -> Any:
-    """Integers of an array, with room for others behind them."""
-    made = np.zeros(room, np.int64)
+def copy_numbers(numbers: Any, first: int, count: int, into: Any) -> None:
+    """Copies some integers of an array."""
     for n in range(count):
-        made[n] = numbers[first + n]
-    return made
+        into[n] = numbers[first + n]
 
 
 @njit
