@@ -18,6 +18,7 @@ BENCHMARKS = {
     "rows": "rows:rows",
     "norms": "norms:fused",
     "attention": "attention:heads",
+    "long-attention": "attention:long",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
     "reductions": "reductions:reductions",

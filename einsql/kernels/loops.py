@@ -123,7 +123,7 @@ class _Loops:
             layout = self.layouts[steps] = self.lay_out(steps)
         kernel = layout.kernel
         if kernel is None:
-            kernel = layout.kernel = cache.load(layout.program.source)
+            kernel = layout.kernel = cache.load(layout.program.source, tick)
         results = [self.allocate(o) for o in node.outputs]
         numbers = layout.numbers.copy()
         first = len(numbers) - len(arrays) - sum(map(len, results))

@@ -192,7 +192,7 @@ class _Part:
             program = self.programs[variant] = generate(
                 self.columns, self.output, self.where, variant, machine()
             )
-        kernel = cache.load(program.source)
+        kernel = cache.load(program.source, tick)
         flats, strides = [], []
         for leaf in program.leaves:
             flat, steps = flatten(arrays[leaf], leaf.dtype)
