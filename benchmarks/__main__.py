@@ -22,6 +22,7 @@ BENCHMARKS = {
     "maps": "maps:maps",
     "windows": "windows:windows",
     "segments": "segments:segments",
+    "sparse": "sparse:sparse",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, is_sparse
 from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -44,7 +44,7 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
 
 
 def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
-    held = [array_relation(a) for a in operands]
+    held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
     forms = tuple((h.schema.shape, h.schema.values[0].dtype) for h in held)
     key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
     plan = con._plans.get(key)
