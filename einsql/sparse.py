@@ -57,6 +57,8 @@ class Compressed:
             rows: With a start and a stop within the rows.
             columns: Likewise.
         """
+        if (rows, columns) == (slice(0, self.shape[0]), slice(0, self.shape[1])):
+            return self
         starts = self.starts[rows.start : rows.stop + 1]
         held = slice(int(starts[0]), int(starts[-1]))
         starts = starts - starts[0]

@@ -14,7 +14,7 @@ from einsql.kernels.products.multiply import Multiplied
 from einsql.kernels.products.pieces import FLOPS
 from einsql.kernels.sparse.tiles import TILE, Grid, edges, filled, finite, parts
 
-WIDE = 512
+WIDE = 4096
 """Columns multiplied at once where no tile of the right matrix is skipped."""
 MOST = 3e-2
 """Seconds that a piece may take."""
@@ -26,8 +26,10 @@ def harmless(
     """True if zeros in the place of absent elements meet neither NaN nor infinity.
 
     Args:
-        a, b: The matrices as `filled` made them.
-        of_a, of_b: Which elements are there.
+        a: The left matrix as `filled` made it.
+        of_a: Which elements of it are there.
+        b: The right matrix.
+        of_b: Likewise.
         whole: Whether absent tiles are multiplied too.
     """
     zeros_a = (of_a.lacking if whole else of_a.mixed).any(axis=0)
@@ -50,8 +52,10 @@ def multiply_tiles(
     """The product of matrices of which some tiles are absent.
 
     Args:
-        a, b: The matrices as `filled` made them; absent tiles are not read.
-        some_a, some_b: Which tiles are there.
+        a: The left matrix as `filled` made it; absent tiles are not read.
+        some_a: Which tiles are there.
+        b: The right matrix.
+        some_b: Likewise.
         tick: Told the fraction done.
     """
     out = empty((a.shape[0], b.shape[1]), a.dtype)
@@ -83,13 +87,15 @@ def count_pairs(of_a: Grid, of_b: Grid, tick: Tick) -> np.ndarray:
     """How many pairs of present elements each element of a product has.
 
     Args:
-        of_a, of_b: Which elements are there; some of each are not.
+        of_a: Which elements of the left matrix are there; some are not.
+        of_b: Which of the right one are.
         tick: Told the fraction done.
 
     Returns:
         float32 `[rows, columns]`; exact for as many terms as FLOAT counts.
     """
-    assert of_a.present is not None and of_b.present is not None
+    assert of_a.present is not None
+    assert of_b.present is not None
     here_a, here_b = of_a.present, of_b.present
     one = np.dtype(np.float32)
     flags_a, flags_b = filled(here_a, of_a, one, False), filled(here_b, of_b, one, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -34,19 +35,26 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
         A C-contiguous array `[rows, columns]`. Sums start at 0, so none is -0.0.
     """
     work = matrix.values.dtype
-    if work == np.float32 and matrix.counts.max(initial=0) > IN_ORDER:
+    longest = matrix.counts.max(initial=0) if matrix.stored > IN_ORDER else 0
+    if work == np.float32 and longest > IN_ORDER:
         wide = matrix.of(matrix.values.astype(np.float64))
         return multiply_rows(wide, dense.astype(np.float64), tick).astype(work)
-    from scipy.sparse import csr_array  # 0.2 s, and few statements need it
+    # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
+    from scipy.sparse import _sparsetools as scipy  # 0.2 s, and few statements need it
 
-    dense = np.ascontiguousarray(dense)
-    out = empty((matrix.shape[0], dense.shape[1]), work)
-    columns = slice(0, matrix.shape[1])
+    flat = np.ascontiguousarray(dense).reshape(-1)
+    terms, width = dense.shape
+    out = empty((matrix.shape[0], width), work)
 
     def piece(rows: slice) -> None:
-        part = matrix.part(rows, columns)
-        held = csr_array((part.values, part.columns, part.starts), shape=part.shape)
-        out[rows] = held @ dense
+        into = out[rows].reshape(-1)
+        into[...] = 0
+        starts = matrix.starts[rows.start : rows.stop + 1]
+        of = rows.stop - rows.start, terms
+        if width == 1:
+            scipy.csr_matvec(*of, starts, matrix.columns, matrix.values, flat, into)
+        else:
+            scipy.csr_matvecs(*of, width, starts, matrix.columns, matrix.values, flat, into)
 
     seconds = (matrix.stored * dense.shape[1] + out.size) * PER_POINT * work.itemsize / 4
     wanted = 1
@@ -58,11 +66,13 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
 
 
 def balanced(matrix: Compressed, wanted: int) -> list[slice]:
-    """Ranges of rows with about as many elements each; rows count a little themselves."""
-    weights = matrix.starts.astype(np.int64) + np.arange(len(matrix.starts))
-    marks = int(weights[-1]) * np.arange(wanted + 1) // wanted
-    ends = np.unique(np.searchsorted(weights, marks)).tolist()
-    return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    """Ranges of rows with about as many elements each, but no more rows than twice the mean."""
+    rows, starts = matrix.shape[0], matrix.starts
+    marks = matrix.stored * np.arange(1, wanted) // wanted
+    even = rows * np.arange(wanted + 1) // wanted
+    found = np.searchsorted(starts, marks.astype(starts.dtype))
+    ends = np.unique(np.concatenate((found, even))).tolist()
+    return [slice(a, b) for a, b in pairwise(ends)]
 
 
 def compressed(values: np.ndarray, grid: Grid, work: np.dtype) -> Compressed:

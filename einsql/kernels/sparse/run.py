@@ -60,6 +60,6 @@ def _finished(joined: Joined, found: Sums) -> dict[str, np.ndarray]:
     # A count that is repeated along an axis stays so.
     held = counts[tuple(slice(0, 1) if s == 0 else slice(None) for s in counts.strides)]
     for o in joined.counts:
-        found = held.astype(np.int64) if o.reduction == "sum" else held > 0
-        fields[o.name] = np.broadcast_to(found, counts.shape)
+        told = held.astype(np.int64) if o.reduction == "sum" else held > 0
+        fields[o.name] = np.broadcast_to(told, counts.shape)
     return fields

@@ -71,10 +71,23 @@ class Matrices:
     Attributes:
         values: `[batch, rows, columns]` of each sum of products, where they are present.
         present: Likewise; None where all elements are there.
+        columns: How many there are.
     """
 
     values: tuple[np.ndarray, ...]
     present: np.ndarray | None
+    columns: int
+
+    def filled(self, term: int) -> np.ndarray:
+        """The values of a term with 0 for elements that are not there."""
+        values: np.ndarray = self.values[term]
+        if self.present is None:
+            return values
+        return np.where(self.present, values, values.dtype.type(0))
+
+    def is_finite(self) -> bool:
+        """True if no value that is there is NaN or infinite."""
+        return all(np.isfinite(self.filled(n)).all() for n in range(len(self.values)))
 
 
 class Reader:
@@ -114,7 +127,7 @@ class Reader:
         ]
         if present is not None:
             present = (present.any(axis=self.gone) if self.gone else present).reshape(self.shape)
-        return Matrices(tuple(values), present)
+        return Matrices(tuple(values), present, self.shape[2])
 
     def _values(
         self, operands: Sequence[Fields], factors: Sequence[Factor], work: np.dtype

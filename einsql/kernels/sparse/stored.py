@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -43,11 +42,13 @@ def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | No
     if len(joined.sides) == 1:
         return _alone(node, joined, found[0][1])
     groups = groups_of(node, joined)
-    if groups.batch or len(groups.terms) != 1 or (counts_pairs(joined) and any(groups.gone)):
+    if groups.batch or len(groups.terms) != 1:
         return None
     for n, stored in found:
+        if counts_pairs(joined) and groups.gone[1 - n]:
+            continue  # how often an element counts is more than a flag
         outer = groups.columns if n else groups.rows
-        if set(stored.side.labels) == {*groups.terms, *outer}:
+        if set(stored.side.labels) == {*groups.terms, *outer, *groups.gone[n]}:
             return _times_dense(node, joined, groups, stored, compile_node)
     return None
 
@@ -152,11 +153,13 @@ def _times_dense(
     """A stored matrix times anything; the matrix is the node's left or right side."""
     number = joined.sides.index(stored.side)
     other = 1 - number
-    (row,) = groups.columns if number else groups.rows
-    columns = groups.rows if number else groups.columns
-    axes = ((), groups.terms, columns)
-    reader = Reader(node, joined, other, axes, groups.gone[other], compile_node)
-    order = (row, *columns)
+    rows, columns = (groups.rows, groups.columns)[number], (groups.rows, groups.columns)[other]
+    gone = bool(groups.gone[number])
+    (by,) = groups.gone[number] or rows
+    reader = Reader(
+        node, joined, other, ((), groups.terms, columns), groups.gone[other], compile_node
+    )
+    order = (*rows, *columns)
     turn = tuple(order.index(k) for k in node.keys)
     extents = tuple(node.axis(x).extent for x in order)
 
@@ -164,39 +167,46 @@ def _times_dense(
         return product.reshape(extents).transpose(turn)
 
     def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
-        matrix = stored.matrix(operands, row)
+        matrix = stored.matrix(operands, by)
         if matrix is None:
             return None
         read = reader.read(operands)
         sums = []
-        for n in range(len(joined.terms)):
-            held, dense = _values(matrix, joined, number, n), _filled(read, n, reader.types[n])
-            if stored.filled and not np.isfinite(dense).all():
-                return None  # what is not stored is a 0 that meets it
-            if read.present is not None and not np.isfinite(held.values).all():
-                return None  # a 0 that stands for an absent element would meet it
+        for n, work in enumerate(reader.types):
+            held, dense = _values(matrix, joined, number, n), read.filled(n)[0]
+            if (stored.filled or gone) and not np.isfinite(dense).all():
+                return None  # a 0 that is not stored, or a sum that is made first, meets it
+            made = read.present is not None or groups.gone[other]
+            if made and not np.isfinite(held.values).all():
+                return None  # likewise
             part = share(tick, n, len(joined.terms) + 1)
-            sums.append(arranged(multiply_rows(held, dense, part)))
+            held = collapsed(held) if gone else held
+            sums.append(arranged(multiply_rows(held, dense.astype(work, copy=False), part)))
         if not joined.counts:
             return sums, np.zeros(())
-        return sums, arranged(_joined(matrix, read, prod(extents[1:])))
+        return sums, arranged(_joined(matrix, read, gone))
 
     return run
 
 
-def _filled(read: Matrices, term: int, work: np.dtype) -> np.ndarray:
-    """The dense side, with zeros for what is absent."""
-    values = read.values[term][0]
-    if read.present is not None:
-        return np.where(read.present[0], values, work.type(0)).astype(work, copy=False)
-    return values.astype(work, copy=False)
+def collapsed(matrix: Compressed) -> Compressed:
+    """The sum of all rows, as a matrix of one row."""
+    there = np.flatnonzero(np.bincount(matrix.columns, minlength=matrix.shape[1]))
+    sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]
+    starts = np.array([0, len(there)], matrix.starts.dtype)
+    values = sums.astype(matrix.values.dtype)
+    return Compressed((1, matrix.shape[1]), starts, there.astype(matrix.columns.dtype), values)
 
 
-def _joined(matrix: Compressed, read: Matrices, columns: int) -> np.ndarray:
-    """How many stored elements meet present ones, int64 `[rows, columns]`."""
+def _joined(matrix: Compressed, read: Matrices, gone: bool) -> np.ndarray:
+    """How many stored elements meet present ones, integers `[rows, columns]`."""
     if read.present is None:
-        counts = matrix.counts.astype(np.int64)[:, None]
-        return np.broadcast_to(counts, (matrix.shape[0], columns))
+        counts = np.array([matrix.stored]) if gone else matrix.counts
+        return np.broadcast_to(counts[:, None], (len(counts), read.columns))
     ones = matrix.of(np.ones(matrix.stored))
-    met = multiply_rows(ones, read.present[0].astype(np.float64), lambda done: None)
-    return met.astype(np.int64)
+    flags = read.present[0].astype(np.float64)
+    return multiply_rows(collapsed(ones) if gone else ones, flags, _silent).astype(np.int64)
+
+
+def _silent(_: float) -> None:
+    """The progress of what is told by nobody."""

@@ -62,6 +62,7 @@ class _Tiled:
         self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile
     ) -> None:  # fmt: skip
         self.joined = joined
+        self.gone = groups.gone
         axes = (
             (groups.batch, groups.rows, groups.terms),
             (groups.batch, groups.terms, groups.columns),
@@ -77,6 +78,9 @@ class _Tiled:
     def run(self, operands: Sequence[Fields], tick: Tick) -> Sums | None:
         """The sums, or None if an infinity or NaN meets an absent element."""
         left, right = (r.read(operands) for r in self.readers)
+        for gone, other in zip(self.gone, (right, left), strict=True):
+            if gone and not other.is_finite():
+                return None  # x·∞ + y·∞ need not be (x + y)·∞
         terms, batch = len(self.joined.terms), self.shape[0]
         made: list[list[np.ndarray]] = [[] for _ in range(terms)]
         counts: list[np.ndarray] = []
@@ -179,7 +183,8 @@ _FLAG = np.dtype(np.float32)
 
 def _thin_counts(grid: Grid, other: Grid) -> np.ndarray:
     """As `count_pairs`, by the present elements of the left matrix."""
-    assert grid.present is not None and other.present is not None
+    assert grid.present is not None
+    assert other.present is not None
     ones = np.broadcast_to(np.ones((), _FLAG), grid.present.shape)
     flags = other.present.astype(_FLAG)
     return multiply_rows(compressed(ones, grid, _FLAG), flags, _silent)

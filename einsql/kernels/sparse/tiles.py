@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -37,17 +38,17 @@ class Grid:
     @property
     def some(self) -> np.ndarray:
         """Tiles that are not absent."""
-        return self.counts > 0
+        return np.asarray(self.counts > 0)
 
     @property
     def lacking(self) -> np.ndarray:
         """Tiles that lack elements, absent ones too."""
-        return self.counts < self.heights[:, None] * self.widths
+        return np.asarray(self.counts < self.heights[:, None] * self.widths)
 
     @property
     def mixed(self) -> np.ndarray:
         """Tiles of which some elements are there and some are not."""
-        return self.some & self.lacking
+        return np.asarray(self.some & self.lacking)
 
     @property
     def total(self) -> int:
@@ -106,9 +107,9 @@ def filled(values: np.ndarray, grid: Grid, work: np.dtype, absent: bool) -> np.n
     lacking = grid.lacking if absent else grid.mixed
     if not lacking.any():
         usable = values.dtype == work and values.flags.aligned
-        if usable and all(s % work.itemsize == 0 for s in values.strides):
-            if blas.stepped(values)[1]:
-                return values
+        usable = usable and all(s % work.itemsize == 0 for s in values.strides)
+        if usable and blas.stepped(values)[1]:
+            return values
         return contiguous(values, work)
     if abs(values.strides[0]) < abs(values.strides[1]):
         return filled(values.T, grid.turned, work, absent).T
@@ -166,7 +167,7 @@ def parts(extent: int, wanted: int) -> list[slice]:
     tiles = ceil(extent / TILE)
     wanted = max(1, min(wanted, tiles))
     ends = [tiles * n // wanted * TILE for n in range(wanted + 1)]
-    return [slice(a, min(b, extent)) for a, b in zip(ends, ends[1:], strict=False)]
+    return [slice(a, min(b, extent)) for a, b in pairwise(ends)]
 
 
 def share(tick: Tick, number: int, of: int) -> Tick:
