@@ -43,7 +43,7 @@ __all__ = ["cache_directory"]  # its fixture serves every test here
 WAYS = {
     "tiles": {"WHOLE": 2.0, "PER_POINT": 1e9, "PER_ELEMENT": 1e9},
     "whole": {"WHOLE": 0.0, "PER_POINT": 1e9, "PER_ELEMENT": 1e9},
-    "one by one": {"WHOLE": 0.0, "PER_POINT": 0.0, "PER_ELEMENT": 0.0},
+    "one by one": {"WHOLE": 0.0, "PER_POINT": 0.0, "PER_ELEMENT": 0.0, "PER_FLAG": 0.0},
 }
 
 

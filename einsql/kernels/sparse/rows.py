@@ -13,8 +13,8 @@ from einsql.kernels.kernel import Tick
 from einsql.kernels.sparse.tiles import Grid
 from einsql.sparse import Compressed
 
-PER_POINT = 2.5e-10
-"""Seconds per stored element and column on one thread, in FLOAT."""
+PER_POINT = 2e-10
+"""Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""
 SPREAD = 2e-4
 """Seconds from which threads are worth starting."""
 MOST = 3e-2

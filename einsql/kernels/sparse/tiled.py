@@ -17,7 +17,7 @@ from einsql.kernels.sparse.multiply import count_pairs, harmless, multiply_all, 
 from einsql.kernels.sparse.rows import PER_POINT, compressed, multiply_rows
 from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of
 from einsql.kernels.sparse.stored import Run, Sums
-from einsql.kernels.sparse.tiles import Grid, filled, grid_of, share
+from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of, share
 
 LEAST = 2**21
 """Points of one matrix product from which tiles are looked at."""
@@ -29,8 +29,10 @@ WHOLE = 0.6
 """Part of the points above which skipping the others gains nothing."""
 PER_TILE = 1.25
 """How much longer a point takes tile by tile than in one product."""
-PER_ELEMENT = 4e-9
-"""Seconds to find an element, read it and put it into a row of elements."""
+PER_FLAG, PER_ELEMENT = 4.5e-10, 1.8e-8
+"""Seconds to look at a flag, and to copy an element that is there into a row of elements."""
+PER_ZERO = 4e-9
+"""Seconds on one thread per element of a copy with zeros."""
 
 
 def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
@@ -133,11 +135,13 @@ class _Pair:
         m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
         most, points = m * n * k, self.points
         each = 2.0 * work.itemsize / FLOPS / pool.threads()
+        zeros = sum(int(g.some.sum()) * TILE**2 for g in (self.a, self.b) if g.mixed.any())
+        copies = PER_ZERO * zeros / pool.threads()
         whole = points >= WHOLE * most
         return min(
-            (each * most, "whole") if whole else (each * points * PER_TILE, "tiles"),
-            (_by_one(self.a, n), "a"),
-            (_by_one(self.b, m), "b"),
+            (copies + each * (most if whole else points * PER_TILE), "whole" if whole else "tiles"),
+            (_by_one(self.a, n, work), "a"),
+            (_by_one(self.b, m, work), "b"),
         )[1]
 
     def product(
@@ -194,11 +198,12 @@ def _silent(_: float) -> None:
     """The progress of what is told by nobody."""
 
 
-def _by_one(grid: Grid, columns: int) -> float:
+def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
     """Seconds that the present elements of a matrix take one by one."""
     if grid.present is None:
         return inf
-    return grid.total * (PER_ELEMENT + columns * PER_POINT / pool.threads())
+    point = PER_POINT * work.itemsize / 4 / pool.threads()
+    return grid.present.size * PER_FLAG + grid.total * (PER_ELEMENT + columns * point)
 
 
 def _thin(
