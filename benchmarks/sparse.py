@@ -15,6 +15,8 @@ N, TILE = 4096, 128
 TILES = 0.05
 ELEMENTS = (0.001, 0.01, 0.05, 0.2)
 NODES, EACH, FEATURES = 100_000, 10, 64
+APART = 0.15
+"""Seconds between turns; BLAS's threads take the cores for 0.1 s after a long product."""
 
 MASKED = """
 CREATE TENSOR a AS SELECT raw.i, raw.j, raw.val FROM raw JOIN kept USING (i, j) WHERE kept.val
@@ -67,6 +69,7 @@ def _tiles() -> list[Finding]:
         },
         rounds=7,
         seconds=0.0,
+        pause=APART,
     )
     what = f"{N}², {TILES:.0%} of the tiles of {TILE}²"
     return [_line(what, taken, peer, 10.0) for peer in ("einsql, dense", "numpy, dense")]
@@ -81,6 +84,7 @@ def _elements(density: float) -> Finding:
         {"einsql": lambda: con.execute(MATMUL).fetch_numpy(), "numpy, dense": lambda: raw @ b},
         rounds=5,
         seconds=0.0,
+        pause=APART,
     )
     return _line(f"{N}², {density:.1%} of the elements", taken, "numpy, dense", None)
 
