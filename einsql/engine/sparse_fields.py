@@ -38,7 +38,9 @@ class SparseFields(DistantFields, Sparse):
         if name == PRESENT:
             matrix = matrix.of(np.ones(matrix.stored, np.bool_))
         rows, columns = matrix.shape
-        _require(rows * columns * matrix.values.itemsize, matrix)
+        # Whoever asks for one of the fields is about to ask for the other.
+        widths = [self.matrix.values.itemsize, *([] if self.filled else [1])]
+        _require(rows * columns * sum(widths), matrix)
         array = np.zeros((columns, rows) if self.turned else matrix.shape, matrix.values.dtype)
         matrix.into(array.T if self.turned else array)
         return array

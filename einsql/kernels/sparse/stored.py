@@ -184,7 +184,8 @@ def _times_dense(
             sums.append(arranged(multiply_rows(held, dense.astype(work, copy=False), part)))
         if not joined.counts:
             return sums, np.zeros(())
-        return sums, arranged(_joined(matrix, read, gone))
+        part = share(tick, len(joined.terms), len(joined.terms) + 1)
+        return sums, arranged(_joined(matrix, read, gone, part))
 
     return run
 
@@ -198,15 +199,11 @@ def collapsed(matrix: Compressed) -> Compressed:
     return Compressed((1, matrix.shape[1]), starts, there.astype(matrix.columns.dtype), values)
 
 
-def _joined(matrix: Compressed, read: Matrices, gone: bool) -> np.ndarray:
+def _joined(matrix: Compressed, read: Matrices, gone: bool, tick: Tick) -> np.ndarray:
     """How many stored elements meet present ones, integers `[rows, columns]`."""
     if read.present is None:
         counts = np.array([matrix.stored]) if gone else matrix.counts
         return np.broadcast_to(counts[:, None], (len(counts), read.columns))
     ones = matrix.of(np.ones(matrix.stored))
     flags = read.present[0].astype(np.float64)
-    return multiply_rows(collapsed(ones) if gone else ones, flags, _silent).astype(np.int64)
-
-
-def _silent(_: float) -> None:
-    """The progress of what is told by nobody."""
+    return multiply_rows(collapsed(ones) if gone else ones, flags, tick).astype(np.int64)

@@ -84,19 +84,21 @@ class _Tiled:
             if gone and not other.is_finite():
                 return None  # x·∞ + y·∞ need not be (x + y)·∞
         terms, batch = len(self.joined.terms), self.shape[0]
+        steps = terms + bool(self.joined.counts)
         made: list[list[np.ndarray]] = [[] for _ in range(terms)]
         counts: list[np.ndarray] = []
         for b in range(batch):
             pair = _Pair(_grid(left, b), _grid(right, b))
             for n, work in enumerate(self.readers[0].types):
-                part = share(tick, b * terms + n, batch * terms)
+                part = share(tick, b * steps + n, batch * steps)
                 found = pair.product(left.values[n][b], right.values[n][b], work, part)
                 if found is None:
                     return None
                 made[n].append(found)
             if self.joined.counts:
-                exact = counts_pairs(self.joined)
-                counts.append(np.broadcast_to(pair.counts(exact), self.shape[1:]))
+                part = share(tick, b * steps + terms, batch * steps)
+                found = pair.counts(counts_pairs(self.joined), part)
+                counts.append(np.broadcast_to(found, self.shape[1:]))
         sums = [self.arranged(parts) for parts in made]
         return sums, self.arranged(counts) if counts else np.zeros(())
 
@@ -162,18 +164,18 @@ class _Pair:
             return multiply_all(a, b, tick)
         return multiply_tiles(a, self.a.some, b, self.b.some, tick)
 
-    def counts(self, exact: bool) -> np.ndarray:
+    def counts(self, exact: bool, tick: Tick) -> np.ndarray:
         """How many pairs there are of each element, or only whether more than 0."""
         here_a, here_b = self.a.present, self.b.present
         if here_a is not None and here_b is not None:
             way = self.way(_FLAG)
             if way == "a":
-                return _thin_counts(self.a, self.b)
+                return _thin_counts(self.a, self.b, tick)
             if way == "b":
-                return _thin_counts(self.b.turned, self.a.turned).T
+                return _thin_counts(self.b.turned, self.a.turned, tick).T
             if way == "whole":
-                return multiply_all(here_a.astype(_FLAG), here_b.astype(_FLAG), _silent)
-            return count_pairs(self.a, self.b, _silent)
+                return multiply_all(here_a.astype(_FLAG), here_b.astype(_FLAG), tick)
+            return count_pairs(self.a, self.b, tick)
         count = np.count_nonzero if exact else np.any
         if here_a is not None:
             return np.asarray(count(here_a, axis=1))[:, None]
@@ -185,17 +187,13 @@ _FLAG = np.dtype(np.float32)
 """The type that flags are multiplied in; it counts to 2²⁴."""
 
 
-def _thin_counts(grid: Grid, other: Grid) -> np.ndarray:
+def _thin_counts(grid: Grid, other: Grid, tick: Tick) -> np.ndarray:
     """As `count_pairs`, by the present elements of the left matrix."""
     assert grid.present is not None
     assert other.present is not None
     ones = np.broadcast_to(np.ones((), _FLAG), grid.present.shape)
     flags = other.present.astype(_FLAG)
-    return multiply_rows(compressed(ones, grid, _FLAG), flags, _silent)
-
-
-def _silent(_: float) -> None:
-    """The progress of what is told by nobody."""
+    return multiply_rows(compressed(ones, grid, _FLAG), flags, tick)
 
 
 def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
