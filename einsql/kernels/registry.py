@@ -190,7 +190,14 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
+    if jit == "auto" and not _repeats(node):
+        return (PACKED, MAPS, LOOPS, VECTOR)
+    return (PACKED, LOOPS, VECTOR)
+
+
+def _repeats(node: EinSum) -> bool:
+    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
+    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
