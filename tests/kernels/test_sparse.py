@@ -64,6 +64,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tiled, least, 1)
     monkeypatch.setattr(tiles, "SPREAD", 1)
     monkeypatch.setattr(rows, "SPREAD", 0.0)
+    for name, value in {"NEAR": 64, "LEAST": 2, "OFTEN": 1}.items():
+        monkeypatch.setattr(rows, name, value)
     monkeypatch.setattr(registry, "SMALL", 0)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
-from einsql.kernels.sparse.tiles import Grid
+from einsql.kernels.products.multiply import spread_copy
+from einsql.kernels.sparse.tiles import Grid, share
 from einsql.sparse import Compressed
 
 PER_POINT = 2e-10
@@ -19,6 +20,10 @@ SPREAD = 2e-4
 """Seconds from which threads are worth starting."""
 MOST = 3e-2
 """Seconds that a piece may take."""
+NEAR, LEAST = 2**24, 64
+"""Bytes of a dense matrix that stay in a cache, and columns that are read at once at least."""
+OFTEN = 16
+"""How often each row of a dense matrix is read if it pays to read it in parts."""
 IN_ORDER = 2**16
 """Elements of a row that may be added one after another in FLOAT."""
 
@@ -42,27 +47,42 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
     # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
     from scipy.sparse import _sparsetools as scipy  # 0.2 s, and few statements need it
 
-    flat = np.ascontiguousarray(dense).reshape(-1)
     terms, width = dense.shape
     out = empty((matrix.shape[0], width), work)
-
-    def piece(rows: slice) -> None:
-        into = out[rows].reshape(-1)
-        into[...] = 0
-        starts = matrix.starts[rows.start : rows.stop + 1]
-        of = rows.stop - rows.start, terms
-        if width == 1:
-            scipy.csr_matvec(*of, starts, matrix.columns, matrix.values, flat, into)
-        else:
-            scipy.csr_matvecs(*of, width, starts, matrix.columns, matrix.values, flat, into)
-
-    seconds = (matrix.stored * dense.shape[1] + out.size) * PER_POINT * work.itemsize / 4
+    ranges = _columns(matrix, width)
+    seconds = (matrix.stored * width + out.size) * PER_POINT * work.itemsize / 4 / len(ranges)
     wanted = 1
     if seconds >= SPREAD:
         wanted = max(2 * pool.threads() if pool.threads() > 1 else 1, ceil(seconds / MOST))
     pieces = balanced(matrix, wanted)
-    pool.run(piece, pieces, len(pieces), tick)
+    for n, columns in enumerate(ranges):
+        read = dense[:, columns]
+        flat = (read if read.flags.c_contiguous else spread_copy(read, work)).reshape(-1)
+
+        def piece(rows: slice, columns: slice = columns, flat: np.ndarray = flat) -> None:
+            into = out[rows, columns]
+            part = into if into.flags.c_contiguous else np.empty(into.shape, work)
+            part[...] = 0
+            starts = matrix.starts[rows.start : rows.stop + 1]
+            held = starts, matrix.columns, matrix.values, flat, part.reshape(-1)
+            if width == 1:
+                scipy.csr_matvec(len(part), terms, *held)
+            else:
+                scipy.csr_matvecs(len(part), terms, part.shape[1], *held)
+            if part is not into:
+                into[...] = part
+
+        pool.run(piece, pieces, len(pieces), share(tick, n, len(ranges)))
     return out
+
+
+def _columns(matrix: Compressed, width: int) -> list[slice]:
+    """The columns of a dense matrix that are multiplied at once: those that stay in a cache."""
+    nbytes = matrix.shape[1] * matrix.values.itemsize
+    at_once = max(LEAST, NEAR // max(1, nbytes))
+    if nbytes * width < 2 * NEAR or matrix.stored < OFTEN * matrix.shape[1]:
+        at_once = max(1, width)
+    return [slice(n, min(n + at_once, width)) for n in range(0, width, at_once)]
 
 
 def balanced(matrix: Compressed, wanted: int) -> list[slice]:
