@@ -315,6 +315,26 @@ def _makes_dense(_: object, name: str) -> np.ndarray:
     raise AssertionError(f"{name} was made dense")
 
 
+CONDITIONS = (
+    "a.val > 0",
+    "b.val < 1.5",
+    "a.val > 0 AND b.val < 1.5 AND a.j <> 3",
+    "a.val > 5",
+    "a.val + a.j > 4 AND b.val > -9",
+)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_conditions_on_one_side_are_flags(way: str, condition: str, duck: Duck) -> None:
+    sql = (
+        "SELECT a.j AS i, b.j, SUM(a.val * b.val) AS v, COUNT(*) AS n "
+        f"FROM d a JOIN d b USING (k) WHERE {condition} GROUP BY a.j, b.j"
+    )
+    con = connected(matrix())
+    assert "  sparse  " in str(con.explain(sql)), way
+    assert con.execute(sql).fetchall() == sorted(duck(sql))
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.bool_])
 def test_formats_and_types(kind: str, dtype: Any) -> None:
