@@ -405,6 +405,12 @@ def test_filled_arrays_have_zeros_where_nothing_is_stored() -> None:
     sql = STATEMENTS["times dense"]
     assert "  sparse  " in str(con.explain(sql))
     np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), m @ D_ARRAY)
+    con.register("m", m.toarray(), dims=("i", "j"))  # of the same form, but stored otherwise
+    np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), m @ D_ARRAY)
+    con.register("m", m, dims=("i", "j"), fill=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparseFields, "__getitem__", _makes_dense)
+        np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), m @ D_ARRAY)
     counted = con.execute("SELECT i, SUM(val) AS v, COUNT(*) AS n FROM m GROUP BY i").fetchall()
     assert counted == [(n, s, 13) for n, s in enumerate(m.sum(axis=1).tolist())]
     endless = D_ARRAY.copy()
@@ -458,7 +464,12 @@ def test_sparse_arrays_in_scope_and_in_einsum() -> None:
     con = einsql.connect()
     found = con.execute("SELECT i, SUM(val) AS s FROM m AS m(i, j) GROUP BY i").fetch_numpy(fill=0)
     np.testing.assert_array_equal(found, m.sum(axis=1))
-    np.testing.assert_array_equal(einsql.einsum("ij,jk->ik", m, D_ARRAY), m @ D_ARRAY)
+    np.testing.assert_array_equal(einsql.einsum("ij,jk->ki", m, D_ARRAY), (m @ D_ARRAY).T)
+    np.testing.assert_array_equal(einsql.einsum("ij->ji", m), m.toarray().T)
+    np.testing.assert_array_equal(einsql.einsum("ij,ij->ij", m[:1], m), (m[:1] * m).toarray())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparseFields, "__getitem__", _makes_dense)
+        np.testing.assert_array_equal(einsql.einsum("ij,jk->ik", m, D_ARRAY), m @ D_ARRAY)
 
 
 def test_what_needs_an_array_beyond_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
