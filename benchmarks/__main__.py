@@ -24,6 +24,7 @@ BENCHMARKS = {
     "reductions": "reductions:reductions",
     "windows": "windows:windows",
     "segments": "segments:segments",
+    "sparse": "sparse:sparse",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -21,6 +21,7 @@ from einsql.optimizer import GROUP_NODES, Optimized, check_rules, optimize
 from einsql.printer import format_graph
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
+from einsql.sparse import Sparse
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation
 
@@ -177,7 +178,8 @@ class BinderCatalog:
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             where = lies(held.fields, self.settings.sites)
-            self.inputs[low] = Input(low, held.schema, parts, order, where)
+            sparse = isinstance(held.fields, Sparse)
+            self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
         node = self.inputs[low]

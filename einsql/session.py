@@ -117,8 +117,11 @@ class Connection:
         self._open()
         return Cursor(self)
 
-    def register(self, name: str, array: object, dims: Sequence[str] | None = None) -> None:
-        """Gives an array a name in SQL, without a copy when it is dense.
+    def register(
+        self, name: str, array: object, dims: Sequence[str] | None = None,
+        *, fill: int | None = None,
+    ) -> None:  # fmt: skip
+        """Gives an array a name in SQL, without a copy when it is dense, CSR or CSC.
 
         The array stays its owner's, so it is no part of a transaction: ROLLBACK neither
         forgets it nor brings one back.
@@ -127,9 +130,12 @@ class Connection:
             name: The tensor's name; another registered array of this name is replaced.
             array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
             dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
+            fill: 0 if elements that a sparse array does not store are zeros. Without it
+                their keys are absent; a stored zero is a key with value 0 either way.
 
         Raises:
-            InterfaceError: It is no array of a tensor type, or names do not fit its axes.
+            InterfaceError: It is no array of a tensor type, names do not fit its axes, or a
+                sparse array stores an element twice.
             ProgrammingError: A stored tensor or a view has the name.
         """
         self._open()
@@ -137,7 +143,7 @@ class Connection:
             raise InterfaceError(f"A tensor cannot be named {name!r}")
         if isinstance(dims, str) or not isinstance(dims, Sequence | None):
             raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
-        held = array_relation(array, None if dims is None else tuple(dims))
+        held = array_relation(array, None if dims is None else tuple(dims), fill)
         schema = held.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
         self.store.register(Tensor(name, held, columns, borrowed=True))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql import relational as ra
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, is_sparse
 from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
@@ -87,7 +87,7 @@ def scan(
         InterfaceError: It is no array of a tensor type.
         ProgrammingError: The cuts do not fit its axes.
     """
-    held = array_relation(array)
+    held = array_relation(array, fill=0 if is_sparse(array) else None)
     tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
     shape = held.schema.shape
     if cuts is None:

@@ -18,6 +18,7 @@ import numpy as np
 from einsql.errors import InterfaceError
 from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sparse import Sparse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,12 @@ def lies(fields: Fields, sites: int) -> Tiles | None:
 
 
 def lie_alike(a: Fields, b: Fields) -> bool:
-    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    """True if plans over one are plans over the other.
+
+    Both lie in equal tiles over as many sites, or both in no tiles and both sparse or not.
+    """
+    if isinstance(a, Sparse) != isinstance(b, Sparse):
+        return False
     if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
         return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
     return a.sites == b.sites and a.tiles.equals(b.tiles)
@@ -166,7 +172,9 @@ class Relation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, shared storage counted once per field."""
+        """Bytes of all elements that are stored, shared storage counted once per field."""
+        if isinstance(self.fields, Sparse):
+            return self.fields.matrix.nbytes
         if isinstance(self.fields, DistantFields):
             return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
         return sum(a.nbytes for a in self.fields.values())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
+from einsql.einsum import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.contraction import (
     CONTRACTION,
@@ -44,6 +44,16 @@ def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(may_raise(e) for e in calls)
+
+
+def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
+    if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
+        return None
+    from einsql.kernels.sparse import compile_sparse  # what few statements need is read then
+
+    return compile_sparse(
+        node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
+    )
 
 
 def _match_packed(node: EinSum) -> Runner | None:
@@ -89,13 +99,18 @@ GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
 SEGMENTS = Kernel(
     "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
+SPARSE = Kernel(
+    "sparse",
+    "a float sum of products over present elements skips absent tiles, or those not stored",
+    _match_sparse,
+)
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
 )
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
 KERNELS: tuple[Kernel, ...] = (
-    VIEWS, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
+    VIEWS, SPARSE, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
 )  # fmt: skip
 """Every kernel, the cheapest first."""
 
@@ -141,6 +156,23 @@ def _windows(node: EinSum, output: Output) -> bool:
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
+    sparse = _match_sparse(node, jit)
+    return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
+
+
+def _reads_sparse(node: EinSum) -> bool:
+    return any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
+
+
+def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
+    """Kernels that read every element of the operands within the domain."""
+    if _reads_sparse(node):
+        from einsql.kernels.sparse import narrowed, over_parts  # as in `_match_sparse`
+
+        part = narrowed(node)
+        if part is not None:
+            name, run = _compile_whole(part, jit)
+            return name, over_parts(node, run)
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
         special = kernel.match(node)
