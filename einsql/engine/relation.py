@@ -26,7 +26,13 @@ Fields = Mapping[str, np.ndarray]
 
 
 class DistantFields(Mapping[str, np.ndarray]):
-    """Fields that are not in this process's memory; asking for one brings it here."""
+    """Fields that are not in this process's memory; asking for one brings it here.
+
+    Attributes:
+        lasting: Whether they stay what they are whatever becomes of a statement's inputs.
+    """
+
+    lasting = False
 
     @property
     def here(self) -> Fields:
@@ -60,6 +66,7 @@ class PlacedFields(DistantFields):
         sites: How many sites there are.
     """
 
+    lasting = True
     tiles: Tiles
     sites: int
 

@@ -49,7 +49,7 @@ def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> P
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
     """
-    return _Writer(node, nest, strided).write()
+    return Writer(node, nest, strided).write()
 
 
 def accumulator(o: Output) -> DType:
@@ -66,7 +66,7 @@ def state(o: Output) -> tuple[DType, ...]:
     return (accumulator(o),)
 
 
-class _Writer(Points):
+class Writer(Points):
     """Adds reductions, stores and the text around them."""
 
     def write(self) -> Program:
@@ -95,7 +95,7 @@ class _Writer(Points):
             if self.nest.mode is Mode.ROW:
                 self.emit("for x in range(width):")
             for n, o in reduced:
-                for name, dtype, start in _cells(n, o):
+                for name, dtype, start in cells(n, o):
                     if self.nest.mode is Mode.ROW:
                         self.emit(f"    {name}[x] = {start}")
                         continue
@@ -128,7 +128,7 @@ class _Writer(Points):
             self.emit(f"{run} = {old} {entry.monoid} {new}")
         elif reduction in ("sum", "product"):
             if test is not None:
-                new = f"({new} if {test} else {_literal(accumulator(o), entry.identity(o.dtype))})"
+                new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"
             self.accumulate(o, reduction, run, new)
         else:
             if self.ordered(o):
@@ -229,7 +229,7 @@ class _Writer(Points):
             if self.nest.carry:
                 at = self.result_index(self.at)
                 back = "order_back({})" if self.ordered(o) else "{}"
-                after += [f"o_{c}[{at}] = {back.format(c)}" for c, _, _ in _cells(n, o)]
+                after += [f"o_{c}[{at}] = {back.format(c)}" for c, _, _ in cells(n, o)]
                 continue
             if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
                 lo, hi = o.dtype.range
@@ -265,7 +265,7 @@ class _Writer(Points):
         # As ranks, -0.0 is below 0.0, its equal: adding 0 makes them one.
         rank = f"order({{}} + {typed(dtype, '0')})" if dtype.is_float else "{}"
         worst = {DType.FLOAT: DType.INTEGER, DType.DOUBLE: DType.BIGINT}.get(dtype, dtype)
-        start = _literal(worst, worst.range[1 if lowest else 0])
+        start = literal(worst, worst.range[1 if lowest else 0])
         loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, e{n})):"
         return [
             f"for v{n} in range(b{n}, e{n}, {SCANNED}):",
@@ -299,12 +299,12 @@ class _Writer(Points):
                 prefix = "o_" if self.nest.carry else ""
                 body += [
                     f"{prefix}{name} = at(p[{next(place)}], np.{memory(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
                 row += [
                     f"{name} = np.empty(width, np.{_numpy(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
@@ -325,12 +325,12 @@ class _Writer(Points):
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
 
-def _cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
+def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
     """Name, type and start of each running value of output `n`."""
     entry = REDUCTIONS[o.reduction or ""]
     types = state(o)
-    first = _literal(types[0], entry.identity(o.dtype))
-    rest = [(f"{letter}{n}", t, _literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
+    first = literal(types[0], entry.identity(o.dtype))
+    rest = [(f"{letter}{n}", t, literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
     return [(f"s{n}", types[0], first), *rest]
 
 
@@ -339,7 +339,7 @@ def _read(cell: str, dtype: DType) -> str:
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
 
 
-def _literal(dtype: DType, value: float) -> str:
+def literal(dtype: DType, value: float) -> str:
     if dtype is DType.BOOLEAN:
         return str(bool(value))
     if value == DType.BIGINT.range[0]:
