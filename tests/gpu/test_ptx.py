@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,13 @@ pytestmark = [
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+
+
+@pytest.fixture(autouse=True)
+def device_of_compute_capability_9(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What numba-cuda asks the driver for when a kernel calls a function."""
+    device = SimpleNamespace(compute_capability=(9, 0))
+    monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: device)
 
 
 class Compiling(Simulator):
