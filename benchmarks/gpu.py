@@ -146,7 +146,7 @@ def _layer() -> Finding:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    shapes = {"x": (LAYER, WIDTH)} | {n: (WIDTH, HEADS, HEAD) for n in ("wq", "wk", "wv")}
+    shapes = {"x": (LAYER, WIDTH)} | dict.fromkeys(("wq", "wk", "wv"), (WIDTH, HEADS, HEAD))
     shapes |= {"wo": (HEADS, HEAD, WIDTH), "wg": (WIDTH, HIDDEN), "wu": (WIDTH, HIDDEN)}
     shapes["wd"] = (HIDDEN, WIDTH)
     keys = {"x": "te", "wo": "hde", "wg": "ef", "wu": "ef", "wd": "fe"}
@@ -181,11 +181,11 @@ def _chain() -> Finding:
     con = _connected({f"m{k}": (_random(n, n, seed=k), "ij") for k in range(count)})
     con.execute(f"SET device_memory = '{count * each // 2}B'")
     parts = ["WITH c0 AS (SELECT i, j, val FROM m0)"]
-    for k in range(1, count):
-        parts.append(
-            f"c{k} AS (SELECT a.i, b.j, SUM(a.val * b.val) / 64 AS val FROM c{k - 1} a "
-            f"JOIN m{k} b ON a.j = b.i GROUP BY a.i, b.j)"
-        )
+    parts += [
+        f"c{k} AS (SELECT a.i, b.j, SUM(a.val * b.val) / 64 AS val FROM c{k - 1} a "
+        f"JOIN m{k} b ON a.j = b.i GROUP BY a.i, b.j)"
+        for k in range(1, count)
+    ]
     sql = f"{', '.join(parts)} SELECT i, j, val FROM c{count - 1}"
     taken = measure({"einsql": _ran(con, sql)}, rounds=3, seconds=1)
     finite = bool(np.isfinite(con.execute(sql).fetch_numpy()).all())

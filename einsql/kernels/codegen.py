@@ -70,6 +70,7 @@ class Writer(Points):
     """Adds reductions, stores and the text around them."""
 
     def write(self) -> Program:
+        """Writes the kernel."""
         self.conditions()
         self.at = self.depth
         self.scanned: tuple[int, str, str, str] | None = None
@@ -117,6 +118,7 @@ class Writer(Points):
             self.combine(n, o, reduction, at, test)
 
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
+        """Takes a point that is selected, or where `test` holds, into the running values."""
         entry = REDUCTIONS[reduction]
         new = self.converted(o.args[0], accumulator(o))
         run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
@@ -146,6 +148,7 @@ class Writer(Points):
         return registers and o.dtype.is_float and o.reduction in ("min", "max")
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
+        """Takes a term into a running sum or product; integers are checked."""
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
         if o.dtype.is_float or self.sum_fits(o, reduction):
             self.emit(f"{run} = {_COMBINE[reduction]}({run}, {new})")
@@ -165,6 +168,7 @@ class Writer(Points):
         return largest <= DType.BIGINT.range[1]
 
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
+        """Takes a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
         run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
@@ -340,6 +344,7 @@ def _read(cell: str, dtype: DType) -> str:
 
 
 def literal(dtype: DType, value: float) -> str:
+    """Source of a value in a type's carrier."""
     if dtype is DType.BOOLEAN:
         return str(bool(value))
     if value == DType.BIGINT.range[0]:

@@ -61,8 +61,8 @@ def test_tiles(case: Case) -> None:
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 def test_products(dtype: type, turned: str) -> None:
     rng = np.random.default_rng(0)
-    a = rng.integers(-3, 4, (3, 130, 70)).astype(dtype)
-    b = rng.integers(-3, 4, (3, 70, 90)).astype(dtype)
+    a: np.ndarray = rng.integers(-3, 4, (3, 130, 70)).astype(dtype)
+    b: np.ndarray = rng.integers(-3, 4, (3, 70, 90)).astype(dtype)
     given_a = np.asarray(np.swapaxes(a, 1, 2), order="C").swapaxes(1, 2) if "a" in turned else a
     given_b = np.asarray(np.swapaxes(b, 1, 2), order="C").swapaxes(1, 2) if "b" in turned else b
     con = einsql.connect(config={"device": "cuda"})
@@ -78,7 +78,9 @@ def test_tf32_rounds_and_float32_does_not() -> None:
     a = np.full((64, 64), 1 + 2.0**-20, np.float32)
     con = einsql.connect(config={"device": "cuda"})
     con.register("a", a, dims=("i", "j"))
-    square = "SELECT a.i, b.j, SUM(a.val * b.val) AS v FROM a JOIN a b ON a.j = b.i GROUP BY a.i, b.j"
+    square = (
+        "SELECT a.i, b.j, SUM(a.val * b.val) AS v FROM a JOIN a b ON a.j = b.i GROUP BY a.i, b.j"
+    )
     exact = float(64 * np.float64(a[0, 0]) ** 2)
     assert abs(con.execute(square).fetch_numpy()[0, 0] - exact) < 1e-5
     con.execute("SET matmul_precision = 'tf32'")

@@ -42,17 +42,23 @@ class Compiling(Simulator):
     """Compiles what is launched, and launches nothing."""
 
     threads = 256
-    tile = (4, 4)
+    tile = (8, 8)
+    blocks = 0  # as if there were work enough for the largest tiles
+    launched = 0
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
-        from numba import cuda, typeof, types
+        import numba
 
-        kinds = [types.int64 if isinstance(a, int) else typeof(a) for a in args]
+        nb: Any = numba  # partly typed
+        kinds = [nb.int64 if isinstance(a, int) else nb.typeof(a) for a in args]
         kernel = load(source)
-        text, _ = cuda.compile(
+        text, _ = nb.cuda.compile(
             kernel.py_func, tuple(kinds), cc=(9, 0), device=False, abi="numba"
         )  # fmt: skip
         assert ".entry" in text
+        if "cuda.local.array" in source:
+            assert ".local" not in text  # they are registers
+        self.launched += 1
 
 
 def compiled(node: EinSum, operands: Sequence[dict[str, np.ndarray]]) -> str:
@@ -119,7 +125,7 @@ def test_segments_gathers_guards_and_casts(monkeypatch: pytest.MonkeyPatch) -> N
         Output("half", (Call("cast", (wide,), H),), H, "max"),
     )
     node = EinSum(axes, operands, guard, ("s", "f"), outputs)
-    fields = [
+    fields: list[dict[str, np.ndarray]] = [
         {"val": np.zeros((50, 4), np.float32)},
         {"val": np.zeros(50, np.int64)},
         {"val": np.zeros(6)},

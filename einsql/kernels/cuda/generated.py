@@ -178,10 +178,12 @@ def _states(o: Output) -> list[tuple[DType, Any]]:
 
 
 def stored_type(dtype: DType) -> np.dtype:
+    """How kernels see the elements of arrays."""
     return np.dtype(np.uint8) if dtype is DType.BOOLEAN else dtype.numpy
 
 
 def literal(c: Const) -> Any:
+    """A literal as an argument of a kernel."""
     value = c.dtype.numpy.type(c.value)
     return np.float32(value) if c.dtype is DType.HALF else value
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import cupy
 import cupyx
+import numba.cuda
 import numpy as np
 from cupy.cuda import device as cupy_device
 from cupy.cuda import runtime
 from cupy_backends.cuda.libs import cublas
-from numba import cuda
 
 from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Array
 from einsql.kernels.cuda.loader import load
 
+numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
 """Of the memory that is free at first; the rest is for libraries and for what they pad."""
 
@@ -38,7 +39,7 @@ class Gpu:
     """
 
     threads = 256
-    tile = (4, 4)
+    tile = (8, 8)
 
     def __init__(self) -> None:
         try:
@@ -96,7 +97,8 @@ class Gpu:
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
         """As `Device` says; both libraries use the same stream, so that neither waits."""
         given = [
-            cuda.as_cuda_array(a, sync=False) if isinstance(a, cupy.ndarray) else a for a in args
+            numba_cuda.as_cuda_array(a, sync=False) if isinstance(a, cupy.ndarray) else a
+            for a in args
         ]
         load(source)[blocks, self.threads](*given)
 

@@ -158,9 +158,9 @@ class _Operator:
         host = [{name: h.host() for name, h in o.items()} for o in read]
         whole = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
         bounds = {x: (node.axis(x).lo, node.axis(x).hi) for x in parts}
-        total, done = prod(parts.values()), 0
+        total = prod(parts.values())
         held: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
-        for slab in slabs(bounds, parts):
+        for number, slab in enumerate(slabs(bounds, parts)):
             part, cuts = _slab(node, slab)
             for n, cut in enumerate(cuts):
                 last = held[n]
@@ -178,8 +178,7 @@ class _Operator:
             for name, handle in made.items():
                 whole[name][into] = handle.host()
             del operands, made
-            done += 1
-            tick(min(1.0, done / total))
+            tick(min(1.0, (number + 1) / total))
         return {name: self.memory.given(a) for name, a in whole.items()}
 
 

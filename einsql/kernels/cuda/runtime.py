@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numba.cuda
 import numpy as np
-from numba import cuda
 from numba.core import config
 
 from einsql.algebra import SCALARS
 
-SIMULATED = bool(config.ENABLE_CUDASIM)
+cuda: Any = numba.cuda  # without types of its own
+SIMULATED = bool(getattr(config, "ENABLE_CUDASIM"))  # noqa: B009 - numba sets it dynamically
 _MOST = 9223372036854775807
 _LEAST = -9223372036854775807 - 1
 _WHOLE = 4503599627370496.0  # from 2^52 on every DOUBLE is whole
@@ -35,13 +36,13 @@ def _mathematical(on_device: Callable[..., Any], simulated: Callable[..., Any]) 
 
 @_device
 def less(a: Any, b: Any) -> Any:
-    """a < b with NaN above everything."""
+    """A < b with NaN above everything."""
     return a < b or (a == a and b != b)  # only NaN differs from itself
 
 
 @_device
 def eq(a: Any, b: Any) -> Any:
-    """a = b with NaN equal to NaN."""
+    """A = b with NaN equal to NaN."""
     return a == b or (a != a and b != b)
 
 

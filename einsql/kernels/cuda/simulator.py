@@ -50,7 +50,7 @@ class Simulator:
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
         """As `Device` says; factors are never rounded."""
         with np.errstate(all="ignore"):
-            return np.matmul(a.astype(dtype), b.astype(dtype))
+            return np.asarray(np.matmul(a.astype(dtype), b.astype(dtype)))
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
         """As `Device` says."""

@@ -32,6 +32,7 @@ from einsql.kernels.cuda.runtime import (
 
 """
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
+_BITS = {"and": "&", "or": "|"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,17 @@ class CudaWriter(Writer):
         """The source of a function over its arguments."""
         return template(e)
 
+    def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
+        """As `Writer.combine`, without branches for BOOLEAN."""
+        monoid = REDUCTIONS[reduction].monoid
+        if monoid not in ("and", "or"):
+            super().combine(n, o, reduction, at, test)
+            return
+        new = self.temp(self.value(o.args[0]))
+        if test is not None:
+            new = f"({test} & {new})" if monoid == "or" else f"((not {test}) | {new})"
+        self.emit(f"s{n} = s{n} {_BITS[monoid]} {new}")
+
     def skip_unless(self, test: str) -> None:
         """Leaves the current point, or the current key."""
         self.emit(f"if not {test}:")
@@ -137,7 +149,7 @@ class CudaWriter(Writer):
         after += ["cuda.syncthreads()", f"step = {self.team // 2}", "while step > 0:"]
         after.append("    if t < step:")
         for n, o in enumerate(self.node.outputs):
-            other = [_read(f"h_{c}[t + step]", d) for c, d, _ in cells(n, o)]
+            other = [read(f"h_{c}[t + step]", d) for c, d, _ in cells(n, o)]
             after += ["        " + line for line in self.merged(n, o, other)]
             after += [f"        h_{c}[t] = {c}" for c, _, _ in cells(n, o)]
         after += ["    cuda.syncthreads()", "    step = step // 2", "if t == 0:"]
@@ -157,7 +169,7 @@ class CudaWriter(Writer):
                 f"    s{n} = {new}", f"    m{n} = {other[1]}", f"    f{n} = True",
             ]  # fmt: skip
         if entry.monoid in ("and", "or"):
-            return [f"s{n} = s{n} {entry.monoid} {new}"]
+            return [f"s{n} = s{n} {_BITS[entry.monoid]} {new}"]
         lines = []
         if o.reduction in ("sum", "product") and o.dtype.is_integer:
             fails = SCALARS[entry.monoid or ""].fails
@@ -266,10 +278,10 @@ def finishing(node: EinSum, grid: Grid) -> Program:
     writer.finish_reductions()
     lines = ["bad = np.int64(0)", "for x in range(cuda.grid(1), size, cuda.gridsize(1)):"]
     for n, o in enumerate(node.outputs):
-        lines += [f"    {c} = {_read(f'o_{c}[x * splits]', d)}" for c, d, _ in cells(n, o)]
+        lines += [f"    {c} = {read(f'o_{c}[x * splits]', d)}" for c, d, _ in cells(n, o)]
     lines.append("    for part in range(1, splits):")
     for n, o in enumerate(node.outputs):
-        other = [_read(f"o_{c}[x * splits + part]", d) for c, d, _ in cells(n, o)]
+        other = [read(f"o_{c}[x * splits + part]", d) for c, d, _ in cells(n, o)]
         lines += ["        " + line for line in writer.merged(n, o, other)]
     lines += ["    " + line for line in writer.after[grid.nest.kept]]
     lines += ["if bad != 0:", "    cuda.atomic.or_(failed, 0, bad)"]
@@ -291,6 +303,6 @@ def _digits(number: str, found: Sequence[tuple[str, str]]) -> list[str]:
     return [*lines, f"{found[0][0]} = y"] if found[0][0] else lines
 
 
-def _read(cell: str, dtype: DType) -> str:
+def read(cell: str, dtype: DType) -> str:
     """A running value in memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell

@@ -22,11 +22,16 @@ _LIBRARY = re.compile(rf"\b(?:math|np)\.({'|'.join(FUNCTIONS)})\(")
 
 _INTEGERS = {"trunc": "{0}", "round": "{0}"}
 _FLOATS = {"idiv": "{0} / {1}", "mod": "fmod({0}, {1})"}
-_ALWAYS = {"sign": "sign_of({0})", "pow": "power({0}, {1})"}
+_ALWAYS = {
+    "sign": "sign_of({0})",
+    "pow": "power({0}, {1})",
+    "and": "{0} & {1}",  # both are known, and a branch would cost more
+    "or": "{0} | {1}",
+}
 
 
 def template(e: Call) -> str:
-    """The source of a function over its arguments `{0}`, `{1}`, …"""
+    """The source of a function over its arguments."""
     own = _FLOATS if e.args[0].dtype.is_float else _INTEGERS
     return _ALWAYS.get(e.fn) or own.get(e.fn) or SCALARS[e.fn].numba
 

@@ -1,13 +1,12 @@
 """Any ⊗ of two sides and any ⊕ over labels of both, in tiles of shared memory.
 
 The threads of a block copy a tile of each side into shared memory; each thread reads a few
-elements of both into registers and combines all pairs of them. Every combination is spelled out
-in the source, so that running values stay in registers.
+elements of both and combines all pairs of them. Loops over these pairs are short and of fixed
+length, so that the compiler unrolls them and keeps running values in registers.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,15 +19,19 @@ from einsql.errors import DataError
 from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
-from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid
+from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, read
 from einsql.kernels.cuda.spelling import for_cuda
-from einsql.kernels.expressions import STORED
+from einsql.kernels.expressions import STORED, memory
 from einsql.kernels.nest import Mode, Nest
 from einsql.kernels.views import reading
 from einsql.schema import DType
 
 DEPTH = 16
 """Values of the reduced labels in a tile; sums of FLOAT are FLOAT over so many terms."""
+REGISTERS = 384
+"""Bytes of a thread's running values."""
+SMALL = 16
+"""Results of a thread at which shared memory is read as fast as they are combined."""
 LEAST = 16
 """Rows, columns and terms from which tiles pay."""
 
@@ -137,9 +140,21 @@ class _Tiles:
         self.sizes = [prod(self.extent[x] for x in g) for g in groups]
         side = int(device.threads**0.5)
         self.threads = side, device.threads // side
-        self.micro = device.tile
+        self.micro = self.choose()
         self.writer = _Writer(node, sides)
         self.source = self.write()
+
+    def choose(self) -> tuple[int, int]:
+        """Rows and columns of a thread: as many as registers hold, and blocks for all."""
+        rows, cols = self.device.tile
+        kept = sum(d.numpy.itemsize for _, d, _ in cells(0, self.node.outputs[0]))
+        batch, m, n, _ = self.sizes
+        while rows * cols > SMALL or rows * cols * kept > REGISTERS:
+            tiles = batch * (m // (rows * self.threads[0])) * (n // (cols * self.threads[1]))
+            if rows * cols * kept <= REGISTERS and 4 * tiles >= self.device.blocks:
+                break
+            rows, cols = (rows, cols // 2) if cols >= rows else (rows // 2, cols)
+        return rows, cols
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -191,42 +206,48 @@ class _Tiles:
         CudaWriter.finish_reductions(w)
         after = w.after[w.nest.kept]
         (rows, cols), (high, wide) = self.micro, self.tile
-        pairs = [(r, c) for r in range(rows) for c in range(cols)]
-        state = cells(0, o)
+        down, over = self.threads
+        state = [*cells(0, o), *([("z0", DType.FLOAT, "np.float32(0)")] if w.chunks else [])]
+        held = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
+        threads = self.device.threads
         lines = [
             "bad = np.int64(0)",
             f"left = cuda.shared.array(({DEPTH}, {high + 1}), np.{_kept(self.sides.left)})",
             f"right = cuda.shared.array(({DEPTH}, {wide + 1}), np.{_kept(self.sides.right)})",
+            f"u = cuda.local.array({rows}, np.{_kept(self.sides.left)})",
+            f"v = cuda.local.array({cols}, np.{_kept(self.sides.right)})",
+            *(f"r_{c} = cuda.local.array({rows * cols}, np.{memory(d)})" for c, d, _ in state),
             "t = cuda.threadIdx.x",
-            f"tx = t % {self.threads[1]}", f"ty = t // {self.threads[1]}",
+            f"tx = t % {over}",
+            f"ty = t // {over}",
             "for w in range(cuda.blockIdx.x, work, cuda.gridDim.x):",
-            f"    n0 = (w % across) * {wide}", f"    m0 = (w // across) % down * {high}",
+            f"    first_n = (w % across) * {wide}",
+            f"    first_m = (w // across) % down * {high}",
             "    b = w // (across * down)",
+            *_nested(self.micro, 1, [f"{held[c]} = {start}" for c, _, start in state]),
+            f"    for k0 in range(0, k, {DEPTH}):",
+            *_copying("left", high, "a0[b, min(first_m + x, m - 1), min(k0 + y, k - 1)]", threads, True),
+            *_copying("right", wide, "a1[b, min(k0 + y, k - 1), min(first_n + x, n - 1)]", threads, False),
+            "        cuda.syncthreads()",
+            f"        for y in range(min({DEPTH}, k - k0)):",
+            "            k_ = k0 + y",
+            f"            for r in range({rows}):",
+            f"                u[r] = left[y, ty * {rows} + r]",
+            f"            for c in range({cols}):",
+            f"                v[c] = right[y, tx + c * {over}]",
         ]  # fmt: skip
-        lines += [f"    {_own(f'{c} = {start}', r, q)}" for r, q in pairs for c, _, start in state]
-        lines += [f"    for k0 in range(0, k, {DEPTH}):"]
-        lines += _copying("left", high, "a0[b, min(m0 + x, m - 1), min(k0 + y, k - 1)]",
-                          self.device.threads, True)  # fmt: skip
-        lines += _copying("right", wide, "a1[b, min(k0 + y, k - 1), min(n0 + x, n - 1)]",
-                          self.device.threads, False)  # fmt: skip
-        lines.append("        cuda.syncthreads()")
+        place = [f"i_ = first_m + ty * {rows} + r", f"j_ = first_n + tx + c * {over}"]
+        one = ["u_ = u[r]", "v_ = v[c]", *place]
+        one += [f"{c} = {read(held[c], d)}" for c, d, _ in state]
+        one += [*body, *(f"{held[c]} = {c}" for c, _, _ in state)]
+        lines += _nested(self.micro, 3, one)
         if w.chunks:
-            lines += [f"        {_own('z0 = np.float32(0)', r, c)}" for r, c in pairs]
-        lines += [f"        for y in range(min({DEPTH}, k - k0)):", "            k_ = k0 + y"]
-        lines += [f"            u{r} = left[y, ty * {rows} + {r}]" for r in range(rows)]
-        across = self.threads[1]
-        lines += [f"            v{c} = right[y, tx + {c * across}]" for c in range(cols)]
-        for r, c in pairs:
-            lines += [f"            i_ = m0 + ty * {rows} + {r}"] if _reads("i_", body) else []
-            lines += [f"            j_ = n0 + tx + {c * across}"] if _reads("j_", body) else []
-            lines += [f"            {_own(line, r, c)}" for line in body]
-        if w.chunks:
-            lines += [f"        {_own('s0 = plus(s0, np.float64(z0))', r, c)}" for r, c in pairs]
+            total = f"{held['s0']} = plus({held['s0']}, np.float64({held['z0']}))"
+            lines += _nested(self.micro, 2, [total, f"{held['z0']} = np.float32(0)"])
         lines.append("        cuda.syncthreads()")
-        for r, c in pairs:
-            lines += [f"    i_ = m0 + ty * {rows} + {r}", f"    j_ = n0 + tx + {c * across}"]
-            lines += ["    if i_ < m and j_ < n:", "        x = (b * m + i_) * n + j_"]
-            lines += [f"        {_own(line, r, c)}" for line in after]
+        last = [*place, "if i_ < m and j_ < n:", "    x = (b * m + i_) * n + j_"]
+        last += [f"    {c} = {read(held[c], d)}" for c, d, _ in state]
+        lines += _nested(self.micro, 1, [*last, *(f"    {line}" for line in after)])
         lines += ["if bad != 0:", "    cuda.atomic.or_(failed, 0, bad)"]
         names = ["work", "m", "n", "k", "down", "across"]
         names += [f"p{n}" for n in range(len(w.out.params))]
@@ -234,6 +255,13 @@ class _Tiles:
         text = "\n".join(f"    {for_cuda(line)}" for line in lines)
         arguments = ", ".join([*names, "a0", "a1", "o0", "failed"])
         return f"{HEADER}@cuda.jit\ndef kernel({arguments}):\n{text}\n"
+
+
+def _nested(micro: tuple[int, int], depth: int, lines: Sequence[str]) -> list[str]:
+    """Statements about each result of a thread; so short a loop is unrolled by the compiler."""
+    pad = "    " * depth
+    heads = [f"{pad}for r in range({micro[0]}):", f"{pad}    for c in range({micro[1]}):"]
+    return heads + [f"{pad}        {line}" for line in lines]
 
 
 def _copying(name: str, width: int, element: str, threads: int, by_rows: bool) -> list[str]:
@@ -246,18 +274,6 @@ def _copying(name: str, width: int, element: str, threads: int, by_rows: bool) -
     ]
 
 
-def _own(line: str, r: int, c: int) -> str:
-    """A statement about one result of a thread's."""
-    line = re.sub(r"\b([smfz])0\b", rf"\g<1>0_{r}_{c}", line)
-    return re.sub(r"\bu_(?!\w)", f"u{r}", re.sub(r"\bv_(?!\w)", f"v{c}", line))
-
-
-def _reads(name: str, lines: Sequence[str]) -> bool:
-    return any(re.search(rf"\b{name}(?!\w)", line) for line in lines)
-
-
 def _kept(value: Value) -> str:
     """The type of an element in shared memory."""
     return "float16" if value.dtype is DType.HALF else STORED[value.dtype]
-
-
