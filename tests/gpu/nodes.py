@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from einsql.algebra import SCALARS
-from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Label, Operand, Output, Value
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import Case, random_array
 
@@ -65,6 +79,40 @@ def pairs() -> list[Case]:
         )
         cases.append(Case(node, tuple(arrays), o.name == "double"))
     return cases
+
+
+def awkward() -> list[Case]:
+    """Keys computed from keys, from data, from both, and long sums of few keys."""
+    x = tensor("x", F, i=6, j=20)
+    to = tensor("to", I64, j=20)
+    value = Output("value", (Value(0, "val", F),), F, "sum")
+    half: Expr = Call("idiv", (Label("i"), Const(2, I64)), I64)
+    found = Value(1, "val", I64)
+    mixed: Expr = Call("add", (Label("i"), found), I64)
+    i, j = Axis("i", 0, 6), Axis("j", 0, 20)
+    read = Operand(x, ("i", "j")), Operand(to, ("j",))
+    first = Output("arg", (Label("j"), Value(0, "val", F)), I64, "arg_max")
+    some = Call("lt", (Value(0, "val", F), Const(1.0, F)), B)
+    nodes = [
+        ("key of a key", (i, j, Axis("d", 0, 2, half)), ("d", "i"), value),
+        ("key in data", (i, j, Axis("d", 0, 3, found)), ("i", "d"), value),
+        ("key in data, nothing else", (i, j, Axis("d", 1, 4, found)), ("d",), first),
+        ("key of both", (i, j, Axis("d", 1, 7, mixed)), ("d", "i"), value),
+        ("two keys in data", (i, j, Axis("d", 0, 3, found), Axis("e", 0, 2, half)), ("e", "d"),
+         replace(value, where=some)),
+        ("all", (i, j), (), replace(first, reduction="arg_min", where=some)),
+    ]  # fmt: skip
+    cases = []
+    rng = np.random.default_rng(7)
+    for name, axes, keys, output in nodes:
+        node = EinSum(axes, read, TRUE, keys, (replace(output, name=name),))
+        arrays = random_array((6, 20), F, rng, output is not value), rng.integers(-1, 5, 20)
+        cases.append(Case(node, tuple({"val": a} for a in arrays)))
+    whole = tensor("n", I64, i=40)
+    total = Output("integers", (Value(0, "val", I64),), I64, "sum")
+    node = EinSum((Axis("i", 0, 40),), (Operand(whole, ("i",)),), TRUE, (), (total,))
+    large = np.full(40, 2**62 // 10)
+    return [*cases, Case(node, ({"val": large // 4},)), Case(node, ({"val": large},))]
 
 
 def _values(o: Output) -> list[Value]:

@@ -22,9 +22,10 @@ from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick
 from einsql.schema import DType
-from tests.gpu.nodes import pairs, scalars
+from tests.gpu.nodes import awkward, pairs, scalars
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, Runner, cases, check
+from tests.kernels.test_kernels import copies, products
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
@@ -50,26 +51,54 @@ def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:
     return on_arrays
 
 
-@settings(PROPERTY, max_examples=EXAMPLES)
-@given(cases(), st.booleans())
-def test_random_nodes(case: Case, teams: bool) -> None:
+def agrees(case: Case, teams: bool, limit: int) -> None:
+    """Asserts that the device answers what the reference does.
+
+    Args:
+        case: The node and its operands.
+        teams: Whether threads share keys, and blocks do, wherever they can.
+        limit: Bytes of the device's memory.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if teams:
             patch.setattr(generated, "LONG", 2)
+            patch.setattr(generated, "EACH", 1)
             patch.setattr(Simulator, "blocks", 64)
-        check(case, runner(case.node, Memory(Simulator())))
+        check(case, runner(case.node, Memory(Simulator(), limit)))
+
+
+LIMITS = st.sampled_from((1 << 30, 1 << 30, 2000, 300))
+
+
+@settings(PROPERTY, max_examples=EXAMPLES)
+@given(cases(), st.booleans(), LIMITS)
+def test_random_nodes(case: Case, teams: bool, limit: int) -> None:
+    agrees(case, teams, limit)
+
+
+@settings(PROPERTY, max_examples=EXAMPLES)
+@given(segments(), st.booleans(), LIMITS)
+def test_segments(case: Case, teams: bool, limit: int) -> None:
+    agrees(case, teams, limit)
+
+
+@settings(PROPERTY, max_examples=EXAMPLES)
+@given(st.one_of(products(), products(), copies()), LIMITS)
+def test_products_and_views(case: Case, limit: int) -> None:
+    agrees(case, False, limit)
 
 
 @settings(PROPERTY, max_examples=EXAMPLES // 2)
-@given(segments(), st.booleans())
-def test_segments(case: Case, teams: bool) -> None:
-    test_random_nodes.hypothesis.inner_test(case, teams)  # type: ignore[attr-defined]  # theirs
+@given(st.one_of(gathers(), convolutions()), LIMITS)
+def test_computed_labels(case: Case, limit: int) -> None:
+    agrees(case, False, limit)
 
 
-@settings(PROPERTY, max_examples=EXAMPLES // 4)
-@given(st.one_of(gathers(), convolutions()))
-def test_computed_labels(case: Case) -> None:
-    check(case, runner(case.node, Memory(Simulator())))
+@pytest.mark.parametrize("case", awkward(), ids=lambda c: c.node.outputs[0].name)
+@pytest.mark.parametrize("teams", [False, True])
+def test_computed_keys(case: Case, teams: bool) -> None:
+    agrees(case, teams, 1 << 30)
+    agrees(case, teams, 500)
 
 
 @pytest.mark.parametrize("case", pairs(), ids=lambda c: c.node.outputs[0].name)

@@ -18,6 +18,7 @@ from einsql.kernels.cuda import Memory, compile_on_device
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
+from einsql.kernels.cuda.stacks import stack_of
 from einsql.schema import DType
 from tests.gpu.nodes import tensor
 
@@ -116,6 +117,44 @@ def test_slabs_fit_and_cover(
         for x, (lo, hi) in slab.items():
             assert hi - lo <= -(-extent[x] // parts[x])
     assert np.all(seen == 1)
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> np.ndarray:
+    """Matrices (batch, rows, columns) in awkward memory, each element another number."""
+    shape = [draw(st.integers(1, 4)) for _ in range(3)]
+    order = draw(st.permutations(range(3)))
+    held = [shape[n] * draw(st.integers(1, 2)) for n in order]
+    array = np.arange(np.prod(held, dtype=int), dtype=np.float32).reshape(held)
+    array = array.transpose(np.argsort(order))
+    cut = tuple(
+        slice(0, n) if draw(st.booleans()) else slice(None, None, m // n)
+        for n, m in zip(shape, array.shape, strict=True)
+    )
+    array = array[cut][tuple(slice(0, n) for n in shape)]
+    kind = draw(st.integers(0, 5))
+    if kind == 0:
+        array = np.broadcast_to(array[:1], shape)
+    return array[:, ::-1] if kind == 1 else array
+
+
+@settings(max_examples=500, deadline=None)
+@given(stacks())
+def test_stacks_as_cublas_reads_them(array: np.ndarray) -> None:
+    """From the first element on, by the step from column to column."""
+    batch, rows, columns = array.shape
+    steps = tuple(s // array.itemsize for s in array.strides)
+    found = stack_of(array.shape, steps)
+    if found is None:
+        inner = [s for s, n in zip(steps[1:], array.shape[1:], strict=True) if n > 1]
+        assert 1 not in inner or min(inner) < 1 or 1 in (rows, columns) or batch > 1
+        return
+    stored = (columns, rows) if not found.turned else (rows, columns)  # of a column, of columns
+    strides = tuple(4 * s for s in (found.next, 1, found.step))
+    columns_first = np.lib.stride_tricks.as_strided(array, (batch, *stored), strides)
+    read = columns_first.transpose(0, 2, 1) if found.turned else columns_first
+    assert found.step >= max(1, stored[0])
+    np.testing.assert_array_equal(read, array.transpose(0, 2, 1))
 
 
 def test_without_a_device() -> None:

@@ -27,6 +27,9 @@ Compute = Callable[[Sequence[Arrays]], dict[str, Array]]
 LONG = 256
 """Points of a key from which it is worth a team of threads, where keys are few."""
 
+EACH = 4
+"""Points that a thread of a team has at least, where several blocks share a key."""
+
 
 def start(o: Output) -> Any:
     """What an output holds at a key without any point."""
@@ -63,7 +66,7 @@ def _team(node: EinSum, grid: Grid, device: Device) -> tuple[int, int]:
     enough = device.blocks * device.threads
     if grid.indexed or size * 4 > enough or points < LONG or size == 0:
         return 1, 1
-    wanted = min(device.blocks // size, points // (4 * device.threads))
+    wanted = min(device.blocks // size, points // (EACH * device.threads))
     return device.threads, max(1, wanted)
 
 

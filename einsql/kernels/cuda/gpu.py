@@ -20,6 +20,7 @@ from cupy_backends.cuda.libs import cublas
 from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Array
 from einsql.kernels.cuda.loader import load
+from einsql.kernels.cuda.stacks import WIDEST, Stack, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
@@ -28,7 +29,6 @@ SHARE = 0.85
 _TYPES = {"e": runtime.CUDA_R_16F, "f": runtime.CUDA_R_32F, "d": runtime.CUDA_R_64F}
 _COMPUTE = {"f": cublas.CUBLAS_COMPUTE_32F, "d": cublas.CUBLAS_COMPUTE_64F}
 _OPERATIONS = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
-_DEFAULT = -1  # cuBLAS chooses among its algorithms
 
 
 class Gpu:
@@ -79,18 +79,21 @@ class Gpu:
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
         """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
         (batch, m, k), n = a.shape, b.shape[2]
+        if max(m, n, k) > WIDEST:
+            return cupy.matmul(a.astype(dtype), b.astype(dtype))
         result = cupy.empty((batch, m, n), dtype)
-        left, right = _matrix(a), _matrix(b)
+        (left, of_a), (right, of_b) = _stack(a), _stack(b)
         compute = _COMPUTE[dtype.char]
         if precision == "tf32" and a.dtype == np.float32:
             compute = cublas.CUBLAS_COMPUTE_32F_FAST_TF32
         one, zero = np.ones((), dtype), np.zeros((), dtype)
         cublas.gemmStridedBatchedEx(
-            cupy_device.get_cublas_handle(), right.operation, left.operation, n, m, k,
-            one.ctypes.data, right.array.data.ptr, _TYPES[b.dtype.char], right.step, right.next,
-            left.array.data.ptr, _TYPES[a.dtype.char], left.step, left.next,
-            zero.ctypes.data, result.data.ptr, _TYPES[dtype.char], n, m * n,
-            batch, compute, _DEFAULT,
+            cupy_device.get_cublas_handle(),
+            _OPERATIONS[of_b.turned], _OPERATIONS[of_a.turned], n, m, k, one.ctypes.data,
+            right.data.ptr, _TYPES[b.dtype.char], of_b.step, of_b.next,
+            left.data.ptr, _TYPES[a.dtype.char], of_a.step, of_a.next, zero.ctypes.data,
+            result.data.ptr, _TYPES[dtype.char], n, m * n,
+            batch, compute, cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
         return result
 
@@ -107,23 +110,14 @@ class Gpu:
         runtime.deviceSynchronize()
 
 
-class _matrix:  # noqa: N801 - reads as the function that it is used as
-    """A stack of matrices as cuBLAS takes it: copied only where no axis steps by one element."""
-
-    def __init__(self, array: Array) -> None:
-        batch, rows, columns = array.shape
-        size = array.itemsize
-        to, down, across = (s // size for s in array.strides)
-        plain = (across == 1 or columns == 1) and (down >= columns or rows == 1)
-        turned = (down == 1 or rows == 1) and (across >= rows or columns == 1)
-        if (batch > 1 and to < 0) or not (plain or turned):
-            array = cupy.ascontiguousarray(array)
-            to, down, across, plain = rows * columns, columns, 1, True
-        self.array = array
-        self.operation = _OPERATIONS[not plain]
-        step = (down if rows > 1 else columns) if plain else (across if columns > 1 else rows)
-        self.step = max(1, step)
-        self.next = to if batch > 1 else 0
+def _stack(array: Array) -> tuple[Array, Stack]:
+    """An array as cuBLAS reads it, copied where it has to be."""
+    found = stack_of(array.shape, tuple(s // array.itemsize for s in array.strides))
+    if found is None:
+        array = cupy.ascontiguousarray(array)
+        _, rows, columns = array.shape
+        found = Stack(False, columns, rows * columns)
+    return array, found
 
 
 def _quiet(name: str) -> None:

@@ -206,10 +206,13 @@ class _Tiles:
         CudaWriter.finish_reductions(w)
         after = w.after[w.nest.kept]
         (rows, cols), (high, wide) = self.micro, self.tile
-        down, over = self.threads
+        over = self.threads[1]
         state = [*cells(0, o), *([("z0", DType.FLOAT, "np.float32(0)")] if w.chunks else [])]
         held = {name: f"r_{name}[r * {cols} + c]" for name, _, _ in state}
         threads = self.device.threads
+        # What lies outside is read inside: it is never used.
+        at_m, at_n = "min(first_m + x, m - 1)", "min(first_n + x, n - 1)"
+        at_k = "min(k0 + y, k - 1)"
         lines = [
             "bad = np.int64(0)",
             f"left = cuda.shared.array(({DEPTH}, {high + 1}), np.{_kept(self.sides.left)})",
@@ -226,8 +229,8 @@ class _Tiles:
             "    b = w // (across * down)",
             *_nested(self.micro, 1, [f"{held[c]} = {start}" for c, _, start in state]),
             f"    for k0 in range(0, k, {DEPTH}):",
-            *_copying("left", high, "a0[b, min(first_m + x, m - 1), min(k0 + y, k - 1)]", threads, True),
-            *_copying("right", wide, "a1[b, min(k0 + y, k - 1), min(first_n + x, n - 1)]", threads, False),
+            *_copying("left", high, f"a0[b, {at_m}, {at_k}]", threads, True),
+            *_copying("right", wide, f"a1[b, {at_k}, {at_n}]", threads, False),
             "        cuda.syncthreads()",
             f"        for y in range(min({DEPTH}, k - k0)):",
             "            k_ = k0 + y",
