@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import einsql
 from einsql.algebra import SCALARS
 from einsql.einsum import Call, EinSum, Value
-from einsql.errors import DataError
+from einsql.errors import DataError, NotSupportedError
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick
@@ -26,12 +26,13 @@ from tests.gpu.nodes import awkward, pairs, scalars
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, Runner, cases, check
 from tests.kernels.test_kernels import copies, products
+from tests.oracle.campaign import campaign
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") != "1", reason="the simulator is not chosen"
 )
 
-EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "25"))
 PROPERTY = settings(
     deadline=None,
     derandomize=True,
@@ -178,6 +179,17 @@ def test_registered_arrays_may_change(con: einsql.Connection) -> None:
     assert con.execute(total).fetchall() == [(3.0,)]
     a[0] = 5
     assert con.execute(total).fetchall() == [(7.0,)]
+
+
+def test_one_site_alone(con: einsql.Connection) -> None:
+    con.execute("SET sites = 2")
+    with pytest.raises(NotSupportedError, match="single site"):
+        con.execute("SELECT SUM(i) AS s FROM range(3) AS r(i)")
+
+
+def test_random_queries() -> None:
+    report = campaign(EXAMPLES, 5, settings={"jit": "never", "device": "cuda"}, repros=0)
+    assert not report.findings, report.text()
 
 
 @pytest.mark.parametrize("limit", [300, 1000, 4000])
