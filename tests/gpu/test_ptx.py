@@ -44,7 +44,10 @@ class Compiling(Simulator):
     threads = 256
     tile = (8, 8)
     blocks = 0  # as if there were work enough for the largest tiles
-    launched = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
 
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
         import numba
@@ -58,7 +61,7 @@ class Compiling(Simulator):
         assert ".entry" in text
         if "cuda.local.array" in source:
             assert ".local" not in text  # they are registers
-        self.launched += 1
+        self.made.append(text)
 
 
 def compiled(node: EinSum, operands: Sequence[dict[str, np.ndarray]]) -> str:
@@ -76,6 +79,25 @@ def test_two_sides(case: Any, tiled: bool) -> None:
     name, run = compile_on_device(case.node, memory, least=1 if tiled else 1000)
     assert name == ("cuda tiles" if tiled else "cuda grid")
     run([{k: memory.given(a) for k, a in o.items()} for o in case.operands], lambda _: None)
+
+
+@pytest.mark.parametrize("dtype", [F, D])
+def test_products_are_rounded_before_they_are_added(dtype: DType) -> None:
+    x = Value(0, "val", dtype)
+    square = Call("pow", (x, Const(2.0, dtype)), dtype)
+    outputs = tuple(
+        Output(f"v{n}", (Call("add", (product, x), dtype),), dtype)
+        for n, product in enumerate((Call("mul", (x, x), dtype), square))
+    )
+    operand = Operand(tensor("x", dtype, i=8), ("i",))
+    node = EinSum((Axis("i", 0, 8),), (operand,), TRUE, ("i",), outputs)
+    device = Compiling()
+    memory = Memory(device)
+    run = compile_on_device(node, memory)[1]
+    run([{"val": memory.given(np.zeros(8, dtype.numpy))}], lambda _: None)
+    (text,) = device.made
+    assert "mul.rn" in text
+    assert "fma" not in text
 
 
 @pytest.mark.parametrize("dtype", [F, D, I32, I64])

@@ -86,6 +86,7 @@ class _Generated:
         self.node, self.device, self.grid = node, device, grid
         self.program, self.team, self.splits = program, team, splits
         self.size = _size(node, grid)
+        self.failed: Array | None = None
         self.axes = {a.label: a for a in node.axes}
         self.partial = node.guard != TRUE or any(a.define is not None for a in node.axes)
         self.finish = finishing(node, grid) if team > 1 else None
@@ -120,7 +121,9 @@ class _Generated:
     def launch(self, program: Program, work: int, args: list[Any]) -> None:
         """Runs a kernel over so many threads; what it found wrong is raised."""
         device = self.device
-        failed = device.full((1,), 0, np.dtype(np.int64))
+        if program.reasons or self.failed is None:
+            self.failed = device.full((1,), 0, np.dtype(np.int64))
+        failed = self.failed
         blocks = max(1, min(-(-work // device.threads), device.grid))
         device.launch(program.source, blocks, [*args, failed])
         if program.reasons:

@@ -185,6 +185,9 @@ def round_half(a: Any) -> Any:
     return np.float32(np.float16(a))
 
 
+# CUDA's compiler fuses products into sums, rounding once; these products are rounded.
+mul_float = _mathematical(lambda x, y: cuda.libdevice.fmul_rn(x, y), lambda x, y: x * y)
+mul_double = _mathematical(lambda x, y: cuda.libdevice.dmul_rn(x, y), lambda x, y: x * y)
 exp = _mathematical(lambda x: math.exp(x), np.exp)
 log = _mathematical(lambda x: math.log(x), np.log)
 log2 = _mathematical(lambda x: math.log2(x), np.log2)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.codegen import Writer, cells
-from einsql.kernels.cuda.spelling import for_cuda, template
+from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.expressions import Program, memory
-from einsql.kernels.nest import Mode, Nest, free_labels
+from einsql.kernels.nest import Mode, Nest, free_labels, product
 from einsql.schema import DType
 
 HEADER = """\
@@ -25,8 +25,9 @@ from numba import cuda
 from einsql.kernels.cuda.runtime import (
     add_overflows, arccos, arccosh, arcsin, arctanh, asinh, atan, atan2, cbrt, ceil, cos, cosh,
     degrees, eq, erf, exp, floor, fmod, half, idiv, isfinite, isinf, less, lgamma, log, log10,
-    log2, maximum, minimum, mul_overflows, plus, power, radians, remainder, rint, round_away,
-    round_half, sign_of, sin, sinh, sqrt, sub_overflows, tan, tanh, times, to_half, truncate,
+    log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power, radians, remainder,
+    rint, round_away, round_half, sign_of, sin, sinh, sqrt, sub_overflows, tan, tanh, times,
+    to_half, truncate,
 )
 
 
@@ -102,6 +103,14 @@ class CudaWriter(Writer):
         if e.dtype is DType.BOOLEAN:
             return f"{text} != 0"
         return f"half({text})" if e.dtype is DType.HALF else text
+
+    def call(self, e: Call) -> str:
+        """As `Points.call`; powers are products that are rounded."""
+        if product(e) is None:
+            return super().call(e)
+        text = power(e, self.value(e.args[0]))
+        assert text is not None
+        return self.temp(text)
 
     def spelled(self, e: Call) -> str:
         """The source of a function over its arguments."""

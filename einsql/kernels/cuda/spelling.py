@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from einsql.algebra import SCALARS
-from einsql.einsum import Call
+from einsql.einsum import Call, Const
+from einsql.kernels.nest import product
+from einsql.schema import DType
 
 FUNCTIONS = (
     "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",
@@ -30,10 +32,36 @@ _ALWAYS = {
 }
 
 
+_DOUBLE = {
+    "mul": "mul_double({0}, {1})",
+    "fmod": "{0} - mul_double(floor({0} / {1}), {1})",
+}
+_FLOAT = {
+    "mul": "mul_float({0}, {1})",
+    "fmod": "{0} - mul_float(np.float32(floor({0} / {1})), {1})",
+}
+_POWERS = {
+    2.0: "{1}({0}, {0})",
+    3.0: "{1}({1}({0}, {0}), {0})",
+    4.0: "{1}({1}({0}, {0}), {1}({0}, {0}))",
+}
+"""Products in place of powers; `{1}` multiplies."""
+
+
 def template(e: Call) -> str:
     """The source of a function over its arguments."""
-    own = _FLOATS if e.args[0].dtype.is_float else _INTEGERS
+    dtype = e.args[0].dtype
+    own = (_DOUBLE if dtype is DType.DOUBLE else _FLOAT) | _FLOATS if dtype.is_float else _INTEGERS
     return _ALWAYS.get(e.fn) or own.get(e.fn) or SCALARS[e.fn].numba
+
+
+def power(e: Call, base: str) -> str | None:
+    """The source of a power with a small whole exponent over its base, or None for others."""
+    if product(e) is None:
+        return None
+    assert isinstance(e.args[1], Const)
+    multiply = "mul_double" if e.dtype is DType.DOUBLE else "mul_float"
+    return _POWERS[float(e.args[1].value)].format(base, multiply)
 
 
 def for_cuda(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.einsum import TRUE, EinSum, Expr, Output, Value, labels_of, subexpressions
+from einsql.einsum import TRUE, Call, EinSum, Expr, Output, Value, labels_of, subexpressions
 from einsql.errors import DataError
 from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
@@ -114,6 +114,11 @@ class _Writer(CudaWriter):
         if e.dtype is DType.BOOLEAN:
             return f"{name} != 0"
         return f"half({name})" if e.dtype is DType.HALF else name
+
+    def spelled(self, e: Call) -> str:
+        """A product that is the term of a sum of FLOAT may be fused with the sum."""
+        term = self.chunks and e.fn == "mul" and e == self.output.args[0]
+        return "{0} * {1}" if term else super().spelled(e)
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
         """A sum of FLOAT is kept in FLOAT for the terms of one tile."""
