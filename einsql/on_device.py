@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.einsum import EinSum, Node
 from einsql.engine.executor import Measure, Program, Runner, Tick
-from einsql.engine.relation import DistantFields, Fields
+from einsql.engine.relation import DistantFields, Fields, copied
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
 from einsql.settings import Settings
@@ -100,7 +100,8 @@ class DeviceFields(DistantFields):
 
     def __init__(self, handles: Mapping[str, Handle]) -> None:
         self._handles = dict(handles)
-        self._here: dict[str, np.ndarray] = {}
+        # What a step did not compute may change from now on, or its file may go.
+        self._here = {name: copied(h.host()) for name, h in handles.items() if h.is_given}
 
     @property
     def here(self) -> Fields:
@@ -111,8 +112,8 @@ class DeviceFields(DistantFields):
         if name not in self._here:
             handle = self._handles[name]
             found = handle.host()
-            shared = handle.is_given or handle.views  # with what the caller may not change
-            self._here[name] = np.array(found) if shared else found
+            # A view may be of what another field is too, and the caller may write into each.
+            self._here[name] = copied(found) if handle.views else found
         return self._here[name]
 
     def __iter__(self) -> Iterator[str]:

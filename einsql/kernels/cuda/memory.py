@@ -29,10 +29,12 @@ class Buffer:
         array: Those on the device, or None.
         host: Those in the processor's memory, or None.
         stored: Whether a stored tensor has them, so that they need no copy when they leave.
+        made: Whether a step computed them, so that nobody else has them.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, stored: bool = False) -> None:
         self.shape, self.dtype, self.stored = shape, dtype, stored
+        self.made = False
         self.host: np.ndarray | None = None
         self.array: Array | None = None
 
@@ -89,7 +91,7 @@ class Handle:
     @property
     def is_given(self) -> bool:
         """True if it shows an array of a tensor or of the caller's."""
-        return self.source is not None or self.buffer.array is None
+        return not self.buffer.made
 
     def _through(self, array: Any) -> Any:
         for view in self.views:
@@ -113,11 +115,16 @@ class Memory:
         self._stored: dict[int, tuple[weakref.ref[np.ndarray], Buffer]] = {}
         self._lock = threading.RLock()
 
-    def given(self, array: np.ndarray) -> Handle:
-        """A handle on an array of the caller's, which may change after the statement."""
+    def given(self, array: np.ndarray, made: bool = False) -> Handle:
+        """A handle on an array of the caller's, which may change after the statement.
+
+        Args:
+            array: The array, in the processor's memory.
+            made: Whether a step has computed it, and nobody else has it.
+        """
         core = _once(array)
         buffer = Buffer(core.shape, core.dtype)
-        buffer.host = core
+        buffer.host, buffer.made = core, made
         return self._repeated(buffer, array.shape)
 
     def stored(self, array: np.ndarray) -> Handle:
@@ -137,7 +144,7 @@ class Memory:
         core = _once(array)
         buffer = Buffer(tuple(core.shape), np.dtype(core.dtype))
         with self._lock:
-            buffer.array = core
+            buffer.array, buffer.made = core, True
             self._enter(buffer)
         return self._repeated(buffer, tuple(array.shape))
 

@@ -17,11 +17,15 @@ from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick
 from einsql.kernels.registry import compile_node
 from einsql.kernels.views import plan_views
-from einsql.schema import Key, Schema
+from einsql.schema import DType, Key, Schema
 
 Handles = Mapping[str, Handle]
 Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
 
+TYPES = frozenset(DType(x) for x in (
+    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE"
+))  # fmt: skip
+"""What kernels of devices compute with; the processor's take the others."""
 TEMPORARY = 2
 """How many times its own bytes an array may take while it is used: operands may be copied
 into another order, running values are as wide as DOUBLE."""
@@ -47,6 +51,8 @@ def compile_on_device(
     views = _views(node, memory)
     if views is not None:
         return "cuda view", views
+    if not TYPES.issuperset(_types(node)):
+        return _on_processor(node, memory, jit)
     name, compute = _compute(node, memory, precision, least)
     if compute is None:
         return _on_processor(node, memory, jit)
@@ -93,9 +99,15 @@ def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
             {name: h.host() for name, h in o.items() if (n, name) in reads}
             for n, o in enumerate(operands)
         ]
-        return {name: memory.given(a) for name, a in runner(fields, tick).items()}
+        return {name: memory.given(a, made=True) for name, a in runner(fields, tick).items()}
 
     return name, run
+
+
+def _types(node: EinSum) -> set[DType]:
+    """Types of the expressions and results of a node."""
+    found = (e for root in exprs(node) for e in subexpressions(root))
+    return {e.dtype for e in found} | {o.dtype for o in node.outputs}
 
 
 def _reads(node: EinSum) -> set[tuple[int, str]]:
@@ -179,7 +191,7 @@ class _Operator:
                 whole[name][into] = handle.host()
             del operands, made
             tick(min(1.0, (number + 1) / total))
-        return {name: self.memory.given(a) for name, a in whole.items()}
+        return {name: self.memory.given(a, made=True) for name, a in whole.items()}
 
 
 def _slab(
