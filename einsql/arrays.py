@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 
 import numpy as np
@@ -10,6 +11,7 @@ from einsql.engine import files
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
+from einsql.schema import DType
 
 
 def array_relation(array: object, dims: tuple[str, ...] | None = None) -> Stored:
@@ -65,6 +67,9 @@ def as_numpy(value: object) -> np.ndarray:
             return np.asarray(value.to_numpy_ndarray())
         if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
             value = value.detach().cpu()
+            if str(value.dtype) == "torch.bfloat16":  # DLPack has it, NumPy does not
+                bits = value.view(sys.modules["torch"].int16)
+                return np.from_dlpack(bits).view(DType.BFLOAT16.numpy)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.arrays import array_relation
+from einsql.bfloat16 import loaded
 from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -57,7 +58,7 @@ def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndar
         kept = plan.notices[n]
         inputs[f"x{n}"] = {"val": array[_index(kept)] if kept else array}
     fields = plan.program.run(inputs, con._tick)
-    result = np.asarray(fields["val"])
+    result = loaded(np.asarray(fields["val"]), plan.relation.node.schema.dtype("val"))
     present = fields.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))

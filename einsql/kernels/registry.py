@@ -13,6 +13,7 @@ from einsql.kernels.contraction import CONTRACTION, is_contraction
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -92,6 +93,9 @@ KERNELS: tuple[Kernel, ...] = (
 )  # fmt: skip
 """Every kernel, the cheapest first."""
 
+_SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
+"""Kernels that take operands and results of two bytes an element as they are."""
+
 
 def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     """Chooses kernels for a node and compiles it.
@@ -127,7 +131,7 @@ def _windows(node: EinSum, output: Output) -> bool:
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
-        special = kernel.match(node)
+        special = _match(kernel, node)
         if special is not None:
             return kernel.name, special
     windows = None
@@ -146,10 +150,16 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
 
 def _first(kernels: Sequence[Kernel], node: EinSum) -> tuple[str, Runner]:
     for kernel in kernels:
-        runner = kernel.match(node)
+        runner = _match(kernel, node)
         if runner is not None:
             return kernel.name, runner
     raise InternalError("No kernel takes a node.")
+
+
+def _match(kernel: Kernel, node: EinSum) -> Runner | None:
+    if kernel.name in _SHORT or not stores_short(node):
+        return kernel.match(node)
+    return None if kernel is MAPS else match_floats(kernel, node)  # loops fuse the conversion
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
