@@ -25,9 +25,9 @@ def widen(bits: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         out: Where they are to go, float32 of the same shape; else they get new memory.
     """
     if out is None:
-        if 0 in bits.strides:  # a default may stand for more keys than memory has bytes
-            few = bits[tuple(slice(0, 1) if s == 0 else slice(None) for s in bits.strides)]
-            return np.broadcast_to(widen(np.array(few)), bits.shape)
+        few = bits[tuple(slice(0, 1) if s == 0 else slice(None) for s in bits.strides)]
+        if few.size < bits.size:  # a default may stand for more keys than memory has bytes
+            return np.broadcast_to(widen(few), bits.shape)
         out = np.empty_like(bits, np.float32, subok=False)
     np.left_shift(bits, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
     return out

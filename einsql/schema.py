@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -80,8 +81,8 @@ class DType(enum.Enum):
         Plain uint16 is none; BFLOAT16 is what `numpy` gives for it, and ml_dtypes' own.
         """
         if dtype.itemsize == 2 and dtype.kind in "uV":
-            marked = dtype.name == "bfloat16" or (dtype.metadata or {}).get(_MARK) is True
-            return cls.BFLOAT16 if marked else None
+            told: Mapping[str, object] = dtype.metadata or {}
+            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in told else None
         return _FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
 
     @classmethod

@@ -141,7 +141,9 @@ class Result:
                 f"{lacking} of {holes.size} keys of {column.name} are absent or NULL",
                 hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
             )
-        return np.where(holes, loaded(self.fields[column.field], column.dtype), _filler(fill, column))
+        return np.where(
+            holes, loaded(self.fields[column.field], column.dtype), _filler(fill, column)
+        )
 
     # ---- rows
 

@@ -14,8 +14,15 @@ from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
 from einsql.kernels.expressions import (
-    CARRIERS, ROUND, STORED, Points, Program, memory, stored, typed,
-)  # fmt: skip
+    CARRIERS,
+    ROUND,
+    STORED,
+    Points,
+    Program,
+    memory,
+    stored,
+    typed,
+)
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
 from einsql.schema import DType
 

@@ -56,9 +56,9 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
         bounds: `[lo, hi)` of every label, to prove that integers do not overflow.
 
     Returns:
-        A function whose results have the carrier of the expression's type and a shape broadcastable to
-        the block. It raises DataError for selected points only, and what lies to the right
-        of AND and OR and in CASE branches is selected only where it decides.
+        A function whose results have the carrier of the expression's type and a shape that is
+        broadcastable to the block. It raises DataError for selected points only, and what
+        lies to the right of AND and OR and in CASE branches is selected only where it decides.
     """
     if isinstance(expr, Const):
         literal = np.asarray(expr.value, expr.dtype.carrier)

@@ -88,8 +88,7 @@ def is_gather(node: EinSum) -> bool:
 def _no_points(node: EinSum) -> dict[str, np.ndarray]:
     shape = node.schema.shape
     return {
-        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype)
-        for o in node.outputs
+        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype) for o in node.outputs
     }
 
 

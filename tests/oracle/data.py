@@ -120,7 +120,7 @@ def _relation(t: Tensor, pool: Pool) -> Relation:
 
 def _array(c: Choices, shape: tuple[int, ...], dtype: str, pool: Pool) -> np.ndarray:
     values = [c.pick(pool.values) for _ in range(math.prod(shape))]
-    array = np.array(values, dtype=NUMPY[dtype]).reshape(shape)
+    array: np.ndarray = np.array(values, dtype=NUMPY[dtype]).reshape(shape)
     return rounded(array) if dtype == "BFLOAT16" else array
 
 
