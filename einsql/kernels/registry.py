@@ -131,7 +131,7 @@ def _windows(node: EinSum, output: Output) -> bool:
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
-        special = _match(kernel, node)
+        special = _match(kernel, node, jit)
         if special is not None:
             return kernel.name, special
     windows = None
@@ -140,26 +140,28 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
 
         windows = as_windows(node)
     if windows is None:
-        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node)
+        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node, jit)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, CONTRACTION, *kernels)
-    name, run = _first(kernels, windows.node)
+    name, run = _first(kernels, windows.node, jit)
     return name, windows.over(run)
 
 
-def _first(kernels: Sequence[Kernel], node: EinSum) -> tuple[str, Runner]:
+def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runner]:
     for kernel in kernels:
-        runner = _match(kernel, node)
+        runner = _match(kernel, node, jit)
         if runner is not None:
             return kernel.name, runner
     raise InternalError("No kernel takes a node.")
 
 
-def _match(kernel: Kernel, node: EinSum) -> Runner | None:
+def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
     if kernel.name in _SHORT or not stores_short(node):
         return kernel.match(node)
-    return None if kernel is MAPS else match_floats(kernel, node)  # loops fuse the conversion
+    if kernel is MAPS:
+        return None  # loops fuse the conversion
+    return match_floats(kernel, node, jit != "never")
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
 from einsql.bfloat16 import narrow, widen
 from einsql.buffers import empty
 from einsql.einsum import (
+    TRUE,
+    Axis,
     Call,
     Const,
     EinSum,
     Expr,
     Input,
     Operand,
+    Output,
     Value,
     exprs,
     map_exprs,
@@ -33,8 +36,10 @@ from einsql.kernels import pool
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.schema import DType, Field, Key, Schema
 
-PIECE = 2**20
-"""Elements that are converted at a time."""
+PIECE = 2**18
+"""Elements that NumPy converts at a time."""
+LEAST = 2**14
+"""Elements above which a generated loop is called."""
 
 
 def stores_short(node: EinSum) -> bool:
@@ -44,13 +49,22 @@ def stores_short(node: EinSum) -> bool:
     )
 
 
-def match_floats(kernel: Kernel, node: EinSum) -> Runner | None:
-    """What a kernel makes of a node with such operands or results, given FLOAT for them."""
+def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
+    """What a kernel makes of a node with such operands or results, given FLOAT for them.
+
+    Args:
+        kernel: A kernel that knows FLOAT.
+        node: A node with an operand or result of two bytes an element.
+        compiled: Whether a generated loop may convert, which imports Numba.
+
+    Returns:
+        None where the kernel does not apply, or where the node rounds in between.
+    """
     wide = _over_floats(node)
     runner = None if wide is None else kernel.match(wide)
     if wide is None or runner is None:
         return None
-    reads = tuple(_read(node, n, wide) for n in range(len(node.operands)))
+    reads = tuple(_read(node, n, wide, compiled) for n in range(len(node.operands)))
     results = {o.name: o.dtype for o in node.outputs if o.dtype.is_short}
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
@@ -109,20 +123,23 @@ class _Read:
     Attributes:
         fields: Those that are read, with their types.
         part: What of them is.
+        compiled: Whether a generated loop may convert them.
     """
 
     fields: tuple[Field, ...]
     part: tuple[slice, ...]
+    compiled: bool
 
     def run(self, given: Fields, tick: Tick) -> dict[str, np.ndarray]:
         made: dict[str, np.ndarray] = {}
         for f in self.fields:
             array = given[f.name][self.part]
-            made[f.name] = floats(array, f.dtype, tick) if f.dtype.is_short else array
+            short = f.dtype.is_short
+            made[f.name] = floats(array, f.dtype, tick, self.compiled) if short else array
         return made
 
 
-def _read(node: EinSum, n: int, wide: EinSum) -> _Read | None:
+def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:
     """How operand `n` is read; None for as it is."""
     old, new = node.operands[n].source.schema, wide.operands[n].source.schema
     if old is new:
@@ -135,10 +152,10 @@ def _read(node: EinSum, n: int, wide: EinSum) -> _Read | None:
     }
     starts = (b.lo - a.lo for a, b in zip(old.keys, new.keys, strict=True))
     part = tuple(slice(s, s + k.extent) for s, k in zip(starts, new.keys, strict=True))
-    return _Read(tuple(f for f in old.fields if f.name in read), part)
+    return _Read(tuple(f for f in old.fields if f.name in read), part, compiled)
 
 
-def floats(array: np.ndarray, dtype: DType, tick: Tick) -> np.ndarray:
+def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.ndarray:
     """The float32 numbers of HALF or BFLOAT16, with the axes following each other alike.
 
     Args:
@@ -146,30 +163,39 @@ def floats(array: np.ndarray, dtype: DType, tick: Tick) -> np.ndarray:
             what comes out.
         dtype: The type.
         tick: Called between pieces; raises to cancel.
+        compiled: Whether a generated loop may do it, several times as fast as NumPy.
     """
     shape = array.shape
     array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
     order = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
     turned = array.transpose(order)
-    out = empty(turned.shape, np.dtype(np.float32))
-    source, target = turned, out
-    if turned.flags.c_contiguous:
-        source, target = turned.reshape(-1), out.reshape(-1)
-    if source.size <= PIECE:
-        _convert(source, target, dtype, slice(None))
+    flat = np.ascontiguousarray(turned).reshape(-1)
+    if compiled and flat.size > LEAST:
+        out = _loop(dtype, flat.size)([{"val": flat}], lambda _: tick(0.0))["val"]
     else:
-        step = max(1, PIECE * len(source) // source.size)
-        starts = range(0, len(source), step)
-        pieces = (slice(n, n + step) for n in starts)
-        pool.run(partial(_convert, source, target, dtype), pieces, len(starts), lambda _: tick(0.0))
+        out = empty(flat.shape, np.dtype(np.float32))
+        starts = range(0, flat.size, PIECE)
+        pieces = (slice(n, n + PIECE) for n in starts)
+        pool.run(partial(_convert, flat, out, dtype), pieces, len(starts), lambda _: tick(0.0))
     back = tuple(int(n) for n in np.argsort(order))
-    return np.broadcast_to(out.transpose(back), shape)
+    return np.broadcast_to(out.reshape(turned.shape).transpose(back), shape)
+
+
+@lru_cache(maxsize=64)
+def _loop(dtype: DType, size: int) -> Runner:
+    """A generated loop that makes FLOAT of so many elements of a type."""
+    from einsql.kernels.loops import compile_loops  # Numba takes 0.25 s to import
+
+    source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
+    cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
+    output = Output("val", (cast,), DType.FLOAT)
+    return compile_loops(
+        EinSum((Axis("i", 0, size),), (Operand(source, ("i",)),), TRUE, ("i",), (output,))
+    )
 
 
 def _convert(source: np.ndarray, target: np.ndarray, dtype: DType, piece: slice) -> None:
-    if source.ndim == 0:
-        target[...] = widen(source) if dtype is DType.BFLOAT16 else source
-    elif dtype is DType.BFLOAT16:
+    if dtype is DType.BFLOAT16:
         widen(source[piece], target[piece])
     else:
         np.copyto(target[piece], source[piece])

@@ -198,8 +198,12 @@ def test_a_part_of_an_operand_is_widened(short: DType, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("short", [BF, H])
 @pytest.mark.parametrize("layout", ["c", "f", "strided", "repeated"])
-def test_widening_in_pieces(short: DType, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_widening_in_pieces(
+    short: DType, layout: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(short_kernels, "PIECE", 100)
+    monkeypatch.setattr(short_kernels, "LEAST", 100)
     monkeypatch.setattr(pool, "threads", lambda: 2)
     values = np.arange(24 * 30, dtype=np.float32).reshape(24, 30) % 64
     values = {
@@ -211,7 +215,7 @@ def test_widening_in_pieces(short: DType, layout: str, monkeypatch: pytest.Monke
     if layout == "repeated":
         held = np.broadcast_to(held[:, None], values.shape)
     ticks: list[float] = []
-    got = short_kernels.floats(held, short, ticks.append)
+    got = short_kernels.floats(held, short, ticks.append, compiled)
     np.testing.assert_array_equal(got, values)
     assert got.dtype == np.float32
     assert ticks
@@ -221,7 +225,7 @@ def test_a_default_is_not_spread() -> None:
     """A default may stand for more keys than memory has bytes."""
     huge = np.broadcast_to(narrow(np.asarray(0.5)), (2**40,))
     assert loaded(huge, BF).strides == (0,)
-    assert short_kernels.floats(huge, BF, no_tick)[2**39] == 0.5
+    assert short_kernels.floats(huge, BF, no_tick, True)[2**39] == 0.5
 
 
 def test_a_literal_is_a_view() -> None:
