@@ -9,6 +9,7 @@ they move such elements as they are, or convert them as they read and write.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -40,6 +41,8 @@ PIECE = 2**18
 """Elements that NumPy converts at a time."""
 LEAST = 2**14
 """Elements above which a generated loop is called."""
+PARALLEL = 2**22
+"""Elements from which it runs on several threads: a million take it 0.1 ms."""
 
 
 def stores_short(node: EinSum) -> bool:
@@ -68,7 +71,10 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
     results = {o.name: o.dtype for o in node.outputs if o.dtype.is_short}
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        given = [f if r is None else r.run(f, tick) for r, f in zip(reads, operands, strict=True)]
+        done: dict[object, np.ndarray] = {}
+        given = [
+            f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
+        ]
         fields = runner(given, tick)
         for name, dtype in results.items():
             fields[name] = _narrowed(fields[name], dtype)
@@ -130,12 +136,21 @@ class _Read:
     part: tuple[slice, ...]
     compiled: bool
 
-    def run(self, given: Fields, tick: Tick) -> dict[str, np.ndarray]:
+    def run(
+        self, given: Fields, done: dict[object, np.ndarray], tick: Tick
+    ) -> dict[str, np.ndarray]:
+        """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
         made: dict[str, np.ndarray] = {}
         for f in self.fields:
-            array = given[f.name][self.part]
-            short = f.dtype.is_short
-            made[f.name] = floats(array, f.dtype, tick, self.compiled) if short else array
+            array = given[f.name]
+            key = id(array), tuple((s.start, s.stop) for s in self.part)
+            if not f.dtype.is_short:
+                made[f.name] = array[self.part]
+            elif key in done:
+                made[f.name] = done[key]
+            else:
+                part = array[self.part]
+                made[f.name] = done[key] = floats(part, f.dtype, tick, self.compiled)
         return made
 
 
@@ -189,9 +204,9 @@ def _loop(dtype: DType, size: int) -> Runner:
     source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
     cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
     output = Output("val", (cast,), DType.FLOAT)
-    return compile_loops(
-        EinSum((Axis("i", 0, size),), (Operand(source, ("i",)),), TRUE, ("i",), (output,))
-    )
+    node = EinSum((Axis("i", 0, size),), (Operand(source, ("i",)),), TRUE, ("i",), (output,))
+    with pool.alone() if size < PARALLEL else nullcontext():
+        return compile_loops(node)
 
 
 def _convert(source: np.ndarray, target: np.ndarray, dtype: DType, piece: slice) -> None:
