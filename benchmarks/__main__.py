@@ -21,6 +21,7 @@ BENCHMARKS = {
     "attention": "attention:heads",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
+    "reductions": "reductions:reductions",
     "windows": "windows:windows",
     "segments": "segments:segments",
 }
@@ -45,6 +46,9 @@ def main() -> int:
     print(report.as_text(sections))
     if options.record:
         print(f"\nWritten to {report.record(sections)}")
+        from benchmarks import plots  # matplotlib is needed for this alone
+
+        plots.main()
     return 0
 
 

@@ -26,9 +26,10 @@ from einsql.errors import InternalError
 Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
-_COMPILED = (
+COMPILED = (
     "runtime",
     "maths",
+    "singles",
     "lanes",
     "groups/tiles",
     "packed/functions",
@@ -36,8 +37,10 @@ _COMPILED = (
     "packed/tile",
     "windows/registers",
 )
+"""Modules whose functions are compiled into kernels."""
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
+"""Kernels by their source."""
 _directories: dict[Path, Path] = {}
 
 
@@ -50,13 +53,13 @@ def load(source: str) -> Kernel:
     Raises:
         InternalError: The source does not compile.
     """
-    key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
-    kernel = _loaded.get(key)
+    kernel = _loaded.get(source)
     if kernel is None:
         with _lock:
-            kernel = _loaded.get(key)
+            kernel = _loaded.get(source)
             if kernel is None:
-                kernel = _loaded[key] = _from_disk(key, source)
+                key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
+                kernel = _loaded[source] = _from_disk(key, source)
     return kernel
 
 
@@ -78,7 +81,7 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    modules = [Path(__file__).parent / f"{name}.py" for name in _COMPILED]
+    modules = [Path(__file__).parent / f"{name}.py" for name in COMPILED]
     return "".join(path.read_text(encoding="utf-8") for path in modules)
 
 

