@@ -9,7 +9,13 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, UNCOMPILED, is_contraction, is_streamed
+from einsql.kernels.contraction import (
+    CONTRACTION,
+    STREAMED,
+    UNCOMPILED,
+    is_contraction,
+    is_streamed,
+)
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -161,7 +167,15 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
+    if jit == "auto" and not _repeats(node):
+        return (PACKED, MAPS, LOOPS, VECTOR)
+    return (PACKED, LOOPS, VECTOR)
+
+
+def _repeats(node: EinSum) -> bool:
+    """True if an operand is repeated over many keys: NumPy has a short loop for each of them."""
+    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
+    return node.points >= STREAMED and any(repeated)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
