@@ -122,7 +122,7 @@ def _rows(matrix: np.ndarray) -> np.ndarray:
     if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
     if matrix.shape[1] * matrix.itemsize <= MIDDLE:
-        return np.einsum("ij->i", matrix)
+        return np.asarray(np.einsum("ij->i", matrix))
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 
