@@ -228,8 +228,9 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
 
 
 def _repeats(node: EinSum) -> bool:
-    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
-    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
+    """True if an operand is repeated over many keys: NumPy has a short loop for each of them."""
+    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
+    return node.points >= STREAMED and any(repeated)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
