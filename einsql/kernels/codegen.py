@@ -42,7 +42,7 @@ from einsql.kernels.runtime import (
     nan_mask, number, plus, real, remainder, round_away, round_half, sub_overflows, times,
     to_half, truncate,
 )
-from einsql.kernels.singles import cos, log10, power, sin
+from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
 
 """
@@ -53,7 +53,9 @@ def source(node: EinSum) -> str:
     return generate(node, plan_nest(node), frozenset()).source
 
 
-def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> Program:
+def generate(
+    node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool = True
+) -> Program:
     """Writes the kernel of a node.
 
     Args:
@@ -61,8 +63,9 @@ def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> P
         nest: The order of its loops.
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
+        near: Whether angles may be taken to be small; the reason `FAR` says that they are not.
     """
-    return _Writer(node, nest, strided).write()
+    return _Writer(node, nest, strided, near).write()
 
 
 def accumulator(o: Output) -> DType:

@@ -32,6 +32,13 @@ STORED = {**CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16"}
 """The compiled type of a value in operands and results; a HALF is its bits there."""
 
 
+NEAR = 2.0**22
+"""Angles below it need no table of digits of 2/π."""
+FAR = "an angle is large"
+"""The reason that tells that a kernel for small angles met another: its results do not count."""
+_OF_ANGLES = frozenset({"sin", "cos"})
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """An integer argument: `lo` or `hi` of a label, its `stride` in an array, or in the result.
@@ -98,8 +105,10 @@ class Points:
         at: The level that statements go to.
     """
 
-    def __init__(self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> None:
-        self.node, self.nest, self.strided = node, nest, strided
+    def __init__(
+        self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool
+    ) -> None:
+        self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
         self.level = {label: n + 1 for n, label in enumerate(nest.loops)}
@@ -234,6 +243,11 @@ class Points:
         if power is not None:
             return self.temp(power.format(self.value(e.args[0])))
         args = [self.value(a) for a in e.args]
+        if self.near and e.fn in _OF_ANGLES and e.dtype is DType.FLOAT:
+            size = self.temp(f"abs({args[0]})")
+            self.emit(f"if ({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf)):")
+            self.emit(f"    bad |= {self.bit(FAR)}")
+            return self.temp(f"near_{e.fn}({args[0]})")
         failure = self.failure(e)
         failed = self.check(failure, args) if failure is not None else None
         if e.fn == "cast":

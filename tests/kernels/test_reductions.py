@@ -97,6 +97,22 @@ def test_minima_of_rows_with_nan_vectorise() -> None:
         agree(axes(i=4, j=3000), [(x, "ij")], "", *outputs)
 
 
+def test_a_large_angle_among_small_ones() -> None:
+    values = dyadic(20, 30)
+    x = tensor("x", values, F)
+    outputs = [Output("s", (fn("sin", F, val(0)),), F), Output("c", (fn("cos", F, val(0)),), F)]
+    node = EinSum(axes(i=20, j=30), (Operand(x[0], ("i", "j")),), TRUE, ("i", "j"), tuple(outputs))
+    runner = compile_loops(node)
+    assert "near_sin" in source(node)
+    for angle in (1.0, 3e38, np.inf, 2.0**22):
+        values[7, 3] = angle
+        got = runner([{"val": values.astype(np.float32)}], no_tick)
+        with np.errstate(all="ignore"):
+            wide = values.astype(np.float32).astype(np.longdouble)
+            np.testing.assert_allclose(got["s"], np.sin(wide).astype(float), rtol=1e-7)
+            np.testing.assert_allclose(got["c"], np.cos(wide).astype(float), rtol=1e-7)
+
+
 def test_long_plain_sums_are_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "STREAMED", 100)
     x = tensor("x", dyadic(20, 30), F)

@@ -20,7 +20,7 @@ PIECE = 2**24
 """Bytes of the rows that are copied at a time, at most."""
 SMALL = 2**18
 """Elements from which compiling pays, should the copy come again."""
-PER_THREAD = 4
+PER_THREAD = 2
 """Pieces a thread gets at least, so that all of them end at about the same time."""
 PARALLEL = 2**20
 """Bytes from which waking threads pays."""
