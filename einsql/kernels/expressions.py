@@ -74,6 +74,16 @@ def typed(dtype: DType, text: str) -> str:
     return text if dtype is DType.BOOLEAN else f"np.{CARRIERS[dtype]}({text})"
 
 
+def literal(dtype: DType, value: float) -> str:
+    """Source of a literal."""
+    if dtype is DType.BOOLEAN:
+        return str(bool(value))
+    if value == DType.BIGINT.range[0]:
+        return "(-9223372036854775807 - 1)"  # the parser knows no negative literals
+    text = str(value) if abs(value) < float("inf") else f"np.{value}".replace("np.-", "-np.")
+    return typed(dtype, text)
+
+
 def memory(dtype: DType) -> str:
     """The compiled type of a running value in memory."""
     return "uint8" if dtype is DType.BOOLEAN else CARRIERS[dtype]
