@@ -45,6 +45,9 @@ def main() -> int:
     print(report.as_text(sections))
     if options.record:
         print(f"\nWritten to {report.record(sections)}")
+        from benchmarks import plots  # matplotlib is needed for this alone
+
+        plots.main()
     return 0
 
 

@@ -52,6 +52,9 @@ class Section:
     skipped: str = ""
 
 
+BAR = r"\|"
+"""How a cell of a Markdown table has a bar in it."""
+
 HEAD = ("", "found [95 % interval]", "target", "", "medians")
 
 
@@ -139,7 +142,7 @@ def as_markdown(sections: Iterable[Section]) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(c.replace('|', BAR) for c in cells)} |"
 
 
 def record(sections: Iterable[Section], mark: str = "results") -> Path:

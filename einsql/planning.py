@@ -27,6 +27,7 @@ from einsql.sql.scope import Column, Relation, TileRelation
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
     from einsql.cluster.program import RankProgram
+    from einsql.engine.fused import Join
     from einsql.engine.sites import SiteProgram
     from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.relational import Node as TileNode
@@ -290,6 +291,11 @@ def grouping(settings: Settings) -> FindGroups | None:
     return lambda root: kernels.find_groups(root, compiler(settings))
 
 
+def joining(settings: Settings) -> Join:
+    """What runs chosen nodes together at a site."""
+    return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
+
+
 def check_domains(root: Node) -> None:
     """Refuses graphs over keys that no array and no counter can hold.
 
@@ -325,10 +331,12 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     """
     from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
     from einsql.optimizer.placement import place
+    from einsql.optimizer.together import joined
 
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
-    return cut, place(root, cut)
+    placed, find = place(root, cut), grouping(settings)
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find(root)))
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -385,7 +393,7 @@ def _sites(
     if catalog.cluster is None:
         from einsql.engine.sites import SiteProgram  # as in `sited`
 
-        return SiteProgram(placed, schema, compiler(settings))
+        return SiteProgram(placed, schema, compiler(settings), joining(settings))
     from einsql.cluster.program import RankProgram  # for ranks only
 
     return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)

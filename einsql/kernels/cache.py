@@ -35,6 +35,7 @@ COMPILED = (
     "packed/functions",
     "packed/registers",
     "packed/tile",
+    "products/registers",
     "windows/registers",
 )
 """Modules whose functions are compiled into kernels."""

@@ -9,7 +9,14 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, is_contraction, is_plain_sum
+from einsql.kernels.contraction import (
+    CONTRACTION,
+    STREAMED,
+    UNCOMPILED,
+    is_contraction,
+    is_plain_sum,
+    is_streamed,
+)
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -19,9 +26,6 @@ from einsql.kernels.views import VIEWS
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
 
-
-STREAMED = 1 << 20
-"""Points from which plain sums are compiled: loops read memory as fast as it comes."""
 
 LONGEST = 256
 """Calls above which expressions are interpreted: Numba's time grows by their square, to 3 s here.
@@ -142,6 +146,7 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
         special = kernel.match(node)
         if special is not None:
             return kernel.name, special
+    contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
         from einsql.kernels.windows import as_windows
@@ -149,11 +154,12 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
         windows = as_windows(node)
     if windows is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
-        products = () if all(_streams(node, o, jit) for o in node.outputs) else (CONTRACTION,)
-        return _first((VIEWS, *products, gather, *_general(node, jit)), node)
+        if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
+            return _first((LOOPS, contraction), node)
+        return _first((VIEWS, contraction, gather, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
-        kernels = (VIEWS, CONTRACTION, *kernels)
+        kernels = (VIEWS, contraction, *kernels)
     name, run = _first(kernels, windows.node)
     return name, windows.over(run)
 
@@ -172,7 +178,14 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
+    if jit == "auto" and not _repeats(node):
+        return (PACKED, MAPS, LOOPS, VECTOR)
+    return (PACKED, LOOPS, VECTOR)
+
+
+def _repeats(node: EinSum) -> bool:
+    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
+    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

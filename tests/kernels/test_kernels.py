@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from einsql import buffers
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import DataError
-from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, vector
+from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, sums, vector
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.maps import MAPS
 from einsql.kernels.products import copying, layout, multiply, pieces, rows
@@ -257,17 +257,26 @@ def test_a_view_shares_memory() -> None:
     np.testing.assert_array_equal(got, a[2:, 2:].T)
 
 
+@pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (300, 8, 31), (1, 70000), (7, 90, 11)])
-def test_float_sums_are_at_least_pairwise(shape: tuple[int, ...]) -> None:
+def test_float_sums_are_at_least_pairwise(
+    shape: tuple[int, ...], compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums, "SPREAD", 1 if compiles else 2**20)
+    monkeypatch.setattr(sums, "WIDE", 1)
     a = np.random.default_rng(1).random(shape, np.float32)
     subsets = [s for n in range(1, a.ndim + 1) for s in combinations(range(a.ndim), n)]
     for view, axes in product((a, a.T, np.asfortranarray(a)[::-1], a[:, 1:]), subsets):
         exact = np.add.reduce(view, axis=axes, dtype=np.float64)
-        got = accurate_sum(view, axes, np.dtype(np.float32))
+        got = accurate_sum(view, axes, np.dtype(np.float32), compiles)
         assert got.dtype == np.float32
         terms = view.size // max(1, exact.size)
         bound = (16 + np.log2(terms)) * np.finfo(np.float32).eps
         assert np.all(np.abs(got - exact) <= bound * exact)
+        if compiles:  # whole numbers in DOUBLE, of which every one must be there once
+            whole = np.rint(view * 9).astype(np.float64)
+            got = accurate_sum(whole, axes, np.dtype(np.float64), compiles)
+            np.testing.assert_array_equal(got, whole.sum(axis=axes))
 
 
 def _total(dtype: DType, values: list[int], reduction: str = "sum") -> Callable[[], np.ndarray]:

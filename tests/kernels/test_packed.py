@@ -26,7 +26,7 @@ from einsql.einsum import (
 )
 from einsql.errors import DataError
 from einsql.kernels import pool
-from einsql.kernels.packed import layout, pieces, run
+from einsql.kernels.packed import factors, layout, pieces, run
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.run import compile_packed
 from einsql.schema import DType, Field, Key, Schema
@@ -152,9 +152,10 @@ def _conditions(leaves: list[Expr]) -> list[Expr]:
 
 
 @settings(PROPERTY, max_examples=25)
-@given(sides(), st.sampled_from((1, 2)))
-def test_random_reductions_over_two_sides(case: Case, threads: int) -> None:
+@given(sides(), st.sampled_from((1, 2)), st.sampled_from((1, 10**6)))
+def test_random_reductions_over_two_sides(case: Case, threads: int, terms: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(factors, "TERMS", terms)  # from how many terms on BLAS may multiply
         patch.setattr(pieces, "SPAN", 16)
         patch.setattr(pool, "threads", lambda: threads)
         runner = compile_packed(case.node)
