@@ -16,7 +16,7 @@ from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
 from einsql.kernels.views import window
 
-PIECE = 2**22
+PIECE = 2**24
 """Bytes of the rows that are copied at a time, at most."""
 SMALL = 2**18
 """Elements from which compiling pays, should the copy come again."""
@@ -86,8 +86,8 @@ class _Copy:
 
         parts = 1
         if out.nbytes >= PARALLEL:
-            # The calling thread does two of them while the others wake.
-            parts = max(pool.threads() + 1, ceil(out.nbytes / PIECE))
+            # The calling thread does one more than others, which have to wake first.
+            parts = max(2 * pool.threads() + 1, ceil(out.nbytes / PIECE))
         edges = [len(numbers) * n // parts for n in range(parts + 1)]
         pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
         out = out.reshape(self.shape)
