@@ -20,26 +20,16 @@ from einsql.kernels.expressions import (
     STORED,
     Points,
     Program,
+    literal,
     memory,
     stored,
     typed,
 )
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
+from einsql.kernels.strips import folded, jammed, scanned, terms_at_once
 from einsql.schema import DType
 
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
-SCANNED = 64
-"""Points looked through at a time for an extreme that beats the one before."""
-JAMMED = 8
-"""Terms that running values in memory take each time they are read and written."""
-FOLDED = 1024
-"""Terms of a DOUBLE sum that are added one after another, by several lanes; sums of so many
-are added with what rounding takes from them, so that long sums are as accurate as pairwise.
-"""
-_CHECKS = 8
-"""Pairs of arrays of which a vectorised loop may test whether they overlap."""
-_SHORT = 12
-"""Lines of a loop's body that are worth repeating."""
 _HEADER = """\
 import math
 
@@ -51,7 +41,7 @@ from einsql.kernels.runtime import (
     mul_overflows, nan_mask, number, plus, real, remainder, round_away, round_bfloat, round_half,
     sub_overflows, times, to_bfloat, to_half, truncate,
 )
-from einsql.kernels.singles import cos, log10, power, sin
+from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
 
 """
@@ -62,7 +52,9 @@ def source(node: EinSum) -> str:
     return generate(node, plan_nest(node), frozenset()).source
 
 
-def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> Program:
+def generate(
+    node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool = True
+) -> Program:
     """Writes the kernel of a node.
 
     Args:
@@ -70,8 +62,9 @@ def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> P
         nest: The order of its loops.
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
+        near: Whether angles may be taken to be small; the reason `FAR` says that they are not.
     """
-    return Writer(node, nest, strided).write()
+    return Writer(node, nest, strided, near).write()
 
 
 def accumulator(o: Output) -> DType:
@@ -307,112 +300,6 @@ class Writer(Points):
         terms = [f"{self.index[k]} * {self.param('key', k)}" for k in keys[:-1]]
         return f"np.uintp({' + '.join([*terms, *(self.index[k] for k in keys[-1:])]) or '0'})"
 
-    def scan(self, pick: int, new: str, best: str, found: str) -> list[str]:
-        """The innermost loop in strips, each looked through for its extreme first.
-
-        Args:
-            pick: The line of the innermost loop from which on a point is compared.
-            new: The point's value.
-            best: The extreme so far.
-            found: Whether there is one.
-        """
-        n, lines = self.depth - 1, self.before[self.depth]
-        o = self.node.outputs[0]
-        dtype = o.args[1].dtype
-        lowest = o.reduction == "arg_min"
-        if dtype.is_float:
-            # A strip of NaN counts as infinite: it is looked through in vain, if at all.
-            start = literal(dtype, math.inf if lowest else -math.inf)
-            update = f"lowest(w, number({new}))" if lowest else f"highest(w, {new})"
-        else:
-            start = literal(dtype, dtype.range[1 if lowest else 0])
-            update = f"{'minimum' if lowest else 'maximum'}(w, {new})"
-        worse = f"less({best}, w)" if lowest else f"less(w, {best})"
-        loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, e{n})):"
-        return [
-            f"for v{n} in range(b{n}, e{n}, {SCANNED}):",
-            f"    w = {start}",
-            f"    {loop}",
-            *(f"        {line}" for line in lines[:pick]),
-            f"        w = {update}",
-            f"    if not {found} or not {worse}:",
-            f"        {loop}",
-            *(f"            {line}" for line in lines),
-        ]
-
-    def jammed(self) -> int:
-        """How many terms a row of running values takes at once; 1 where that does not pay.
-
-        A running value costs a load and a store, and most terms just a load.
-        """
-        node, nest, last = self.node, self.nest, self.depth
-        if nest.mode is Mode.REGISTERS or last < 2 or len(nest.loops) < 2:
-            return 1
-        term, key = nest.loops[-2:]
-        lines = self.before[last - 1] + self.before[last]
-        plain = all(o.reduction and REDUCTIONS[o.reduction].better is None for o in node.outputs)
-        if (
-            not plain
-            or key not in node.keys
-            or term in node.keys
-            or any(node.axis(k).define is not None for k in node.keys)
-            or len(lines) > _SHORT
-            or any("continue" in line or line.startswith(("if ", " ")) for line in lines)
-            or any(expensive(a) for o in node.outputs for a in o.args)
-            or any(memory(t) == "uint8" for o in node.outputs for t in state(o))
-        ):
-            return 1
-        pairs = len(self.out.arrays) * len(node.outputs)
-        return next((n for n in (JAMMED, JAMMED // 2, JAMMED // 4) if n * pairs <= _CHECKS), 1)
-
-    def jam(self, count: int) -> list[str]:
-        """The two innermost loops, with several terms for each running value."""
-        n, last = self.depth - 1, self.depth
-        outer, inner = self.before[last - 1], self.before[last]
-        held = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
-                for name, _, _ in cells(m, o)]  # fmt: skip
-        body: list[str] = []
-        for term in range(count):
-            body += [f"l{n - 1} = u + {term}", *outer, *inner]
-        for m, cell in enumerate(held):
-            body = [line.replace(cell, f"z{m}") for line in body]
-        loop = f"for l{n} in range(b{n}, e{n}):"
-        return [
-            f"for u in range(b{n - 1}, e{n - 1}, {count}):",
-            f"    if u + {count} <= e{n - 1}:",
-            f"        {loop}",
-            *(f"            z{m} = {cell}" for m, cell in enumerate(held)),
-            *(f"            {line}" for line in body),
-            *(f"            {cell} = z{m}" for m, cell in enumerate(held)),
-            "    else:",
-            f"        for l{n - 1} in range(u, e{n - 1}):",
-            *(f"            {line}" for line in outer),
-            f"            {loop}",
-            *(f"                {line}" for line in inner),
-        ]
-
-    def fold(self, sums: list[int]) -> list[str]:
-        """The innermost loop in strips, whose sums are added without loss.
-
-        Args:
-            sums: The outputs that are such sums.
-        """
-        n = self.depth - 1
-        lines = [
-            f"for v{n} in range(b{n}, e{n}, {FOLDED}):",
-            *(f"    s{m} = np.float64(0)" for m in sums),
-            f"    for l{n} in range(v{n}, min(v{n} + {FOLDED}, e{n})):",
-            *(f"        {line}" for line in self.before[self.depth]),
-        ]
-        for m in sums:
-            lines += [
-                f"    y = h{m} + s{m}",
-                f"    z = y - h{m}",
-                f"    k{m} += (h{m} - (y - z)) + (s{m} - z)",
-                f"    h{m} = y",
-            ]
-        return lines
-
     # Text --------------------------------------------------------------------------
 
     def assemble(self) -> str:
@@ -445,18 +332,23 @@ class Writer(Points):
         if self.nest.mode is Mode.ROW:
             body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
         lines = [f"    {line}" for line in body]
-        terms = self.jammed()
+        inner = self.before[self.depth]
+        outer = self.before[self.depth - 1] if self.depth > 1 else []
+        terms = terms_at_once(self.node, self.nest, [*outer, *inner], len(self.out.arrays))
         sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
             if terms > 1 and n >= self.depth - 1:
-                lines += [pad[4:] + line for line in self.jam(terms)]
+                held = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                         for name, _, _ in cells(m, o)]  # fmt: skip
+                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, held, terms)]
                 break
             if n == self.depth and self.scanned is not None:
-                lines += [pad[4:] + line for line in self.scan(*self.scanned)]
+                last = self.node.outputs[0]
+                lines += [pad[4:] + x for x in scanned(self.depth - 1, last, inner, *self.scanned)]
                 continue
             if n == self.depth and sums:
-                lines += [pad[4:] + line for line in self.fold(sums)]
+                lines += [pad[4:] + line for line in folded(self.depth - 1, inner, sums)]
                 continue
             if n:
                 lines.append(f"{pad[4:]}for l{n - 1} in range(b{n - 1}, e{n - 1}):")
@@ -480,16 +372,6 @@ def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
 def _read(cell: str, dtype: DType) -> str:
     """A running value read from memory, where a BOOLEAN is a byte."""
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
-
-
-def literal(dtype: DType, value: float) -> str:
-    """Source of a value in a type's carrier."""
-    if dtype is DType.BOOLEAN:
-        return str(bool(value))
-    if value == DType.BIGINT.range[0]:
-        return "(-9223372036854775807 - 1)"  # the parser knows no negative literals
-    text = str(value) if abs(value) < float("inf") else f"np.{value}".replace("np.-", "-np.")
-    return typed(dtype, text)
 
 
 def _numpy(dtype: DType) -> str:

@@ -39,6 +39,13 @@ ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
 """Source that rounds a DOUBLE to a type whose carrier is wider."""
 
 
+NEAR = 2.0**22
+"""Angles below it need no table of digits of 2/π."""
+FAR = "an angle is large"
+"""The reason that tells that a kernel for small angles met another: its results do not count."""
+_OF_ANGLES = frozenset({"sin", "cos"})
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """An integer argument: `lo` or `hi` of a label, its `stride` in an array, or in the result.
@@ -74,6 +81,16 @@ def typed(dtype: DType, text: str) -> str:
     return text if dtype is DType.BOOLEAN else f"np.{CARRIERS[dtype]}({text})"
 
 
+def literal(dtype: DType, value: float) -> str:
+    """Source of a literal."""
+    if dtype is DType.BOOLEAN:
+        return str(bool(value))
+    if value == DType.BIGINT.range[0]:
+        return "(-9223372036854775807 - 1)"  # the parser knows no negative literals
+    text = str(value) if abs(value) < float("inf") else f"np.{value}".replace("np.-", "-np.")
+    return typed(dtype, text)
+
+
 def memory(dtype: DType) -> str:
     """The compiled type of a running value in memory."""
     return "uint8" if dtype is DType.BOOLEAN else CARRIERS[dtype]
@@ -105,8 +122,10 @@ class Points:
         at: The level that statements go to.
     """
 
-    def __init__(self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> None:
-        self.node, self.nest, self.strided = node, nest, strided
+    def __init__(
+        self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool
+    ) -> None:
+        self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
         self.level = {label: n + 1 for n, label in enumerate(nest.loops)}
@@ -239,6 +258,11 @@ class Points:
         if power is not None:
             return self.temp(power.format(self.value(e.args[0])))
         args = [self.value(a) for a in e.args]
+        if self.near and e.fn in _OF_ANGLES and e.dtype is DType.FLOAT:
+            size = self.temp(f"abs({args[0]})")
+            self.emit(f"if ({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf)):")
+            self.emit(f"    bad |= {self.bit(FAR)}")
+            return self.temp(f"near_{e.fn}({args[0]})")
         failure = self.failure(e)
         failed = self.check(failure, args) if failure is not None else None
         if e.fn == "cast":

@@ -24,7 +24,7 @@ from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.codegen import accumulator, generate, state
 from einsql.kernels.cuts import Box, cut
-from einsql.kernels.expressions import Param, Program
+from einsql.kernels.expressions import FAR, Param, Program
 from einsql.kernels.flat import flatten
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.nest import plan_nest
@@ -92,8 +92,9 @@ Steps = tuple[tuple[int, ...], ...]
 class _Loops:
     """A node with its plan."""
 
-    def __init__(self, node: EinSum) -> None:
-        self.node = node
+    def __init__(self, node: EinSum, near: bool = True) -> None:
+        self.node, self.near = node, near
+        self.far: _Loops | None = None
         self.nest = plan_nest(node, alone=True)
         self.axes = {a.label: a for a in node.axes}
         self.shape = node.schema.shape
@@ -103,7 +104,7 @@ class _Loops:
         self.layouts: dict[Steps, _Layout] = {}
         self.sources: tuple[_Source, ...] = ()
         if not self.empty:
-            contiguous = generate(node, self.nest, frozenset())
+            contiguous = generate(node, self.nest, frozenset(), near)
             self.sources = tuple(_source(node, *key) for key in contiguous.arrays)
             self.contiguous = contiguous
             self.boxes = cut(node, self.nest)
@@ -131,9 +132,13 @@ class _Loops:
         written = [r for result in results for r in result]
         numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
         failed = self.call(kernel, numbers, written, tick)
+        reasons = layout.program.reasons
+        if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
+            if self.far is None:
+                self.far = _Loops(node, near=False)
+            return self.far.run(operands, tick)
         if failed:
-            reason = (failed & -failed).bit_length() - 1
-            raise DataError(layout.program.reasons[reason])
+            raise DataError(reasons[(failed & -failed).bit_length() - 1])
         return {
             o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
         }
@@ -220,7 +225,7 @@ class _Loops:
         for layout in self.layouts.values():
             if layout.strided == strided:
                 return layout.program
-        return generate(self.node, self.nest, strided)
+        return generate(self.node, self.nest, strided, self.near)
 
     def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
         if p.kind == "lo":

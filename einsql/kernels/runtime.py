@@ -266,6 +266,21 @@ def copy_bytes(_: Any, to: Any, source: Any, count: Any) -> Any:
 
 
 @intrinsic
+def prefetch(_: Any, address: Any) -> Any:
+    """Brings a line of memory that is soon read nearer; the address may be any."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(32)
+        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+        builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
+
+
+@intrinsic
 def real(_: Any, bits: Any) -> Any:
     """The DOUBLE of these bits."""
 

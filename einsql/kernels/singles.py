@@ -57,13 +57,8 @@ def _of_singles(build: Callable[..., Num], otherwise: str) -> Any:
 
 
 @cache
-def _quarters() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """2/π times a float32, but for whole turns: its factor in two parts, by the exponent.
-
-    A float32 is m·2ᵉ with a whole m below 2²⁴, and multiples of 4 in 2ᵉ · 2/π are whole
-    turns. The first part has 29 bits, so that products with it are exact. Infinities and
-    NaN have no angle.
-    """
+def _factor() -> Fraction:
+    """2/π."""
     one = 1 << (_BITS + 20)
 
     def arctangent(of: int) -> int:
@@ -77,11 +72,21 @@ def _quarters() -> tuple[tuple[float, ...], tuple[float, ...]]:
         return total
 
     pi = 4 * (4 * arctangent(5) - arctangent(239))
-    factor = Fraction((2 * one << _BITS) // pi, 1 << _BITS)
+    return Fraction((2 * one << _BITS) // pi, 1 << _BITS)
+
+
+@cache
+def _quarters() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """2/π times a float32, but for whole turns: its factor in two parts, by the exponent.
+
+    A float32 is m·2ᵉ with a whole m below 2²⁴, and multiples of 4 in 2ᵉ · 2/π are whole
+    turns. The first part has 29 bits, so that products with it are exact. Infinities and
+    NaN have no angle.
+    """
     high, low = [], []
     for stored in range(255):
         unit = Fraction(2) ** (max(stored, 1) - 150)
-        angle = factor * unit % 4
+        angle = _factor() * unit % 4
         first = Fraction(round(angle * 2**27), 2**27)
         high.append(float(first / unit))
         low.append(float((angle - first) / unit))
@@ -94,7 +99,18 @@ def _turned(x: Num, quarters: int) -> Num:
     exponent = (x.bits() >> 23) & 255
     wide = x.widened()
     angle = wide * exponent.looked_up("quarters.high", high)
-    rest = wide * exponent.looked_up("quarters.low", low)
+    return _wave(angle, wide * exponent.looked_up("quarters.low", low), quarters)
+
+
+def _nearly_turned(x: Num, quarters: int) -> Num:
+    """The same for numbers below `expressions.NEAR`, which need no table."""
+    wide = x.widened()
+    first = Fraction(round(_factor() * 2**29), 2**29)
+    return _wave(wide * float(first), wide * float(_factor() - first), quarters)
+
+
+def _wave(angle: Num, rest: Num, quarters: int) -> Num:
+    """The sine of angle + rest + quarters, in quarters of a turn."""
     rounded = angle + rest + DOUBLE.round
     r = (angle - (rounded - DOUBLE.round) + rest) * (math.pi / 2)
     n = rounded.bits() + quarters
@@ -111,6 +127,14 @@ def _sin(x: Num) -> Num:
 
 def _cos(x: Num) -> Num:
     return _turned(x, 1)
+
+
+def _near_sin(x: Num) -> Num:
+    return x.choose("==", 0.0, x, _nearly_turned(x, 0))
+
+
+def _near_cos(x: Num) -> Num:
+    return _nearly_turned(x, 1)
 
 
 def _logarithm(x: Num, base: float) -> Num:
@@ -150,6 +174,10 @@ sin = _of_singles(_sin, "llvm.sin")
 """The sine of an angle in radians."""
 cos = _of_singles(_cos, "llvm.cos")
 """The cosine of an angle in radians."""
+near_sin = _of_singles(_near_sin, "llvm.sin")
+"""The sine of a float32 below `expressions.NEAR`, NaN of infinity; as fast again as `sin`."""
+near_cos = _of_singles(_near_cos, "llvm.cos")
+"""The cosine, so too."""
 log10 = _of_singles(_log10, "llvm.log10")
 """The logarithm to base 10, exact for powers of 10: -infinity at 0, NaN below."""
 power = _of_singles(_power, "llvm.pow")

@@ -18,6 +18,7 @@ from numba import njit
 from scipy import special
 
 from einsql.kernels import maths, singles
+from einsql.kernels.expressions import NEAR
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -114,6 +115,15 @@ def test_double(name: str) -> None:
     if np.finfo(np.longdouble).nmant <= 52:
         pytest.skip("long double is no wider than double here, so there is no reference")
     assert worst(name, sample(np.float64, 0)) <= DOUBLE[name]
+
+
+def test_near_angles() -> None:
+    near = np.random.default_rng(0).uniform(-NEAR, NEAR, 200_000)
+    near = np.concatenate([near, np.arange(-200_000, 200_000) * (np.pi / 2), [0.0, -0.0, 1e-45]])
+    near = near[np.abs(near) < NEAR].astype(np.float32)
+    for name in ("sin", "cos"):
+        np.testing.assert_array_equal(compiled(f"near_{name}")(near), compiled(name)(near))
+        assert np.isnan(compiled(f"near_{name}")(np.array([np.inf, np.nan], np.float32))).all()
 
 
 def test_angles_near_quarters_of_turns_and_huge_ones() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from einsql.einsum import TRUE, Const, EinSum, Label, Operand, Output
 from einsql.kernels import compile_node, cuts, pool, registry
-from einsql.kernels.codegen import JAMMED, generate, source
+from einsql.kernels.codegen import generate, source
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
+from einsql.kernels.strips import JAMMED
 from einsql.schema import DType
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
@@ -95,6 +96,22 @@ def test_minima_of_rows_with_nan_vectorise() -> None:
         outputs = [Output(r, (val(0),), F, r, where) for r in ("min", "max")]
         agree(axes(i=4, j=3000), [(x, "ij")], "i", *outputs)
         agree(axes(i=4, j=3000), [(x, "ij")], "", *outputs)
+
+
+def test_a_large_angle_among_small_ones() -> None:
+    values = dyadic(20, 30)
+    x = tensor("x", values, F)
+    outputs = [Output("s", (fn("sin", F, val(0)),), F), Output("c", (fn("cos", F, val(0)),), F)]
+    node = EinSum(axes(i=20, j=30), (Operand(x[0], ("i", "j")),), TRUE, ("i", "j"), tuple(outputs))
+    runner = compile_loops(node)
+    assert "near_sin" in source(node)
+    for angle in (1.0, 3e38, np.inf, 2.0**22):
+        values[7, 3] = angle
+        got = runner([{"val": values.astype(np.float32)}], no_tick)
+        with np.errstate(all="ignore"):
+            wide = values.astype(np.float32).astype(np.longdouble)
+            np.testing.assert_allclose(got["s"], np.sin(wide).astype(float), rtol=1e-7)
+            np.testing.assert_allclose(got["c"], np.cos(wide).astype(float), rtol=1e-7)
 
 
 def test_long_plain_sums_are_loops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class CudaWriter(Writer):
     """The statements of a kernel in the terms of a grid."""
 
     def __init__(self, node: EinSum, grid: Grid, team: int) -> None:
-        super().__init__(node, grid.nest, frozenset())
+        super().__init__(node, grid.nest, frozenset(), near=False)
         self.grid, self.team = grid, team
 
     # Expressions -------------------------------------------------------------------

@@ -12,6 +12,7 @@ from einsql.buffers import empty
 from einsql.einsum import EinSum, Node, Operand
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
+from einsql.kernels.expressions import FAR
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
 from einsql.kernels.groups.plan import Plan, work
@@ -93,6 +94,8 @@ class Group:
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
             return self._apart(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
+            if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
+                return self._apart(operands, tick)
             if failed:
                 raise DataError(reasons[int(failed & -failed).bit_length() - 1])
         return [

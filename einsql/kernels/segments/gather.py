@@ -20,14 +20,12 @@ PIECE = 2**24
 """Bytes of the rows that are copied at a time, at most."""
 SMALL = 2**18
 """Elements from which compiling pays, should the copy come again."""
-PER_THREAD = 4
-"""Pieces a thread gets at least, so that all of them end at about the same time."""
 PARALLEL = 2**20
 """Bytes from which waking threads pays."""
 SOURCE = """\
 import numpy as np
 from numba import njit, types
-from einsql.kernels.runtime import copy_bytes
+from einsql.kernels.runtime import copy_bytes, prefetch
 
 
 @njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)",
@@ -35,6 +33,9 @@ from einsql.kernels.runtime import copy_bytes
 def kernel(numbers, lo, hi, count, table, step, out, size):
     '''Copies rows of `size` bytes that begin every `step` bytes; numbers outside are clipped.'''
     for e in range(lo, hi):
+        soon = min(max(numbers[np.uintp(min(e + 2, hi - 1))], 0), count - 1)
+        for line in range(0, min(size, 512), 64):
+            prefetch(table + soon * step + line)
         row = min(max(numbers[np.uintp(e)], 0), count - 1)
         copy_bytes(out + e * size, table + row * step, size)
 """
@@ -85,7 +86,8 @@ class _Copy:
 
         parts = 1
         if out.nbytes >= PARALLEL:
-            parts = max(PER_THREAD * pool.threads(), ceil(out.nbytes / PIECE))
+            # The calling thread does one more than others, which have to wake first.
+            parts = max(2 * pool.threads() + 1, ceil(out.nbytes / PIECE))
         edges = [len(numbers) * n // parts for n in range(parts + 1)]
         pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
         out = out.reshape(self.shape)
