@@ -15,7 +15,7 @@ TRAFFIC = 1.2e10
 """Bytes that one thread reads or writes in a second."""
 COPIES = 6e8
 """Elements that one thread copies in another order in a second."""
-SPREAD = 5e-4
+SPREAD = 4e-4
 """Seconds from which threads are worth starting."""
 LONG = 4e-3
 """Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
