@@ -10,7 +10,7 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
-from einsql.kernels.products.multiply import spread_copy
+from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.sparse.tiles import Grid, share
 from einsql.sparse import Compressed
 
