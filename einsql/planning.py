@@ -12,7 +12,7 @@ from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.executor import Compile, FindGroups, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, here, lies
+from einsql.engine.relation import MAX_AXES, DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -105,7 +105,7 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        if isinstance(fields, PlacedFields):
+        if isinstance(fields, DistantFields) and fields.lasting:
             return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
@@ -236,6 +236,20 @@ class BinderCatalog:
         own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
         return (*plan.parts, own)
 
+    def compiled(self, root: Node) -> Program:
+        """The program of a graph for one site, on the device that is set.
+
+        Raises:
+            OperationalError: There is no such device.
+            Error: As `check_domains`.
+        """
+        if self.settings.device == "cpu":
+            return compiled(root, self.settings)
+        from einsql.on_device import DeviceProgram  # GPUs are for who asks for them
+
+        check_domains(root)
+        return DeviceProgram(root, self.settings, self.store.lasts)
+
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
         root = optimize(node, disabled=self.settings.disabled_rules).root
@@ -245,7 +259,7 @@ class BinderCatalog:
             from einsql.staged import computed  # as in `_part`
 
             fields = computed(parts, fields, self.tick)
-        program: Program | SiteProgram | RankProgram = compiled(root, self.settings)
+        program: Program | SiteProgram | RankProgram = self.compiled(root)
         if self.cluster is not None:
             program = _sites(sited(root, self.settings)[1], root.schema, self)
         bounds = bounds_in(program.run(fields, self.tick), node.points)
@@ -358,6 +372,11 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
     several = settings.sites > 1 or catalog.cluster is not None
+    if several and settings.device != "cpu":
+        raise NotSupportedError(
+            "A GPU works for a single site",
+            hint="SET device = 'cpu' for several sites, or SET sites = 1.",
+        )
     optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
     program: Program | SiteProgram | RankProgram
@@ -367,7 +386,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
             notices.append(cut.notice)
         program = _sites(placed, optimized.root.schema, catalog)
     else:
-        program = compiled(optimized.root, settings)
+        program = catalog.compiled(optimized.root)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     return Plan(
         relation,

@@ -489,6 +489,10 @@ class Connection:
                 from einsql.optimizer.decomposition import strategy_of  # for several sites only
 
                 strategy_of(changed.strategy)  # a wrong one is refused now
+            if statement.name == "device" and changed.device != "cpu":
+                from einsql.kernels.cuda import device  # GPUs are for who asks for them
+
+                device()  # a missing one is told of now
         except Error as error:
             if statement.name in SETTINGS:  # else the name is wrong
                 error.position = statement.at

@@ -27,7 +27,13 @@ Fields = Mapping[str, np.ndarray]
 
 
 class DistantFields(Mapping[str, np.ndarray]):
-    """Fields that are not in this process's memory; asking for one brings it here."""
+    """Fields that are not in this process's memory; asking for one brings it here.
+
+    Attributes:
+        lasting: Whether they stay what they are whatever becomes of a statement's inputs.
+    """
+
+    lasting = False
 
     @property
     def here(self) -> Fields:
@@ -61,6 +67,7 @@ class PlacedFields(DistantFields):
         sites: How many sites there are.
     """
 
+    lasting = True
     tiles: Tiles
     sites: int
 

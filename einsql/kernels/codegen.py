@@ -62,7 +62,7 @@ def generate(node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]]) -> P
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
     """
-    return _Writer(node, nest, strided).write()
+    return Writer(node, nest, strided).write()
 
 
 def accumulator(o: Output) -> DType:
@@ -79,10 +79,11 @@ def state(o: Output) -> tuple[DType, ...]:
     return (accumulator(o),)
 
 
-class _Writer(Points):
+class Writer(Points):
     """Adds reductions, stores and the text around them."""
 
     def write(self) -> Program:
+        """Writes the kernel."""
         self.conditions()
         self.at = self.depth
         self.scanned: tuple[int, str, str, str] | None = None
@@ -108,7 +109,7 @@ class _Writer(Points):
             if self.nest.mode is Mode.ROW:
                 self.emit("for x in range(width):")
             for n, o in reduced:
-                for name, dtype, start in _cells(n, o):
+                for name, dtype, start in cells(n, o):
                     if self.nest.mode is Mode.ROW:
                         self.emit(f"    {name}[x] = {start}")
                         continue
@@ -137,6 +138,7 @@ class _Writer(Points):
             self.combine(n, o, reduction, at, test)
 
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
+        """Takes a point that is selected, or where `test` holds, into the running values."""
         entry = REDUCTIONS[reduction]
         new = self.converted(o.args[0], accumulator(o))
         run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
@@ -149,17 +151,17 @@ class _Writer(Points):
             self.emit(f"{run} = {old} {'|' if entry.monoid == 'or' else '&'} {new}")
         elif reduction in ("sum", "product"):
             if test is not None:
-                new = f"({new} if {test} else {_literal(accumulator(o), entry.identity(o.dtype))})"
+                new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"
             self.accumulate(o, reduction, run, new)
         elif self.is_least_float(o):
             if test is not None:
-                new = f"({new} if {test} else {_literal(o.dtype, math.nan)})"
+                new = f"({new} if {test} else {literal(o.dtype, math.nan)})"
             new = self.temp(new)
             self.emit(f"n{n} = n{n} & nan_mask({new})")
             self.emit(f"{run} = lowest({run}, number({new}))")
-        elif self.nest.mode is Mode.REGISTERS and o.dtype.is_float:
+        elif self.in_lanes(o):
             if test is not None:
-                new = f"({new} if {test} else {_literal(o.dtype, -math.inf)})"
+                new = f"({new} if {test} else {literal(o.dtype, -math.inf)})"
             self.emit(f"{run} = highest({run}, {new})")
         else:
             update = f"{_COMBINE[reduction]}({old}, {new})"
@@ -171,8 +173,12 @@ class _Writer(Points):
         Minima of numbers vectorise; a chain of selects that looks for NaN is neither fast nor
         free to be reordered.
         """
-        registers = self.nest.mode is Mode.REGISTERS
-        return registers and o.dtype.is_float and o.reduction == "min"
+        return self.in_lanes(o) and o.reduction == "min"
+
+    def in_lanes(self, o: Output) -> bool:
+        """True if a running extreme takes several floats at a time."""
+        extreme = o.reduction in ("min", "max") and o.dtype.is_float
+        return extreme and self.nest.mode is Mode.REGISTERS
 
     def folds(self, o: Output) -> bool:
         """True if a running sum is one of sums of some terms each, which are not rounded."""
@@ -180,6 +186,7 @@ class _Writer(Points):
         return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
+        """Takes a term into a running sum or product; integers are checked."""
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
         if o.dtype.is_float or self.sum_fits(o, reduction):
             self.emit(f"{run} = {_COMBINE[reduction]}({run}, {new})")
@@ -199,6 +206,7 @@ class _Writer(Points):
         return largest <= DType.BIGINT.range[1]
 
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
+        """Takes a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
         run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
@@ -262,7 +270,7 @@ class _Writer(Points):
                 continue
             if self.nest.carry:
                 at = self.result_index(self.at)
-                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in _cells(n, o)]
+                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in cells(n, o)]
                 continue
             if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
                 lo, hi = o.dtype.range
@@ -278,7 +286,7 @@ class _Writer(Points):
     def final(self, n: int, o: Output, cell: str) -> str:
         """A running value after its last term."""
         if self.is_least_float(o):
-            return f"({_literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
+            return f"({literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
         if self.folds(o):
             return f"(h{n} + k{n} if math.isfinite(h{n}) else h{n})"
         return cell
@@ -305,10 +313,10 @@ class _Writer(Points):
         lowest = o.reduction == "arg_min"
         if dtype.is_float:
             # A strip of NaN counts as infinite: it is looked through in vain, if at all.
-            start = _literal(dtype, math.inf if lowest else -math.inf)
+            start = literal(dtype, math.inf if lowest else -math.inf)
             update = f"lowest(w, number({new}))" if lowest else f"highest(w, {new})"
         else:
-            start = _literal(dtype, dtype.range[1 if lowest else 0])
+            start = literal(dtype, dtype.range[1 if lowest else 0])
             update = f"{'minimum' if lowest else 'maximum'}(w, {new})"
         worse = f"less({best}, w)" if lowest else f"less(w, {best})"
         loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, e{n})):"
@@ -352,21 +360,21 @@ class _Writer(Points):
         """The two innermost loops, with several terms for each running value."""
         n, last = self.depth - 1, self.depth
         outer, inner = self.before[last - 1], self.before[last]
-        cells = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
-                 for name, _, _ in _cells(m, o)]  # fmt: skip
+        held = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                for name, _, _ in cells(m, o)]  # fmt: skip
         body: list[str] = []
         for term in range(count):
             body += [f"l{n - 1} = u + {term}", *outer, *inner]
-        for m, cell in enumerate(cells):
+        for m, cell in enumerate(held):
             body = [line.replace(cell, f"z{m}") for line in body]
         loop = f"for l{n} in range(b{n}, e{n}):"
         return [
             f"for u in range(b{n - 1}, e{n - 1}, {count}):",
             f"    if u + {count} <= e{n - 1}:",
             f"        {loop}",
-            *(f"            z{m} = {cell}" for m, cell in enumerate(cells)),
+            *(f"            z{m} = {cell}" for m, cell in enumerate(held)),
             *(f"            {line}" for line in body),
-            *(f"            {cell} = z{m}" for m, cell in enumerate(cells)),
+            *(f"            {cell} = z{m}" for m, cell in enumerate(held)),
             "    else:",
             f"        for l{n - 1} in range(u, e{n - 1}):",
             *(f"            {line}" for line in outer),
@@ -417,12 +425,12 @@ class _Writer(Points):
                 prefix = "o_" if self.nest.carry else ""
                 body += [
                     f"{prefix}{name} = at(p[{next(place)}], np.{memory(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
                 row += [
                     f"{name} = np.empty(width, np.{_numpy(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
@@ -451,12 +459,12 @@ class _Writer(Points):
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
 
-def _cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
+def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
     """Name, type and start of each running value of output `n`."""
     entry = REDUCTIONS[o.reduction or ""]
     types = state(o)
-    first = _literal(types[0], entry.identity(o.dtype))
-    rest = [(f"{letter}{n}", t, _literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
+    first = literal(types[0], entry.identity(o.dtype))
+    rest = [(f"{letter}{n}", t, literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
     return [(f"s{n}", types[0], first), *rest]
 
 
@@ -465,7 +473,8 @@ def _read(cell: str, dtype: DType) -> str:
     return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
 
 
-def _literal(dtype: DType, value: float) -> str:
+def literal(dtype: DType, value: float) -> str:
+    """Source of a value in a type's carrier."""
     if dtype is DType.BOOLEAN:
         return str(bool(value))
     if value == DType.BIGINT.range[0]:

@@ -239,10 +239,14 @@ class Points:
         if e.fn == "cast":
             text = cast_text(e.args[0].dtype, e.dtype, args[0])
         else:
-            text = typed(e.dtype, SCALARS[e.fn].numba.format(*args))
+            text = typed(e.dtype, self.spelled(e).format(*args))
         if failed is not None and e.dtype.is_integer:
             text = f"{typed(e.dtype, '0')} if {failed} else {text}"
         return self.temp(text)
+
+    def spelled(self, e: Call) -> str:
+        """The source of a function over its arguments."""
+        return SCALARS[e.fn].numba
 
     def choose(self, test: str, name: str, then: Expr, other: Expr | None, dtype: DType) -> None:
         """An `if` statement that evaluates one branch alone."""
