@@ -13,6 +13,7 @@ BENCHMARKS = {
     "startup": "startup:startup",
     "repeated": "small:repeated",
     "matmul": "matmul:large",
+    "short": "matmul:short",
     "chain": "chain:chains",
     "contractions": "contractions:contractions",
     "rows": "rows:rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import Any
 
@@ -11,6 +12,7 @@ from einsql.engine import files
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
+from einsql.schema import DType
 
 
 def array_relation(
@@ -94,6 +96,8 @@ def as_numpy(value: object) -> np.ndarray:
             return np.asarray(value.to_numpy_ndarray())
         if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
             value = value.detach().cpu()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+                return _bits(value)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):
@@ -106,6 +110,11 @@ def as_numpy(value: object) -> np.ndarray:
         f"A {type(value).__name__} is no tensor",
         hint="Give a NumPy array, or anything with DLPack.",
     )
+
+
+def _bits(tensor: Any) -> np.ndarray:
+    """A torch.bfloat16 tensor as einsql stores the type, which DLPack has and NumPy does not."""
+    return np.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(DType.BFLOAT16.numpy)
 
 
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:

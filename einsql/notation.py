@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.arrays import array_relation, is_sparse
+from einsql.bfloat16 import loaded
 from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -64,7 +65,7 @@ def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndar
         fields = relation.fields
         inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
     found = plan.program.run(inputs, con._tick)
-    result = np.asarray(found["val"])
+    result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
     present = found.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))

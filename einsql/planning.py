@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
@@ -106,14 +107,18 @@ class Plan:
         memory-mapped file that is cut short kills who reads it.
         """
         if isinstance(fields, DistantFields) and fields.lasting:
-            return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
+            return Result(self._schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copied(a) if held in mapped else frozen(a) if held in shared else a
-        return Result(self.relation.node.schema, safe, self.columns, self.relation.hidden)
+        return Result(self._schema, safe, self.columns, self.relation.hidden)
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return self.relation.node.schema
 
 
 @dataclass

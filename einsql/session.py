@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from einsql import catalog, changes, errors
 from einsql.arrays import array_in_scope, array_relation
+from einsql.bfloat16 import loaded
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -418,7 +419,8 @@ class Connection:
     def evaluate(self, expr: Expr) -> Any:
         """The value of an expression without columns."""
         node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
-        return compiled(node, self.settings).run({}, self._tick)["c"].item()
+        found = compiled(node, self.settings).run({}, self._tick)["c"]
+        return loaded(found, expr.dtype).item()
 
     def borrowed(self) -> set[int]:
         """Ids of the memory owners of the running statement's inputs."""

@@ -150,8 +150,16 @@ def lie_alike(a: Fields, b: Fields) -> bool:
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
 
-BOOLEAN_BYTES = {b"einsql": b"BOOLEAN"}
-"""Metadata of an Arrow column of bytes that are truth values; Arrow's own are bits."""
+_STAND_IN = (DType.BOOLEAN, DType.BFLOAT16)
+
+
+def arrow_metadata(dtype: DType) -> dict[bytes, bytes] | None:
+    """Metadata of an Arrow column of integers that stand for a type; None for other types.
+
+    Bytes are truth values, for Arrow's own are bits; uint16 are the bits of BFLOAT16, for
+    Arrow has no such type.
+    """
+    return {b"einsql": dtype.value.encode()} if dtype in _STAND_IN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +209,7 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
     """
     dtype = DType.of(array.dtype)
     if dtype is None:
-        known = ", ".join(t.numpy.name for t in DType)
+        known = ", ".join(t.numpy_name for t in DType)
         raise InterfaceError(
             f"An array of dtype {array.dtype} is no tensor", hint=f"dtypes are {known}."
         )
@@ -209,6 +217,8 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         raise InterfaceError(f"An array of rank {array.ndim} has more than {MAX_AXES} axes")
     if not array.dtype.isnative:
         array = array.astype(dtype.numpy)
+    if dtype is DType.BFLOAT16:
+        array = array.view(dtype.numpy)  # what is ml_dtypes' elsewhere is bits here
     for d in dims:
         if not isinstance(d, str) or not d or d.startswith("."):
             raise InterfaceError(f"A key cannot be named {d!r}", hint="Give dims=('i', 'j').")
@@ -289,9 +299,9 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        flags = {f.name for f in relation.schema.fields if f.dtype is DType.BOOLEAN}
+        told = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
         fields = [
-            pa.field(name, column.type, metadata=BOOLEAN_BYTES if name in flags else None)
+            pa.field(name, column.type, metadata=told.get(name))
             for name, column in zip(names, columns, strict=True)
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))

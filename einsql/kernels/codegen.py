@@ -14,7 +14,16 @@ from math import prod
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
-from einsql.kernels.expressions import CARRIERS, STORED, Points, Program, memory, stored, typed
+from einsql.kernels.expressions import (
+    CARRIERS,
+    ROUND,
+    STORED,
+    Points,
+    Program,
+    memory,
+    stored,
+    typed,
+)
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
 from einsql.schema import DType
 
@@ -38,9 +47,9 @@ import numpy as np
 from numba import njit
 from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
-    add_overflows, at, eq, half, highest, idiv, less, lowest, maximum, minimum, mul_overflows,
-    nan_mask, number, plus, real, remainder, round_away, round_half, sub_overflows, times,
-    to_half, truncate,
+    add_overflows, at, bfloat, eq, half, highest, idiv, less, lowest, maximum, minimum,
+    mul_overflows, nan_mask, number, plus, real, remainder, round_away, round_bfloat, round_half,
+    sub_overflows, times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, power, sin
 
@@ -278,8 +287,8 @@ class Writer(Points):
                 reason = SCALARS[REDUCTIONS[o.reduction].monoid or ""].fails[o.dtype].reason
                 after.append(f"{pad}    bad |= {self.bit(reason)}")
             done = self.final(n, o, f"s{n}{cell}")
-            if accumulator(o) is DType.DOUBLE and o.dtype is DType.HALF:
-                done = f"round_half({done})"
+            if accumulator(o) is DType.DOUBLE and o.dtype in ROUND:
+                done = ROUND[o.dtype].format(done)
             at = self.result_index(self.depth if row else self.at)
             after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
 

@@ -20,6 +20,7 @@ from einsql.kernels.contraction import (
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -114,6 +115,9 @@ KERNELS: tuple[Kernel, ...] = (
 )  # fmt: skip
 """Every kernel, the cheapest first."""
 
+_SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
+"""Kernels that take operands and results of two bytes an element as they are."""
+
 
 def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     """Chooses kernels for a node and compiles it.
@@ -156,7 +160,7 @@ def _windows(node: EinSum, output: Output) -> bool:
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
-    sparse = _match_sparse(node, jit)
+    sparse = None if stores_short(node) else _match_sparse(node, jit)
     return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
 
 
@@ -175,7 +179,7 @@ def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
             return name, over_parts(node, run)
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
-        special = kernel.match(node)
+        special = _match(kernel, node, jit)
         if special is not None:
             return kernel.name, special
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
@@ -187,21 +191,29 @@ def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
     if windows is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
         if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
-            return _first((LOOPS, contraction), node)
-        return _first((VIEWS, contraction, gather, *_general(node, jit)), node)
+            return _first((LOOPS, contraction), node, jit)
+        return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, contraction, *kernels)
-    name, run = _first(kernels, windows.node)
+    name, run = _first(kernels, windows.node, jit)
     return name, windows.over(run)
 
 
-def _first(kernels: Sequence[Kernel], node: EinSum) -> tuple[str, Runner]:
+def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runner]:
     for kernel in kernels:
-        runner = kernel.match(node)
+        runner = _match(kernel, node, jit)
         if runner is not None:
             return kernel.name, runner
     raise InternalError("No kernel takes a node.")
+
+
+def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
+    if kernel.name in _SHORT or not stores_short(node):
+        return kernel.match(node)
+    if kernel is MAPS:
+        return None  # loops fuse the conversion
+    return match_floats(kernel, node, jit != "never")
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
@@ -216,8 +228,9 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
 
 
 def _repeats(node: EinSum) -> bool:
-    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
-    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
+    """True if an operand is repeated over many keys: NumPy has a short loop for each of them."""
+    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
+    return node.points >= STREAMED and any(repeated)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

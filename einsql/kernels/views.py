@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.bfloat16 import stored
 from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 
@@ -109,7 +110,8 @@ def plan_views(node: EinSum) -> ViewPlan | None:
     for o in node.outputs:
         arg = _value(node, o)
         if isinstance(arg, Const):
-            literals[o.name] = np.broadcast_to(np.asarray(arg.value, o.dtype.numpy), shape)
+            literal = stored(np.asarray(arg.value, o.dtype.carrier), o.dtype)
+            literals[o.name] = np.broadcast_to(literal, shape)
         elif isinstance(arg, Value):
             view = spread(node, node.operands[arg.operand], shape)
             reads.append((o.name, arg.operand, arg.field, view))

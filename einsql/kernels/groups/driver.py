@@ -166,11 +166,12 @@ class _Writer(Online):
         into, stride = f"scratch + {self.param(self.at[at, output.name])}", buffer.row * size
         scale = self.param(bits(Const(product.scale, output.dtype)))
         constant = f"{element}(real({scale}))"
+        adds = self.param(int(at in self.sums))
         if at in self.sums:
             self.rescale(at)
         self.emit(
             f"multiply({left}, {between}, rows, {right}, {depth}, {terms}, {columns}, "
-            f"{into}, {self.param(stride)}, {constant}, {panel}, {size}, {at in self.sums})"
+            f"{into}, {self.param(stride)}, {constant}, {panel}, {size}, {adds})"
         )
 
     def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:

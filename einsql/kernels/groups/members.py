@@ -313,4 +313,5 @@ def _loops(node: EinSum) -> bool:
     sizes = [prod(a.extent for a in node.axes if a.label in o.labels) for o in node.operands]
     fields = [f.dtype for o in node.operands for f in o.source.schema.fields]
     fields += [o.dtype for o in node.outputs]
-    return node.points <= MOST_WORK * max(node.schema.size, *sizes, 1) and DType.HALF not in fields
+    short = any(t.is_short for t in fields)
+    return node.points <= MOST_WORK * max(node.schema.size, *sizes, 1) and not short

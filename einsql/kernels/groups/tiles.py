@@ -226,7 +226,7 @@ def any_empty(extremes: Any, step: int, rows: int) -> bool:
 @njit
 def multiply(
     left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
-    into: int, stride: int, scale: Any, panel: int, size: int, adds: bool,
+    into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
 ) -> None:  # fmt: skip
     """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
 
@@ -243,7 +243,7 @@ def multiply(
         scale: The factor.
         panel: Columns of a panel.
         size: Bytes of an element.
-        adds: Whether the product is added to what is there.
+        adds: 1 if the product is added to what is there, otherwise 0.
     """
     first = columns[0] // panel * panel
     for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):
@@ -256,5 +256,5 @@ def multiply(
                     beside,
                     (into + r * stride + n * size, stride),
                     scale,
-                    adds or start > terms[0],
+                    adds != 0 or start > terms[0],
                 )

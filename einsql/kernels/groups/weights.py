@@ -48,24 +48,26 @@ class Weights:
 def find_weights(found: Sequence[Member]) -> list[Weights]:
     """The weights among the members of a group."""
     number = {id(m.origin): at for at, m in enumerate(found)}
-    return [
-        w
-        for at in range(len(found))
-        for other in range(len(found))
-        if (w := _weights(found, number, at, other)) is not None
-    ]
+    powers = {at: e for at, m in enumerate(found) if (e := _power(m)) is not None}
+    pairs = ((at, other) for at in powers for other in range(len(found)))
+    every = (_weights(found, number, powers[at], at, other) for at, other in pairs)
+    return [w for w in every if w is not None]
+
+
+def _power(m: Member) -> Call | None:
+    """The exponential that a member is for each of its points."""
+    e = _only(m, None)
+    return e if isinstance(e, Call) and e.fn == "exp" else None
 
 
 def _weights(
-    found: Sequence[Member], number: Mapping[int, int], made: int, total: int
+    found: Sequence[Member], number: Mapping[int, int], read: Call, made: int, total: int
 ) -> Weights | None:
     """The weights that a node makes and another one sums."""
-    read, summed = _only(found[made], None), _only(found[total], "sum")
-    if read is None or not isinstance(summed, Value) or total == made:
+    summed = _only(found[total], "sum")
+    if not isinstance(summed, Value) or summed.dtype is not read.dtype:
         return None
-    if number.get(id(_source(found[total], summed))) != made or summed.dtype is not read.dtype:
-        return None
-    if not isinstance(read, Call) or read.fn != "exp":
+    if number.get(id(_source(found[total], summed))) != made:
         return None
     (inside,) = read.args
     if not isinstance(inside, Call) or inside.fn != "sub" or inside.dtype is not read.dtype:

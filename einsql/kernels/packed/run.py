@@ -146,8 +146,7 @@ class _Part:
         variant, most = found
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
-            count = self.output.dtype is DType.BOOLEAN
-            _, view, result = self.allocate(np.dtype(np.bool_ if count else np.int64))
+            _, view, result = self.allocate(np.dtype(np.int64))
             self.product.run(arrays, exact, view, tick)
             return self.finish(result)
         result, wild = self.compute(variant, arrays, tick)
