@@ -79,7 +79,10 @@ class _Tiled:
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> Sums | None:
         """The sums, or None if an infinity or NaN meets an absent element."""
-        left, right = (r.read(operands) for r in self.readers)
+        left = self.readers[0].read(operands)
+        tick(0.0)  # these passes are short, but there are several before the product
+        right = self.readers[1].read(operands)
+        tick(0.0)
         for gone, other in zip(self.gone, (right, left), strict=True):
             if gone and not other.is_finite():
                 return None  # x·∞ + y·∞ need not be (x + y)·∞
@@ -157,9 +160,13 @@ class _Pair:
             made = _thin(b.T, self.b.turned, a.T, self.a.turned, work, tick)
             return None if made is None else made.T
         whole = way == "whole"
-        a, b = filled(a, self.a, work, whole), filled(b, self.b, work, whole)
+        a = filled(a, self.a, work, whole)
+        tick(0.0)
+        b = filled(b, self.b, work, whole)
+        tick(0.0)
         if not harmless(a, self.a, b, self.b, whole):
             return None
+        tick(0.0)
         if whole:
             return multiply_all(a, b, tick)
         return multiply_tiles(a, self.a.some, b, self.b.some, tick)
