@@ -18,8 +18,10 @@ BENCHMARKS = {
     "rows": "rows:rows",
     "norms": "norms:fused",
     "attention": "attention:heads",
+    "long-attention": "attention:long",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
+    "reductions": "reductions:reductions",
     "windows": "windows:windows",
     "segments": "segments:segments",
 }
@@ -44,6 +46,9 @@ def main() -> int:
     print(report.as_text(sections))
     if options.record:
         print(f"\nWritten to {report.record(sections)}")
+        from benchmarks import plots  # matplotlib is needed for this alone
+
+        plots.main()
     return 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.matrices import check, connected, random
 from benchmarks.measure import Run, measure
-from benchmarks.report import Finding, Section, factor, times
+from benchmarks.report import Finding, Section, against
 
 SOFTMAX = """
 WITH m AS (SELECT i, MAX(val) AS val FROM x GROUP BY i),
@@ -70,11 +70,7 @@ def _findings(
         rounds=11,
         seconds=5.0,
     )
-    medians = times({name: taken.median(name) for name in taken.seconds})
-    found = []
-    for peer, aim in (("torch", AGAINST_TORCH), ("numpy", AGAINST_NUMPY)):
-        ratio = taken.ratio(peer, "einsql")
-        found.append(
-            Finding(f"{what} vs {peer}", factor(ratio), f"≥ {aim}×", ratio.value >= aim, medians)
-        )
-    return found
+    return [
+        against(f"{what} vs {peer}", taken, peer, aim, digits=3)
+        for peer, aim in (("torch", AGAINST_TORCH), ("numpy", AGAINST_NUMPY))
+    ]

@@ -1,4 +1,4 @@
-"""What the processor can do with an addition and a minimum, from registers alone."""
+"""The processor's limits: additions and minima from registers alone, and reading memory."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ def add_min(operations: float) -> Callable[[], None]:
             t.join()
 
     return once
+
+
+def reading(array: np.ndarray) -> Callable[[], None]:
+    """A run that reads an array in C order, of whole words, on all threads."""
+    words = array.reshape(-1).view(np.int64)
+    pieces = np.array_split(words, 4 * pool.threads())
+
+    def every(values: Any) -> Any:
+        found = np.int64(0)
+        for n in range(values.size):
+            found |= values[n]
+        return found
+
+    run = njit("int64(Array(int64, 1, 'C', readonly=True))", nogil=True)(every)
+    for piece in pieces:
+        piece.flags.writeable = False
+    return lambda: pool.run(run, pieces, len(pieces), lambda _: None)
 
 
 def _compiled() -> Callable[..., Any]:

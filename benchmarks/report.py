@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import Estimate
+from benchmarks.measure import Estimate, Times
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _PACKAGES = ("numpy", "torch", "duckdb", "pyarrow", "sqlglot", "numba", "scipy")
@@ -52,6 +52,9 @@ class Section:
     skipped: str = ""
 
 
+BAR = r"\|"
+"""How a cell of a Markdown table has a bar in it."""
+
 HEAD = ("", "found [95 % interval]", "target", "", "medians")
 
 
@@ -76,6 +79,33 @@ def duration(seconds: float) -> str:
 def times(of: dict[str, float]) -> str:
     """Medians by contestant."""
     return ", ".join(f"{name} {duration(t)}" for name, t in of.items())
+
+
+def against(
+    what: str,
+    taken: Times,
+    peer: str,
+    aim: float | None = None,
+    *,
+    digits: int = 2,
+    medians: str | None = None,
+) -> Finding:
+    """How many times longer a peer takes than einsql.
+
+    Args:
+        what: What was compared, with the peer's name.
+        taken: Times of "einsql" and of the peer.
+        peer: Its name there.
+        aim: The least ratio that is aimed for; None for a line that only informs.
+        digits: Decimals of the ratio.
+        medians: What is told of the times; without it the medians of all contestants.
+    """
+    ratio = taken.ratio(peer, "einsql")
+    if medians is None:
+        medians = times({name: taken.median(name) for name in taken.seconds})
+    target = "" if aim is None else f"≥ {aim}×"
+    met = None if aim is None else ratio.value >= aim
+    return Finding(what, factor(ratio, digits), target, met, medians)
 
 
 def as_text(sections: Iterable[Section]) -> str:
@@ -112,7 +142,7 @@ def as_markdown(sections: Iterable[Section]) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(c.replace('|', BAR) for c in cells)} |"
 
 
 def record(sections: Iterable[Section], mark: str = "results") -> Path:

@@ -7,7 +7,7 @@ import numpy as np
 import einsql
 from benchmarks.matrices import Array, check, pytorch, random
 from benchmarks.measure import Run, Times, measure
-from benchmarks.report import Finding, Section, factor, times
+from benchmarks.report import Finding, Section, against
 
 EDGES, NODES, FEATURES = 1_000_000, 50_000, 64
 ROWS, WIDTH, IDS = 50_000, 576, 4096
@@ -19,13 +19,16 @@ FROM src JOIN dst USING (e) JOIN v ON v.n = src.val
 GROUP BY dst.val, v.f
 """
 HISTOGRAM = "SELECT dst.val AS n, COUNT(*) AS rows FROM dst GROUP BY dst.val"
+TOTALS = """
+SELECT dst.val AS n, SUM(w.val) AS val FROM dst JOIN w USING (e) GROUP BY dst.val
+"""
 
 
 def segments() -> Section:
-    """Embedding lookup, message passing and a histogram."""
+    """Embedding lookup, message passing, sums by key and a histogram."""
     return Section(
         "Rows found in data: the other's time / einsql's time",
-        (_lookup(), *_messages(), _histogram()),
+        (_lookup(), *_messages(), *_totals(), _skewed(), _histogram()),
         "" if pytorch() else "torch is not installed",
     )
 
@@ -35,14 +38,7 @@ def _numbers(count: int, below: int, seed: int = 0) -> Array:
 
 
 def _line(what: str, taken: Times, peer: str, aim: float | None) -> Finding:
-    found = taken.ratio(peer, "einsql")
-    return Finding(
-        f"{what}, vs {peer}",
-        factor(found, 2),
-        "" if aim is None else f"≥ {aim}×",
-        None if aim is None else found.value >= aim,
-        times({name: taken.median(name) for name in taken.seconds}),
-    )
+    return against(f"{what}, vs {peer}", taken, peer, aim)
 
 
 def _lookup() -> Finding:
@@ -113,6 +109,51 @@ def _messages() -> list[Finding]:
     )
     duck.close()
     return [*findings, _line(what, taken, "duckdb", 10.0)]
+
+
+def _totals() -> list[Finding]:
+    """A number summed along every edge."""
+    dst, findings = _numbers(EDGES, NODES), []
+    for dtype in (np.int32, np.int64, np.float32):
+        w = (random(EDGES) * 1000).astype(dtype)
+        con = einsql.connect()
+        con.register("dst", dst, dims=("e",))
+        con.register("w", w, dims=("e",))
+        wanted = np.bincount(dst, w, NODES)
+        check(con.execute(TOTALS).fetch_numpy(fill=0), wanted)
+        taken = measure(
+            {
+                "einsql": lambda con=con: con.execute(TOTALS).fetch_numpy(fill=0),
+                "numpy.bincount": lambda w=w: np.bincount(dst, w, NODES),
+            },
+            rounds=15,
+            seconds=0.5,
+        )
+        what = f"sums of {EDGES:,} {w.dtype} in {NODES:,} groups"
+        findings.append(_line(what, taken, "numpy.bincount", None))
+    return findings
+
+
+def _skewed() -> Finding:
+    """Nine of ten rows meet at one key."""
+    dst = np.where(np.arange(EDGES) % 10 > 0, 7, _numbers(EDGES, NODES))
+    w = random(EDGES, FEATURES)
+    con = einsql.connect()
+    con.register("dst", dst, dims=("e",))
+    con.register("w", w, dims=("e", "f"))
+    query = (
+        "SELECT dst.val AS n, f, SUM(w.val) AS val FROM dst JOIN w USING (e) GROUP BY dst.val, f"
+    )
+    contestants: dict[str, Run] = {"einsql": lambda: con.execute(query).fetch_numpy(fill=0)}
+    torch = pytorch()
+    if torch:
+        at, rows = torch.from_numpy(dst), torch.from_numpy(w)
+        contestants["torch"] = lambda: torch.zeros(NODES, FEATURES).index_add_(0, at, rows)
+    else:
+        contestants["numpy.add.reduce"] = lambda: np.add.reduce(w)
+    peer = list(contestants)[1]
+    taken = measure(contestants, rounds=9, seconds=1.0)
+    return _line(f"sums of {EDGES:,} rows of {FEATURES}, most in one group", taken, peer, None)
 
 
 def _histogram() -> Finding:

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.matrices import Array, connected, random
 from benchmarks.measure import Times, measure
 from benchmarks.peak import add_min
-from benchmarks.report import Finding, Section, factor, times
+from benchmarks.report import Finding, Section, against, times
 
 N = 1024
 PAUSE = 0.06
@@ -103,24 +103,15 @@ def _judged(name: str, taken: Times) -> list[Finding]:
     for other in taken.seconds:
         if other == "einsql":
             continue
-        ratio = taken.ratio(other, "einsql")
         distance = OF_PEERS if name in ("max|x−y|", "Σ|x−y|") else None
-        target = targets.get(other, distance)
-        found.append(
-            Finding(
-                f"{name}, {N}³, vs {other}",
-                factor(ratio, 2),
-                "" if target is None else f"≥ {target}×",
-                None if target is None else ratio.value >= target,
-                medians if other == "sgemm" else "",
-            )
-        )
+        aim = targets.get(other, distance)
+        told = medians if other == "sgemm" else ""
+        found.append(against(f"{name}, {N}³, vs {other}", taken, other, aim, medians=told))
     return found
 
 
 def _informs(name: str, taken: Times, gemm: str = "sgemm") -> Finding:
-    medians = times({n: taken.median(n) for n in taken.seconds})
-    return Finding(name, factor(taken.ratio(gemm, "einsql")), times=medians)
+    return against(name, taken, gemm, digits=3)
 
 
 def _shapes() -> list[Finding]:

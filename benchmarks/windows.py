@@ -9,7 +9,7 @@ import numpy as np
 import einsql
 from benchmarks.matrices import Array, check, pytorch, random
 from benchmarks.measure import Run, measure
-from benchmarks.report import Finding, Section, factor, times
+from benchmarks.report import Finding, Section, against
 
 AIM = 0.8
 N, CHANNELS, SIDE = 8, 64, 56
@@ -96,11 +96,4 @@ def _finding(
     taken = measure({"einsql": ours, **peers}, rounds=11, seconds=1.0)
     names = list(peers) or ["einsql"]
     best = min(names, key=taken.median)
-    found = taken.ratio(best, "einsql")
-    return Finding(
-        f"{what}, vs {best}",
-        factor(found, 2),
-        "" if aim is None else f"≥ {aim}×",
-        None if aim is None else found.value >= aim,
-        times({name: taken.median(name) for name in taken.seconds}),
-    )
+    return against(f"{what}, vs {best}", taken, best, aim)

@@ -36,11 +36,8 @@ MATRIX = 768
 TERMS = 8
 """Of the continued fraction that is the measured map: its arithmetic outlasts its reading."""
 
-ELEMENTWISE = 2048
-"""Extents of measured maps: beside their work a call's overhead is nothing."""
-
-LARGE = 3072
-"""Extents of the arrays that memory's bandwidth is measured with, which fit no cache."""
+LARGE = 4096
+"""Extents of the arrays that maps and memory's bandwidth are measured with, which fit no cache."""
 
 VIRTUAL = 4
 """Sites between which exchanges are measured where there is one process."""
@@ -125,10 +122,10 @@ class _Measures:
 
     def _elementwise(self, value: Expr, dtype: DType) -> float:
         """Elements per second of an expression over a tensor, its arithmetic alone."""
-        extents = self._extents(ELEMENTWISE)
+        extents = self._extents(LARGE)
         (x,) = _tensors("a", ("ij",), extents, dtype)
         node = _einsum("ij", "ij", [(x, "ij")], value, None, extents, dtype)
-        return ELEMENTWISE**2 / self._arithmetic(node)
+        return LARGE**2 / self._arithmetic(node)
 
     def bandwidth(self) -> float:
         """Bytes per second of a sum that reads two large arrays and writes one."""

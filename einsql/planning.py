@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
 from einsql.arrays import array_relation, file_relation
+from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.executor import Compile, FindGroups, Program, Tick
 from einsql.engine.relation import MAX_AXES, DistantFields, Fields, copied, frozen, here, lies
@@ -26,16 +27,13 @@ from einsql.sql.scope import Column, Relation, TileRelation
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
     from einsql.cluster.program import RankProgram
+    from einsql.engine.fused import Join
     from einsql.engine.sites import SiteProgram
     from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.relational import Node as TileNode
     from einsql.staged import Part, TilePlan, TileProgram
     from einsql.supersteps import Program as Placed
 
-WIDEST = 2**31
-"""A range of values wider than this is no tensor key."""
-SPARSE = 2**27
-"""From this range on a key needs enough points, for an array holds all of its values."""
 MOST_POINTS = 2**62
 """A domain larger than this is a mistake; no machine visits it."""
 
@@ -64,7 +62,8 @@ class Plan:
         optimized: The rewritten graph with its trace.
         cut: How each operation is cut over several sites.
         placed: What each of these sites does.
-        volatile: True if a bound was found in the data, so the plan is for once.
+        volatile: True if the plan is for once, for a bound found in the data is hard to find.
+        probes: The other bounds that were found in the data; the plan holds while they do.
         parts: What has to be computed first, for the program reads it.
     """
 
@@ -81,6 +80,7 @@ class Plan:
     columns: tuple[ResultColumn, ...] = ()
     description: tuple[tuple[Any, ...], ...] = ()
     parts: tuple[Part, ...] = ()
+    probes: tuple[Probe, ...] = ()
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -128,6 +128,7 @@ class BinderCatalog:
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
     volatile: bool = False
+    probes: list[Probe] = field(default_factory=list)
     made: dict[str, Relation | TileRelation] = field(default_factory=dict)
     """Parts of the statement by the name of the input that they compute, in their order."""
 
@@ -248,8 +249,7 @@ class BinderCatalog:
         return DeviceProgram(root, self.settings, self.store.lasts)
 
     def probe(self, node: EinSum) -> tuple[int, int]:
-        """Bounds of an expression found in the data; a plan that needed it is for once."""
-        self.volatile = True
+        """Bounds of an expression found in the data."""
         root = optimize(node, disabled=self.settings.disabled_rules).root
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
@@ -260,16 +260,12 @@ class BinderCatalog:
         program: Program | SiteProgram | RankProgram = self.compiled(root)
         if self.cluster is not None:
             program = _sites(sited(root, self.settings)[1], root.schema, self)
-        found = program.run(fields, self.tick)
-        if not bool(found["some"]):
-            return 0, 0
-        lo, hi = int(found["lo"]), int(found["hi"])
-        if hi - lo >= WIDEST or (hi - lo >= SPARSE and hi - lo > 64 * node.points):
-            raise NotSupportedError(
-                f"A grouping key ranges from {lo} to {hi}, too far for a tensor key",
-                hint="Group by an expression with a small range, such as v % 1024.",
-            )
-        return lo, hi + 1
+        bounds = bounds_in(program.run(fields, self.tick), node.points)
+        if parts or not isinstance(program, Program):
+            self.volatile = True
+        else:
+            self.probes.append(Probe(program, node.points, bounds))
+        return bounds
 
 
 def key_column(name: str) -> Column:
@@ -309,6 +305,11 @@ def grouping(settings: Settings) -> FindGroups | None:
     return lambda root: kernels.find_groups(root, compiler(settings))
 
 
+def joining(settings: Settings) -> Join:
+    """What runs chosen nodes together at a site."""
+    return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
+
+
 def check_domains(root: Node) -> None:
     """Refuses graphs over keys that no array and no counter can hold.
 
@@ -344,10 +345,12 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     """
     from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
     from einsql.optimizer.placement import place
+    from einsql.optimizer.together import joined
 
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
-    return cut, place(root, cut)
+    placed, find = place(root, cut), grouping(settings)
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find(root)))
 
 
 def objective_of(settings: Settings) -> Objective:
@@ -397,6 +400,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
         catalog.parts(inputs_of(optimized.root)),
+        tuple(catalog.probes),
     )
 
 
@@ -408,7 +412,7 @@ def _sites(
     if catalog.cluster is None:
         from einsql.engine.sites import SiteProgram  # as in `sited`
 
-        return SiteProgram(placed, schema, compiler(settings))
+        return SiteProgram(placed, schema, compiler(settings), joining(settings))
     from einsql.cluster.program import RankProgram  # for ranks only
 
     return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
@@ -447,6 +451,7 @@ def make_tile_plan(
         catalog.store.version,
         catalog.volatile,
         tuple(d.name for d in catalog.dependencies if d.kind == "file"),
+        tuple(catalog.probes),
     )
 
 
@@ -475,9 +480,9 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
 
 
 def current_inputs(
-    plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None]
+    plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick
 ) -> dict[str, Fields] | None:
-    """Fields of every input of a plan, or None if an input changed its form."""
+    """Fields of every input of a plan, or None if one is not what the plan was made for."""
     if plan.version != store.version:
         return None
     inputs: dict[str, Fields] = {}
@@ -504,4 +509,4 @@ def current_inputs(
         if held.schema != d.schema:
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
-    return inputs
+    return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

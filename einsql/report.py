@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -176,7 +177,7 @@ def as_json(
             "seconds": sum(predicted.seconds),
             "memory": int(predicted.memory.max()),
         },
-        "nodes": [_node_json(n, predicted, measure) for n in found],
+        "nodes": _with_groups([_node_json(n, predicted, measure) for n in found], found, placed),
         "per_site": [
             {"flops": f, "memory": int(m), "bytes_sent": int(s), "bytes_received": int(r)}
             for f, m, s, r in zip(
@@ -196,6 +197,19 @@ def as_json(
         for site, (f, s, r, t) in zip(report["per_site"], ran, strict=True):
             site |= {"flops": f, "bytes_sent": s, "bytes_received": r, "seconds": t}
     return report
+
+
+def _with_groups(
+    nodes: list[dict[str, Any]], found: Sequence[Operation], placed: Program
+) -> list[dict[str, Any]]:
+    """The operations with those that they run together with."""
+    at = {n.local: number for number, n in enumerate(found)}
+    for t in placed.together:
+        members = [at[n] for n in t.steps]
+        group = {"nodes": [nodes[m]["id"] for m in members]}
+        for m in members:
+            nodes[m]["group"] = group
+    return nodes
 
 
 def _node_json(n: Operation, predicted: Prediction, measure: SiteMeasure | None) -> dict[str, Any]:

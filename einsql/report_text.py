@@ -93,11 +93,13 @@ def _row(node: Report) -> list[str]:
 
 
 def _tensors(node: Report) -> list[tuple[str, str]]:
-    """Each operand and the result, with its placement and what moves it."""
-    placements = node["placements"]
+    """Each operand and the result, with its placement and what moves it; what it runs with."""
+    placements, made = node["placements"], []
+    group = node.get("group", {}).get("nodes", [])
+    if group[-1:] == [node["id"]]:
+        made.append((f"runs with {', '.join(group[:-1])}", "block by block"))
     if not placements["grid"] and not node["bytes_sent"]:
-        return []  # one call, where everything is
-    made = []
+        return made  # one call, where everything is
     for read, placed in zip(node["reads"], placements["operands"], strict=True):
         moved = "" if read["collective"] in ("none", "slice") else read["collective"]
         if read["bytes_sent"]:

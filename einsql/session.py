@@ -228,7 +228,7 @@ class Connection:
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
             if plan is not None:
-                inputs = current_inputs(plan, self.store, self.in_scope)
+                inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
                 if inputs is not None:
                     try:
                         cursor._show(plan.result(inputs, self._tick), plan.description)

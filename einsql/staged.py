@@ -194,6 +194,7 @@ class TilePlan:
     version: int
     volatile: bool
     files: tuple[str, ...]
+    probes: tuple[Any, ...]
 
     @property
     def node(self) -> ra.Node:

@@ -150,17 +150,39 @@ Step = Load | Exchange | Local | Complete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Together:
+    """Local steps whose cells a site runs together: what passes between is never there.
+
+    Attributes:
+        steps: The local steps, which all have the same cells at the same sites. They run
+            in place of the last of them.
+        visible: For each whether something else reads it.
+        edges: For each and each of its operands the step among them that makes it, or -1.
+        links: The exchanges between them, which move nothing.
+        shown: Those of the links that something else reads.
+    """
+
+    steps: tuple[int, ...]
+    visible: tuple[bool, ...]
+    edges: tuple[tuple[int, ...], ...]
+    links: tuple[int, ...]
+    shown: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """Steps in order; the last relation is the result.
 
     Attributes:
         sites: How many sites there are.
         root: The step that holds the result's tiles.
+        together: Local steps that run together; none is in two of them.
     """
 
     sites: int
     steps: tuple[Step, ...]
     root: int
+    together: tuple[Together, ...] = ()
 
     @property
     def bytes_sent(self) -> int:
@@ -174,6 +196,17 @@ class Program:
             step = self.steps[reads(step)[0]]
         return step.source if isinstance(step, Load) else step.node
 
+    def hidden(self) -> frozenset[int]:
+        """The steps whose tiles are never there as a whole."""
+        return frozenset(
+            n
+            for t in self.together
+            for n in (
+                *(n for n, seen in zip(t.steps, t.visible, strict=True) if not seen),
+                *(n for n in t.links if n not in t.shown),
+            )
+        )
+
     def maker(self, step: Complete) -> Local:
         """The local step whose partial tiles a completion merges."""
         local = self.steps[step.source]
@@ -182,10 +215,14 @@ class Program:
 
     def released(self) -> list[list[int]]:
         """For each step those whose tiles nobody reads after it; the result's are kept."""
-        last = list(range(len(self.steps)))
+        run = list(range(len(self.steps)))
+        for t in self.together:
+            for n in (*t.steps, *t.links):
+                run[n] = t.steps[-1]
+        last = list(run)
         for n, step in enumerate(self.steps):
             for source in reads(step):
-                last[source] = n
+                last[source] = max(last[source], run[n])
         found: list[list[int]] = [[] for _ in self.steps]
         for source, n in enumerate(last):
             if source != self.root:

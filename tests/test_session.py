@@ -215,12 +215,16 @@ def test_plans_see_changes_of_data_and_names(con: einsql.Connection) -> None:
     assert con.execute(sql).fetchall() == [(1, 5)]
 
 
-def test_bounds_found_in_data_are_found_anew(con: einsql.Connection) -> None:
+def test_bounds_found_in_data_are_found_anew(con: einsql.Connection, plans: list[object]) -> None:
     groups = np.array([0, 1, 1], np.int64)
     sql = "SELECT val AS g, COUNT(*) AS n FROM groups GROUP BY val"
     assert con.execute(sql).fetchall() == [(0, 1), (1, 2)]
     groups[0] = 40
     assert con.execute(sql).fetchall() == [(1, 2), (40, 1)]
+    made = len(plans)
+    groups[1] = 39  # within the bounds of the plan
+    assert con.execute(sql).fetchall() == [(1, 1), (39, 1), (40, 1)]
+    assert len(plans) == made
 
 
 def test_arrays_in_scope_are_the_callers(con: einsql.Connection) -> None:

@@ -128,11 +128,15 @@ def _names(step: object) -> list[str]:
 # ---- laws of time
 
 
+def _locals(program: Program) -> list[tuple[int, Local]]:
+    return [(n, s) for n, s in enumerate(program.steps) if isinstance(s, Local)]
+
+
 def test_a_single_site_takes_the_sum_of_its_local_steps() -> None:
     for name, program in programs().items():
         if program.sites == 1:
             costs = StepCosts(program, Machine())
-            took = [float(costs.local(s)[0]) for s in program.steps if isinstance(s, Local)]
+            took = [float(costs.local(n, s)[0]) for n, s in _locals(program)]
             assert simulate(program, Machine(), Topology()).seconds == sum(took), name
 
 
@@ -142,7 +146,7 @@ def test_no_run_is_shorter_than_its_busiest_site_or_link() -> None:
         cluster = random_cluster(pick)
         costs = StepCosts(program, Machine())
         played = simulate(program, Machine(), cluster)
-        local = sum(costs.local(s) for s in program.steps if isinstance(s, Local))
+        local = sum(costs.local(n, s) for n, s in _locals(program))
         assert (played.computing >= local - 1e-12).all(), name
         for nbytes, rate in (
             (played.total(played.out), cluster.links * cluster.network),

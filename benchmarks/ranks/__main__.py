@@ -45,6 +45,9 @@ def main() -> int:
     print(report.as_text(found))
     if options.record:
         print(f"\nWritten to {report.record(found, 'ranks')}")
+        from benchmarks import plots  # matplotlib is needed for this alone
+
+        plots.main()
     return 0
 
 

@@ -47,7 +47,7 @@ from einsql.engine.memory import available, enough_memory
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, TornError
 from einsql.engine.sites import Held, SiteMeasure, SiteProgram
 from einsql.errors import Error, InternalError, InterruptedError
-from einsql.kernels import compile_node
+from einsql.kernels import compile_node, join
 from einsql.supersteps import Load
 
 if TYPE_CHECKING:
@@ -175,9 +175,11 @@ class Rank:
             if isinstance(command, Decline):
                 return self._declined(order.number, command)
             if isinstance(command, Ship):
+                compile_one = partial(compile_node, jit=command.jit)
                 self._programs[command.plan] = SiteProgram(
-                    command.program, command.schema, lambda node: compile_node(node, command.jit)
-                )
+                    command.program, command.schema, compile_one,
+                    partial(join, compile_node=compile_one),
+                )  # fmt: skip
                 return Done(order.number)
             if isinstance(command, ShipBlocks):
                 self._programs[command.plan] = BlockProgram(

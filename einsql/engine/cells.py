@@ -12,8 +12,9 @@ from einsql.schema import Key, Schema
 
 
 def cell_node(
-    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray]
-) -> EinSum:
+    node: EinSum, labels: Sequence[str], cell: np.ndarray, boxes: Sequence[np.ndarray],
+    shifted: bool | None = None,
+) -> EinSum:  # fmt: skip
     """The node over one cell, reading tiles instead of whole relations.
 
     Args:
@@ -21,13 +22,16 @@ def cell_node(
         labels: The free labels.
         cell: int64 (labels, 2).
         boxes: For each operand the keys its tile covers.
+        shifted: Whether keys are counted from the cell's first ones; where nothing reads
+            a key, unless told.
     """
     bounds = {x: (int(lo), int(hi)) for x, (lo, hi) in zip(labels, cell, strict=True)}
     for o, box in zip(node.operands, boxes, strict=True):
         for label, (lo, hi) in zip(o.labels, box, strict=True):
             if label not in bounds:
                 bounds[label] = (int(lo), int(hi))
-    shift = {x: lo for x, (lo, _) in bounds.items()} if _is_relative(node) else {}
+    shifted = is_relative(node) if shifted is None else shifted
+    shift = {x: lo for x, (lo, _) in bounds.items()} if shifted else {}
     axes = tuple(
         Axis(a.label, lo - shift.get(a.label, 0), hi - shift.get(a.label, 0), a.define)
         for a, (lo, hi) in ((a, bounds.get(a.label, (a.lo, a.hi))) for a in node.axes)
@@ -42,6 +46,6 @@ def cell_node(
     return replace(node, axes=axes, operands=tuple(operands))
 
 
-def _is_relative(node: EinSum) -> bool:
+def is_relative(node: EinSum) -> bool:
     """True if the position of a cell does not matter: no expression reads a key."""
     return not any(labels_of(e) for e in exprs(node)) and all(a.define is None for a in node.axes)

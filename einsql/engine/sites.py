@@ -19,6 +19,7 @@ from einsql.buffers import empty
 from einsql.einsum import EinSum
 from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
+from einsql.engine.fused import Fused, Join, postponed
 from einsql.engine.merging import Total, merged
 from einsql.engine.relation import Fields
 from einsql.engine.routes import Moves, completing, gathering
@@ -78,12 +79,17 @@ Loading = Callable[[int, Load, Sequence[int]], Held]
 class SiteProgram:
     """A placed program that is ready to run over the transport's sites."""
 
-    def __init__(self, program: Program, schema: Schema, compile_node: Compile) -> None:
+    def __init__(
+        self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
+    ) -> None:  # fmt: skip
+        if join is None:
+            program = replace(program, together=())
         self.program = program
         self.sites = program.sites
         self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
+        self._cells: dict[tuple[int, int], tuple[Runner, int]] = {}
         self._moves: dict[int, Moves] = {}
         self._rounds: dict[int, list[Moves]] = {}
         self._stated = {
@@ -92,7 +98,10 @@ class SiteProgram:
             if isinstance(s, Local) and s.partial
         }
         self._released = program.released()
-        self._streaming = candidates(program)
+        self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
+        self._postponed = postponed(program.together)
+        apart = {*self._postponed, *self._fused}
+        self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
         self._streams: dict[int, Stream | None] = {}
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
@@ -135,7 +144,9 @@ class SiteProgram:
         for n, step in enumerate(self.program.steps):
             start, before = time.perf_counter(), sum(transport.sent)
             done = self._released[n]
-            if isinstance(step, Load):
+            if n in self._postponed:
+                pass
+            elif isinstance(step, Load):
                 held[n] = load(n, step, _owned(step.tiles, transport))
             elif isinstance(step, Exchange):
                 stream = self._stream(n, step)
@@ -147,12 +158,14 @@ class SiteProgram:
             elif isinstance(step, Local) and n in streams:
                 held[n] = self._streamed(streams[n], step, held, transport, tick, measure)
                 done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
+            elif n in self._fused:
+                self._together(self._fused[n], held, transport, tick, measure)
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure)
             else:
                 held[n] = self._complete(n, step, held[step.source], transport)
             for source in done:
-                del held[source]
+                held.pop(source, None)  # what runs together may hand on nothing
             took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
             if n in streams:
                 measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
@@ -231,21 +244,70 @@ class SiteProgram:
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
         measure: SiteMeasure,
     ) -> Held:  # fmt: skip
-        node = self._stated.get(number, step.node)
-        each = flops_at_point(step.node)
         made: Held = {}
         for n in _owned(step.tiles, transport):
-            start = time.perf_counter()
-            tiles = [int(pick[n]) for pick in step.picks]
-            boxes = [self.program.steps[s].tiles.boxes[t]
-                     for s, t in zip(step.operands, tiles, strict=True)]  # fmt: skip
-            operands = [held[s][t] for s, t in zip(step.operands, tiles, strict=True)]
-            runner, points = self._runner(number, node, step, step.cells[n], boxes)
-            made[n] = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
-            site = int(step.sites[n])
-            measure.seconds[site] += time.perf_counter() - start
-            measure.flops[site] += points * each
+            operands = [held[s][int(p[n])] for s, p in zip(step.operands, step.picks, strict=True)]
+            made[n] = self._cell(number, step, n, operands, tick, measure)
         return made
+
+    def _cell(
+        self, number: int, step: Local, n: int, operands: Sequence[Arrays], tick: Tick,
+        measure: SiteMeasure,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Runs a local step on one cell."""
+        start, site = time.perf_counter(), int(step.sites[n])
+        if (number, n) not in self._cells:
+            node = self._stated.get(number, step.node)
+            boxes = [self.program.steps[s].tiles.boxes[pick[n]]
+                     for s, pick in zip(step.operands, step.picks, strict=True)]  # fmt: skip
+            self._cells[number, n] = self._runner(number, node, step, step.cells[n], boxes)
+        runner, points = self._cells[number, n]
+        made = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
+        measure.seconds[site] += time.perf_counter() - start
+        measure.flops[site] += points * flops_at_point(step.node)
+        return made
+
+    def _together(
+        self, fused: Fused, held: dict[int, Held], transport: Transport, tick: Tick,
+        measure: SiteMeasure,
+    ) -> None:  # fmt: skip
+        """Runs local steps together, and what hands on their tiles."""
+        steps, number = self.program.steps, fused.last
+        last = steps[number]
+        assert isinstance(last, Local)
+        for n in fused.plan.steps:
+            held[n] = {}
+        for n in _owned(last.tiles, transport):
+            start = time.perf_counter()
+            found = fused.run(n, held, lambda done: tick(number / len(steps)))
+            if found is None:
+                self._singly(fused, n, held, tick, measure)
+                continue
+            for at, fields in zip(fused.visible, found[0], strict=True):
+                held[at][n] = dict(fields)
+            site = int(last.sites[n])
+            measure.seconds[site] += time.perf_counter() - start
+            measure.flops[site] += found[1]
+        for n in fused.plan.shown:
+            step = steps[n]
+            assert isinstance(step, Exchange)
+            held[n] = self._exchange(n, step, held, transport)
+
+    def _singly(
+        self, fused: Fused, n: int, held: dict[int, Held], tick: Tick, measure: SiteMeasure
+    ) -> None:
+        """Runs local steps one after another on a cell for which they do not join."""
+        made: dict[int, dict[str, np.ndarray]] = {}
+        for number, edges in zip(fused.plan.steps, fused.plan.edges, strict=True):
+            step = self.program.steps[number]
+            assert isinstance(step, Local)
+            operands = [
+                made[maker] if maker >= 0 else held[source][int(pick[n])]
+                for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
+            ]
+            made[number] = self._cell(number, step, n, operands, tick, measure)
+        for number in fused.visible:
+            held[number][n] = made[number]
 
     def _stream(self, number: int, step: Exchange) -> Stream | None:
         """How the reader of an exchange takes what arrives piece by piece, if it does."""
@@ -393,7 +455,10 @@ def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
 
 
 def _owned(tiles: Tiles, transport: Transport) -> list[int]:
-    return [int(n) for n in np.flatnonzero(np.isin(tiles.sites, transport.owned))]
+    here = np.zeros(len(transport.sent), bool)
+    here[transport.owned] = True
+    found: list[int] = np.flatnonzero(here[tiles.sites]).tolist()
+    return found
 
 
 def slices(

@@ -17,47 +17,82 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from einsql.errors import InternalError
+from einsql.kernels.kernel import Tick
 
 Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
-_COMPILED = (
+COMPILED = (
     "runtime",
     "maths",
+    "singles",
     "lanes",
+    "groups/carried",
     "groups/tiles",
     "packed/functions",
     "packed/registers",
     "packed/tile",
+    "products/registers",
     "windows/registers",
 )
+"""Modules whose functions are compiled into kernels."""
+_PATIENCE = 0.1
+"""Seconds of compiling after which the statement is asked whether it goes on."""
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
+"""Kernels by their source."""
 _directories: dict[Path, Path] = {}
 
 
-def load(source: str) -> Kernel:
+def load(source: str, tick: Tick | None = None) -> Kernel:
     """The compiled function `kernel` of a generated module.
 
     Compiled at most once per process and, with a usable cache directory, once per
     machine. Damaged cache files are rebuilt.
 
+    Args:
+        source: The module's text.
+        tick: Called while it compiles; raises to leave. What has begun to compile goes on
+            in a thread of its own and is there for the next statement.
+
     Raises:
         InternalError: The source does not compile.
     """
-    key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
-    kernel = _loaded.get(key)
-    if kernel is None:
-        with _lock:
-            kernel = _loaded.get(key)
-            if kernel is None:
-                kernel = _loaded[key] = _from_disk(key, source)
-    return kernel
+    kernel = _loaded.get(source)
+    if kernel is not None:
+        return kernel
+    return _load(source) if tick is None else _awaited(source, tick)
+
+
+def _load(source: str) -> Kernel:
+    with _lock:
+        kernel = _loaded.get(source)
+        if kernel is None:
+            key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
+            kernel = _loaded[source] = _from_disk(key, source)
+        return kernel
+
+
+def _awaited(source: str, tick: Tick) -> Kernel:
+    """Loads a kernel in a thread, for neither Python nor LLVM can be stopped as they compile."""
+    done: Future[Kernel] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(_load(source))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="einsql-compiler").start()
+    while not wait((done,), timeout=_PATIENCE).done:
+        tick(0.0)
+    return done.result()
 
 
 def directory() -> Path:
@@ -78,7 +113,7 @@ def forget() -> None:
 @lru_cache(maxsize=1)
 def _runtime() -> str:
     """The text of what kernels call; it is compiled into them, so it is part of their name."""
-    modules = [Path(__file__).parent / f"{name}.py" for name in _COMPILED]
+    modules = [Path(__file__).parent / f"{name}.py" for name in COMPILED]
     return "".join(path.read_text(encoding="utf-8") for path in modules)
 
 

@@ -7,6 +7,7 @@ nothing else share one compiled kernel.
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from math import prod
 
@@ -20,6 +21,16 @@ from einsql.schema import DType
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 SCANNED = 64
 """Points looked through at a time for an extreme that beats the one before."""
+JAMMED = 8
+"""Terms that running values in memory take each time they are read and written."""
+FOLDED = 1024
+"""Terms of a DOUBLE sum that are added one after another, by several lanes; sums of so many
+are added with what rounding takes from them, so that long sums are as accurate as pairwise.
+"""
+_CHECKS = 8
+"""Pairs of arrays of which a vectorised loop may test whether they overlap."""
+_SHORT = 12
+"""Lines of a loop's body that are worth repeating."""
 _HEADER = """\
 import math
 
@@ -27,9 +38,11 @@ import numpy as np
 from numba import njit
 from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
-    add_overflows, at, eq, half, idiv, less, maximum, minimum, mul_overflows, order, order_back,
-    plus, real, remainder, round_away, round_half, sub_overflows, times, to_half, truncate,
+    add_overflows, at, eq, half, highest, idiv, less, lowest, maximum, minimum, mul_overflows,
+    nan_mask, number, plus, real, remainder, round_away, round_half, sub_overflows, times,
+    to_half, truncate,
 )
+from einsql.kernels.singles import cos, log10, power, sin
 
 
 """
@@ -102,7 +115,14 @@ class Writer(Points):
                         continue
                     if self.nest.carry:
                         start = _read(f"o_{name}[{self.result_index(self.at)}]", dtype)
-                    self.emit(f"{name} = {f'order({start})' if self.ordered(o) else start}")
+                    if self.folds(o):
+                        self.emit(f"h{n} = {start}")
+                        self.emit(f"k{n} = np.float64(0)")
+                        continue
+                    if self.is_least_float(o):
+                        self.emit(f"n{n} = nan_mask({start})")
+                        start = f"number({start})"
+                    self.emit(f"{name} = {start}")
 
     def reduce(self, n: int, o: Output, reduction: str) -> None:
         """Takes a point into the running values of output `n`."""
@@ -125,27 +145,41 @@ class Writer(Points):
         if entry.better is not None:
             self.pick(n, o, entry.better, at, test)
         elif entry.monoid in ("and", "or"):
+            # Without branches, so that loops vectorise.
             if test is not None:
-                new = f"({test} and {new})" if entry.monoid == "or" else f"(not {test} or {new})"
-            self.emit(f"{run} = {old} {entry.monoid} {new}")
+                new = f"({test} & {new})" if entry.monoid == "or" else f"((not {test}) | {new})"
+            self.emit(f"{run} = {old} {'|' if entry.monoid == 'or' else '&'} {new}")
         elif reduction in ("sum", "product"):
             if test is not None:
                 new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"
             self.accumulate(o, reduction, run, new)
+        elif self.is_least_float(o):
+            if test is not None:
+                new = f"({new} if {test} else {literal(o.dtype, math.nan)})"
+            new = self.temp(new)
+            self.emit(f"n{n} = n{n} & nan_mask({new})")
+            self.emit(f"{run} = lowest({run}, number({new}))")
+        elif self.nest.mode is Mode.REGISTERS and o.dtype.is_float:
+            if test is not None:
+                new = f"({new} if {test} else {literal(o.dtype, -math.inf)})"
+            self.emit(f"{run} = highest({run}, {new})")
         else:
-            if self.ordered(o):
-                new = f"order({new})"
             update = f"{_COMBINE[reduction]}({old}, {new})"
             self.emit(f"{run} = {update if test is None else f'{update} if {test} else {old}'}")
 
-    def ordered(self, o: Output) -> bool:
-        """True if a running extreme is held as an integer of the same order.
+    def is_least_float(self, o: Output) -> bool:
+        """True if a running minimum is that of the numbers, beside whether all are NaN.
 
-        An integer minimum vectorises and is exact about NaN; a chain of float selects
-        is neither fast nor free to be reordered.
+        Minima of numbers vectorise; a chain of selects that looks for NaN is neither fast nor
+        free to be reordered.
         """
         registers = self.nest.mode is Mode.REGISTERS
-        return registers and o.dtype.is_float and o.reduction in ("min", "max")
+        return registers and o.dtype.is_float and o.reduction == "min"
+
+    def folds(self, o: Output) -> bool:
+        """True if a running sum is one of sums of some terms each, which are not rounded."""
+        inside = self.nest.mode is Mode.REGISTERS and self.depth > self.nest.kept
+        return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
         """Takes a term into a running sum or product; integers are checked."""
@@ -232,19 +266,26 @@ class Writer(Points):
                 continue
             if self.nest.carry:
                 at = self.result_index(self.at)
-                back = "order_back({})" if self.ordered(o) else "{}"
-                after += [f"o_{c}[{at}] = {back.format(c)}" for c, _, _ in cells(n, o)]
+                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in cells(n, o)]
                 continue
             if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
                 lo, hi = o.dtype.range
                 after.append(f"{pad}if s{n}{cell} < {lo} or s{n}{cell} > {hi}:")
                 reason = SCALARS[REDUCTIONS[o.reduction].monoid or ""].fails[o.dtype].reason
                 after.append(f"{pad}    bad |= {self.bit(reason)}")
-            done = f"order_back(s{n})" if self.ordered(o) else f"s{n}{cell}"
+            done = self.final(n, o, f"s{n}{cell}")
             if accumulator(o) is DType.DOUBLE and o.dtype is DType.HALF:
                 done = f"round_half({done})"
             at = self.result_index(self.depth if row else self.at)
             after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
+
+    def final(self, n: int, o: Output, cell: str) -> str:
+        """A running value after its last term."""
+        if self.is_least_float(o):
+            return f"({literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
+        if self.folds(o):
+            return f"(h{n} + k{n} if math.isfinite(h{n}) else h{n})"
+        return cell
 
     def result_index(self, level: int) -> str:
         """Position in the result arrays, from labels known at a level."""
@@ -266,21 +307,98 @@ class Writer(Points):
         o = self.node.outputs[0]
         dtype = o.args[1].dtype
         lowest = o.reduction == "arg_min"
-        # As ranks, -0.0 is below 0.0, its equal: adding 0 makes them one.
-        rank = f"order({{}} + {typed(dtype, '0')})" if dtype.is_float else "{}"
-        worst = {DType.FLOAT: DType.INTEGER, DType.DOUBLE: DType.BIGINT}.get(dtype, dtype)
-        start = literal(worst, worst.range[1 if lowest else 0])
+        if dtype.is_float:
+            # A strip of NaN counts as infinite: it is looked through in vain, if at all.
+            start = literal(dtype, math.inf if lowest else -math.inf)
+            update = f"lowest(w, number({new}))" if lowest else f"highest(w, {new})"
+        else:
+            start = literal(dtype, dtype.range[1 if lowest else 0])
+            update = f"{'minimum' if lowest else 'maximum'}(w, {new})"
+        worse = f"less({best}, w)" if lowest else f"less(w, {best})"
         loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, e{n})):"
         return [
             f"for v{n} in range(b{n}, e{n}, {SCANNED}):",
             f"    w = {start}",
             f"    {loop}",
             *(f"        {line}" for line in lines[:pick]),
-            f"        w = {'minimum' if lowest else 'maximum'}(w, {rank.format(new)})",
-            f"    if not {found} or w {'<=' if lowest else '>='} {rank.format(best)}:",
+            f"        w = {update}",
+            f"    if not {found} or not {worse}:",
             f"        {loop}",
             *(f"            {line}" for line in lines),
         ]
+
+    def jammed(self) -> int:
+        """How many terms a row of running values takes at once; 1 where that does not pay.
+
+        A running value costs a load and a store, and most terms just a load.
+        """
+        node, nest, last = self.node, self.nest, self.depth
+        if nest.mode is Mode.REGISTERS or last < 2 or len(nest.loops) < 2:
+            return 1
+        term, key = nest.loops[-2:]
+        lines = self.before[last - 1] + self.before[last]
+        plain = all(o.reduction and REDUCTIONS[o.reduction].better is None for o in node.outputs)
+        if (
+            not plain
+            or key not in node.keys
+            or term in node.keys
+            or any(node.axis(k).define is not None for k in node.keys)
+            or len(lines) > _SHORT
+            or any("continue" in line or line.startswith(("if ", " ")) for line in lines)
+            or any(expensive(a) for o in node.outputs for a in o.args)
+            or any(memory(t) == "uint8" for o in node.outputs for t in state(o))
+        ):
+            return 1
+        pairs = len(self.out.arrays) * len(node.outputs)
+        return next((n for n in (JAMMED, JAMMED // 2, JAMMED // 4) if n * pairs <= _CHECKS), 1)
+
+    def jam(self, count: int) -> list[str]:
+        """The two innermost loops, with several terms for each running value."""
+        n, last = self.depth - 1, self.depth
+        outer, inner = self.before[last - 1], self.before[last]
+        cells = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                 for name, _, _ in cells(m, o)]  # fmt: skip
+        body: list[str] = []
+        for term in range(count):
+            body += [f"l{n - 1} = u + {term}", *outer, *inner]
+        for m, cell in enumerate(cells):
+            body = [line.replace(cell, f"z{m}") for line in body]
+        loop = f"for l{n} in range(b{n}, e{n}):"
+        return [
+            f"for u in range(b{n - 1}, e{n - 1}, {count}):",
+            f"    if u + {count} <= e{n - 1}:",
+            f"        {loop}",
+            *(f"            z{m} = {cell}" for m, cell in enumerate(cells)),
+            *(f"            {line}" for line in body),
+            *(f"            {cell} = z{m}" for m, cell in enumerate(cells)),
+            "    else:",
+            f"        for l{n - 1} in range(u, e{n - 1}):",
+            *(f"            {line}" for line in outer),
+            f"            {loop}",
+            *(f"                {line}" for line in inner),
+        ]
+
+    def fold(self, sums: list[int]) -> list[str]:
+        """The innermost loop in strips, whose sums are added without loss.
+
+        Args:
+            sums: The outputs that are such sums.
+        """
+        n = self.depth - 1
+        lines = [
+            f"for v{n} in range(b{n}, e{n}, {FOLDED}):",
+            *(f"    s{m} = np.float64(0)" for m in sums),
+            f"    for l{n} in range(v{n}, min(v{n} + {FOLDED}, e{n})):",
+            *(f"        {line}" for line in self.before[self.depth]),
+        ]
+        for m in sums:
+            lines += [
+                f"    y = h{m} + s{m}",
+                f"    z = y - h{m}",
+                f"    k{m} += (h{m} - (y - z)) + (s{m} - z)",
+                f"    h{m} = y",
+            ]
+        return lines
 
     # Text --------------------------------------------------------------------------
 
@@ -314,10 +432,18 @@ class Writer(Points):
         if self.nest.mode is Mode.ROW:
             body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
         lines = [f"    {line}" for line in body]
+        terms = self.jammed()
+        sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
+            if terms > 1 and n >= self.depth - 1:
+                lines += [pad[4:] + line for line in self.jam(terms)]
+                break
             if n == self.depth and self.scanned is not None:
                 lines += [pad[4:] + line for line in self.scan(*self.scanned)]
+                continue
+            if n == self.depth and sums:
+                lines += [pad[4:] + line for line in self.fold(sums)]
                 continue
             if n:
                 lines.append(f"{pad[4:]}for l{n - 1} in range(b{n - 1}, e{n - 1}):")

@@ -6,11 +6,12 @@ Labels summed that only one operand has are summed first; then `products/` multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
 
-from einsql.einsum import EinSum, Output
+from einsql.einsum import EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
@@ -22,16 +23,53 @@ from einsql.schema import DType
 
 Load = Callable[[Sequence[Fields]], np.ndarray]
 
+STREAMED = 2**20
+"""Points from which compiled loops pay for what is read once."""
+
 
 def is_contraction(node: EinSum, output: Output) -> bool:
     """True if the output is a float sum of products of at most two operands."""
     return product_of(node, output) is not None
 
 
-def compile_contraction(node: EinSum) -> Runner | None:
+def is_plain_sum(node: EinSum, output: Output) -> bool:
+    """True for a sum of the values of one operand: nothing is multiplied."""
+    value = output.args[0]
+    if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return False
+    held = node.operands[value.operand].labels
+    summed = any(a.label not in node.keys for a in node.axes)
+    return summed and value.dtype is output.dtype and len(set(held)) == len(held)
+
+
+def is_streamed(node: EinSum) -> bool:
+    """True for what compiled loops do as fast as memory and NumPy and BLAS do not.
+
+    That is products without a sum, and sums of one operand by its slowest key, or of all of
+    it; but NumPy is as fast where neighbours in DOUBLE are added.
+    """
+    if node.points < STREAMED or len(node.outputs) != 1:
+        return False
+    found = product_of(node, node.outputs[0])
+    if found is None:
+        return False
+    if len(node.keys) == len(node.axes):
+        return bool(found.right)
+    labels = node.operands[found.left[0].operand].labels
+    if found.right or (node.keys and labels[0] not in node.keys):
+        return False
+    alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
+    return not alike or node.outputs[0].dtype is not DType.DOUBLE
+
+
+def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     """Matches nodes whose one output is a sum of products.
 
     HALF results are computed in FLOAT and rounded once.
+
+    Args:
+        node: The node.
+        compiles: Whether its first run may compile what BLAS is slow at.
     """
     if len(node.outputs) != 1:
         return None
@@ -43,7 +81,7 @@ def compile_contraction(node: EinSum) -> Runner | None:
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute = _single(node, found, work) if not found.right else _pair(node, found, work)
+    compute = (_pair if found.right else _single)(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
@@ -54,7 +92,9 @@ def compile_contraction(node: EinSum) -> Runner | None:
     return run
 
 
-def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype) -> Load:
+def _load(
+    node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
+) -> Load:
     """How a side is read: the product of its factors, with an axis per distinct label.
 
     Args:
@@ -62,6 +102,7 @@ def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dt
         side: Factors of one operand.
         gone: Labels that are summed.
         work: The dtype to compute in; a single factor that is not summed keeps its own.
+        compiles: Whether sums may be compiled.
     """
     operand, field = side[0].operand, side[0].field
     order = tuple(dict.fromkeys(node.operands[operand].labels))
@@ -80,17 +121,19 @@ def _load(node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dt
             array = array.astype(work, copy=False)
         for factor in side[1:]:
             array = array * one(operands, factor).astype(work, copy=False)
-        return accurate_sum(array, axes, work) if axes else array
+        return accurate_sum(array, axes, work, compiles) if axes else array
 
     return load
 
 
-def _single(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndarray]:
+def _single(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> Callable[..., np.ndarray]:
     """Sums one operand over the labels that are no keys."""
     labels = tuple(dict.fromkeys(node.operands[found.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
     summed = [x for x in labels if x not in kept]
-    load = _load(node, found.left, summed, work)
+    load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
     if not summed:  # a new array, for only view kernels alias their operands
@@ -100,7 +143,9 @@ def _single(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.nd
     return lambda operands, tick: load(operands).transpose(turn)
 
 
-def _pair(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndarray]:
+def _pair(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> Callable[..., np.ndarray]:
     """Reads both sides and multiplies them."""
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
@@ -119,9 +164,11 @@ def _pair(node: EinSum, found: Product, work: np.dtype) -> Callable[..., np.ndar
         tuple(x for x in keys if x in in_a or x in in_b),
         {x: extent[x] for x in (*in_a, *in_b) if x not in gone_a and x not in gone_b},
     )
-    load_a, load_b = _load(node, a, gone_a, work), _load(node, b, gone_b, work)
+    load_a, load_b = (
+        _load(node, side, gone, work, compiles) for side, gone in ((a, gone_a), (b, gone_b))
+    )
     sums = len(labels.extent) > len(labels.keys)
-    multiply = Multiplied(labels, work) if sums else by_rows(labels, work)
+    multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
     return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)
 
 
@@ -148,6 +195,7 @@ def _finish(
     return finish
 
 
-CONTRACTION = Kernel(
-    "blas", "a float sum of products of one or two operands is matrix products", compile_contraction
-)
+_LAW = "a float sum of products of one or two operands is matrix products"
+CONTRACTION = Kernel("blas", _LAW, compile_contraction)
+UNCOMPILED = Kernel("blas", _LAW, partial(compile_contraction, compiles=False))
+"""The same without Numba."""

@@ -21,6 +21,8 @@ PARALLEL = 2**19
 """Work from which using several threads pays."""
 PER_THREAD = 4
 """Pieces a thread gets at least, so that all of them end at about the same time."""
+NARROW = 2**11
+"""Values of a row that a thread takes at least, so that lines of memory are read whole."""
 SLICED = 2**16
 """Most running values of all slices together."""
 
@@ -88,11 +90,12 @@ def cut(node: EinSum, nest: Nest) -> Cut:
     keys = [n for n, k in enumerate(kept) if k]
     work = prod(extent) * weight(node)
     parts = [1] * len(extent)
-    if nest.mode is Mode.ROW:
-        parts[-1] = ceil(extent[-1] / STRIP)
-        keys.remove(len(extent) - 1)
     workers = pool.threads() if work >= PARALLEL else 1
     pieces = PER_THREAD * workers if workers > 1 else 1
+    if nest.mode is Mode.ROW:
+        keys.remove(len(extent) - 1)
+        rows = prod(extent[n] for n in keys)
+        parts[-1] = max(ceil(extent[-1] / STRIP), min(ceil(pieces / rows), extent[-1] // NARROW))
     wanted = ceil(max(work / BOX, pieces) / prod(parts))
     for n in keys:
         parts[n] = min(extent[n], wanted)

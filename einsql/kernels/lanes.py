@@ -6,6 +6,8 @@ around it vectorises, and it compiles in no time, for Numba sees one instruction
 
 from __future__ import annotations
 
+import struct
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +49,26 @@ class Num:
             return Num(self.builder, ir.Constant(kind, [one] * kind.count))
         return Num(self.builder, ir.Constant(kind, number))
 
+    def held(self, number: float) -> Num:
+        """A float literal that a loop keeps in a register, rather than read it every time.
+
+        Where it comes from is hidden from LLVM, which would otherwise make it an operand in
+        memory: those of a polynomial are more than a processor loads meanwhile.
+        """
+        kind = self.value.type
+        if isinstance(kind, ir.VectorType):
+            return self.literal(number)
+        word = ir.IntType(64 if self.is_double else 32)
+        pattern = struct.pack("d" if self.is_double else "f", number)
+        bits = ir.Constant(word, int.from_bytes(pattern, sys.byteorder))
+        name = f"held.{word}.{pattern.hex()}"
+        for known in self.builder.function.entry_basic_block.instructions:
+            if known.name == name:
+                return Num(self.builder, known)
+        with self.builder.goto_entry_block():
+            hidden = self.builder.asm(ir.FunctionType(word, [word]), "", "=r,0", [bits], False)
+            return Num(self.builder, self.builder.bitcast(hidden, kind, name))
+
     def __add__(self, other: Num | float) -> Num:
         return self._with("add", other)
 
@@ -62,6 +84,9 @@ class Num:
     def __and__(self, other: Num | float) -> Num:
         return Num(self.builder, self.builder.and_(self.value, self._value(other)))
 
+    def __xor__(self, other: Num | float) -> Num:
+        return Num(self.builder, self.builder.xor(self.value, self._value(other)))
+
     def __lshift__(self, places: int) -> Num:
         return Num(self.builder, self.builder.shl(self.value, self._value(places)))
 
@@ -73,15 +98,19 @@ class Num:
         return Num(self.builder, self.builder.fneg(self.value))
 
     def __abs__(self) -> Num:
-        return self._intrinsic("llvm.fabs")
+        return self.called("llvm.fabs")
 
     def times_plus(self, factor: Num | float, term: Num | float) -> Num:
         """This · factor + term, rounded once where the processor can."""
-        return self._intrinsic("llvm.fmuladd", factor, term)
+        return self.called("llvm.fmuladd", factor, term)
 
     def with_sign_of(self, other: Num) -> Num:
         """The magnitude of this under the sign of another."""
-        return self._intrinsic("llvm.copysign", other)
+        return self.called("llvm.copysign", other)
+
+    def rounded(self) -> Num:
+        """The nearest whole number, the even one of two."""
+        return self.called("llvm.rint")
 
     def bits(self) -> Num:
         """The integer that a float's bits make."""
@@ -98,21 +127,46 @@ class Num:
         kind = ir.DoubleType() if self.is_double else ir.FloatType()
         return Num(self.builder, self.builder.sitofp(self.value, self._like(kind)))
 
-    def where(self, comparison: str, limit: float, then: Num | float) -> Num:
-        """`then` where this float compares so with a literal, otherwise this; NaN stays."""
+    def widened(self) -> Num:
+        """A float as a double."""
+        return Num(self.builder, self.builder.fpext(self.value, self._like(ir.DoubleType())))
+
+    def narrowed(self) -> Num:
+        """A double rounded to a float."""
+        return Num(self.builder, self.builder.fptrunc(self.value, self._like(ir.FloatType())))
+
+    def looked_up(self, name: str, table: tuple[float, ...]) -> Num:
+        """The element of a table of doubles, named for good, at this integer, no vector."""
+        module, kind = self.builder.module, ir.ArrayType(ir.DoubleType(), len(table))
+        held = module.globals.get(name)
+        if held is None:
+            held = ir.GlobalVariable(module, kind, name)
+            held.linkage, held.global_constant = "internal", True
+            held.initializer = ir.Constant(kind, table)
+        start = ir.Constant(ir.IntType(32), 0)
+        place = self.builder.gep(held, [start, self.value], inbounds=True)
+        return Num(self.builder, self.builder.load(place))
+
+    def either(self, then: Num, other: Num) -> Num:
+        """`then` where this integer is not 0."""
+        test = self.builder.icmp_signed("!=", self.value, self._value(0))
+        return Num(self.builder, self.builder.select(test, then.value, other.value))
+
+    def where(self, comparison: str, limit: Num | float, then: Num | float) -> Num:
+        """`then` where this float compares so with a limit, otherwise this; NaN stays."""
         return self.choose(comparison, limit, then, self)
 
-    def choose(self, comparison: str, limit: float, then: Num | float, other: Num) -> Num:
-        """`then` where this float compares so with a literal, otherwise `other`; of any type."""
+    def choose(self, comparison: str, limit: Num | float, then: Num | float, other: Num) -> Num:
+        """`then` where this float compares so with a limit, otherwise `other`; of any type."""
         test = self.builder.fcmp_ordered(comparison, self.value, self._value(limit))
         chosen = other._value(then)
         return Num(self.builder, self.builder.select(test, chosen, other.value))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Num:
         """Σ coefficients[n] · thisⁿ, by Horner's rule."""
-        total = self.literal(coefficients[-1])
+        total = self.held(coefficients[-1])
         for c in reversed(coefficients[:-1]):
-            total = total.times_plus(self, c)
+            total = total.times_plus(self, self.held(c))
         return total
 
     def _with(self, operation: str, other: Num | float) -> Num:
@@ -120,7 +174,8 @@ class Num:
         emit = getattr(self.builder, prefix + operation)
         return Num(self.builder, emit(self.value, self._value(other)))
 
-    def _intrinsic(self, name: str, *others: Num | float) -> Num:
+    def called(self, name: str, *others: Num | float) -> Num:
+        """An LLVM intrinsic of this and other floats of its type."""
         args = [self.value, *map(self._value, others)]
         kind = self.value.type
         function = ir.FunctionType(kind, [kind] * len(args))

@@ -8,7 +8,7 @@ progress and cancellation are noticed between two of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
 from itertools import chain
@@ -29,6 +29,9 @@ from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.nest import plan_nest
 from einsql.kernels.partial import merge
 from einsql.schema import DType
+
+FEW = 64
+"""Boxes that are kept from run to run."""
 
 
 def compile_loops(node: EinSum) -> Runner:
@@ -90,7 +93,7 @@ class _Loops:
 
     def __init__(self, node: EinSum) -> None:
         self.node = node
-        self.nest = plan_nest(node)
+        self.nest = plan_nest(node, alone=True)
         self.axes = {a.label: a for a in node.axes}
         self.shape = node.schema.shape
         self.empty = any(a.extent == 0 for a in node.axes)
@@ -105,6 +108,9 @@ class _Loops:
             self.boxes = cut(node, self.nest)
             only = self.boxes.size == 1
             self.box = next(next(self.boxes.groups())[1]) if only else None
+            self.few: list[tuple[int, list[np.ndarray]]] | None = None
+            if self.boxes.size <= FEW:
+                self.few = [(part, list(map(_ends, of))) for part, of in self.boxes.groups()]
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
@@ -117,7 +123,7 @@ class _Loops:
             layout = self.layouts[steps] = self.lay_out(steps)
         kernel = layout.kernel
         if kernel is None:
-            kernel = layout.kernel = cache.load(layout.program.source)
+            kernel = layout.kernel = cache.load(layout.program.source, tick)
         results = [self.allocate(o) for o in node.outputs]
         numbers = layout.numbers.copy()
         first = len(numbers) - len(arrays) - sum(map(len, results))
@@ -140,19 +146,23 @@ class _Loops:
             The bits of the failures met, 0 for none.
         """
         if self.box is not None:
-            numbers[: 2 * len(self.box)] = [n for ends in self.box for n in ends]
+            numbers[: 2 * len(self.box)] = _ends(self.box)
             failed: int = kernel(numbers)
             tick(1.0)
             return failed
         strides = [r.nbytes // self.boxes.slices for r in written]
+        groups: Iterable[tuple[int, Iterable[np.ndarray]]] = self.few or (
+            (part, map(_ends, boxes)) for part, boxes in self.boxes.groups()
+        )
         progress = _Progress(self.boxes.size, tick)
 
-        def calls(group: tuple[int, Iterator[Box]]) -> None:
+        def calls(group: tuple[int, Iterable[np.ndarray]]) -> None:
             part, boxes = group
             own = numbers.copy()
-            own[len(own) - len(written) :] += [part * s for s in strides]
-            for box in boxes:
-                own[: 2 * len(box)] = [n for ends in box for n in ends]
+            if part:
+                own[len(own) - len(written) :] += [part * s for s in strides]
+            for ends in boxes:
+                own[: len(ends)] = ends
                 failed = kernel(own)
                 if failed:
                     raise _FailedError(failed)
@@ -160,7 +170,7 @@ class _Loops:
                     return
 
         try:
-            pool.run(calls, self.boxes.groups(), self.boxes.grouped, lambda _: progress.tell())
+            pool.run(calls, groups, self.boxes.grouped, lambda _: progress.tell())
         except _FailedError as stop:
             return stop.bits
         return 0
@@ -248,6 +258,11 @@ class _Loops:
                 raise DataError(monoid.fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return values.astype(o.dtype.numpy, copy=False)
+
+
+def _ends(box: Box) -> np.ndarray:
+    """Where a box begins and ends, as kernels take it."""
+    return np.array(box, np.int64).reshape(-1)
 
 
 class _Progress:

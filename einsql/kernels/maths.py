@@ -37,7 +37,7 @@ from einsql.kernels.lanes import Num
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class Format:
     """Constants of a float format.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Format:
     erf_one: float
 
 
-_SINGLE = _Format(
+_SINGLE = Format(
     mantissa=23,
     bias=127,
     least=2.0**-126,
@@ -98,7 +98,7 @@ _SINGLE = _Format(
                0.0004271097423043102, -2.0453324395930395e-05),
     erf_one=4.0,
 )  # fmt: skip
-_DOUBLE = _Format(
+DOUBLE = Format(
     mantissa=52,
     bias=1023,
     least=2.0**-1022,
@@ -134,8 +134,8 @@ _DOUBLE = _Format(
 )  # fmt: skip
 
 
-def _format(x: Num) -> _Format:
-    return _DOUBLE if x.is_double else _SINGLE
+def _format(x: Num) -> Format:
+    return DOUBLE if x.is_double else _SINGLE
 
 
 def _of_float(build: Callable[[Num], Num]) -> Any:
@@ -153,29 +153,37 @@ def _of_float(build: Callable[[Num], Num]) -> Any:
     return intrinsic(typed)
 
 
-def _reduce(x: Num, f: _Format) -> tuple[Num, Num, Num]:
-    """n, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
+def _reduce(x: Num, f: Format, biases: int = 1) -> tuple[Num, Num, Num]:
+    """Exponent, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
 
-    A NaN gives a NaN r and some n, as a conversion to an integer would not.
+    The exponent is an integer whose last bits are n + biases · f.bias, as many as a number's
+    exponent has; those above are anything. A NaN gives a NaN r and some exponent, as a
+    conversion to an integer would not.
     """
-    rounded = x.times_plus(1 / math.log(2), f.round)
-    whole = rounded - f.round
-    r = whole.times_plus(-f.ln2[1], whole.times_plus(-f.ln2[0], x))
-    n = rounded.bits() - x.literal(f.round).bits()
-    return n, r, r * r * r.polynomial(f.expm1)
+    offset = x.held(f.round + biases * f.bias)
+    rounded = x.times_plus(x.held(1 / math.log(2)), offset)
+    whole = rounded - offset
+    r = whole.times_plus(x.held(-f.ln2[1]), whole.times_plus(x.held(-f.ln2[0]), x))
+    return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 
-def _power_of_two(n: Num, f: _Format) -> Num:
-    return ((n + f.bias) << f.mantissa).from_bits()
+def power_of_two(n: Num, f: Format) -> Num:
+    """2ⁿ for an integer, within the normal numbers."""
+    return _power_of_two(n + f.bias, f)
+
+
+def _power_of_two(exponent: Num, f: Format) -> Num:
+    """The power of two with these last bits of an exponent."""
+    return (exponent << f.mantissa).from_bits()
 
 
 def _exp(x: Num) -> Num:
     f = _format(x)
-    n, r, rest = _reduce(
-        x.where(">", f.overflow, f.overflow).where("<", f.underflow, f.underflow), f
-    )
-    half = n >> 1  # in two steps: 2ⁿ itself may be too large or too small to be normal
-    return (r + rest + 1) * _power_of_two(half, f) * _power_of_two(n - half, f)
+    # In two steps, with a bias for each: 2ⁿ itself may be too large or too small to be normal.
+    high, low = x.held(f.overflow), x.held(f.underflow)
+    exponent, r, rest = _reduce(x.where(">", high, high).where("<", low, low), f, biases=2)
+    half = exponent >> 1
+    return (r + rest + x.held(1)) * _power_of_two(half, f) * _power_of_two(exponent - half, f)
 
 
 def _tanh(x: Num) -> Num:
@@ -183,13 +191,13 @@ def _tanh(x: Num) -> Num:
     a = abs(x)
     z = x * x
     small = (z * z.polynomial(f.tanh)).times_plus(x, x)
-    n, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
-    scale = _power_of_two(n, f)
+    exponent, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
+    scale = _power_of_two(exponent, f)
     large = x.literal(-2) / (scale * (r + rest) + (scale + 1)) + 1
     return a.choose(">=", f.tanh_edge, large, small).with_sign_of(x)
 
 
-def _split(x: Num, f: _Format) -> tuple[Num, Num, Num, Num]:
+def split(x: Num, f: Format) -> tuple[Num, Num, Num, Num]:
     """k, m, h and c: x = 2ᵏ · (1 + m) with √½ ≤ 1 + m < √2, log(1 + m) = m - (h - c).
 
     Arguments that have no logarithm give anything.
@@ -207,7 +215,7 @@ def _split(x: Num, f: _Format) -> tuple[Num, Num, Num, Num]:
     return k, m, h, s * z.polynomial(f.log).times_plus(z, h)
 
 
-def _special(x: Num, y: Num) -> Num:
+def special(x: Num, y: Num) -> Num:
     """A logarithm with its answers for 0, infinity and arguments below 0."""
     y = x.choose("==", math.inf, math.inf, y)
     y = x.choose("==", 0.0, -math.inf, y)
@@ -216,15 +224,15 @@ def _special(x: Num, y: Num) -> Num:
 
 def _log(x: Num) -> Num:
     f = _format(x)
-    k, m, h, c = _split(x, f)
+    k, m, h, c = split(x, f)
     low = k.times_plus(f.ln2[1], c)
-    return _special(x, k.times_plus(f.ln2[0], m - (h - low)))
+    return special(x, k.times_plus(f.ln2[0], m - (h - low)))
 
 
 def _log2(x: Num) -> Num:
     f = _format(x)
-    k, m, h, c = _split(x, f)
-    return _special(x, (m - (h - c)).times_plus(1 / math.log(2), k))
+    k, m, h, c = split(x, f)
+    return special(x, (m - (h - c)).times_plus(1 / math.log(2), k))
 
 
 def _erf(x: Num) -> Num:
@@ -232,8 +240,8 @@ def _erf(x: Num) -> Num:
     a = abs(x)
     small = x.times_plus((x * x).polynomial(f.erf_small), x)
     a = a.where(">", f.erf_one, f.erf_one)
-    n, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
-    scale = _power_of_two(n, f)
+    exponent, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
+    scale = _power_of_two(exponent, f)
     large = ((scale * (r + rest) + scale) * -1.0 + 1).with_sign_of(x)
     return abs(x).choose(">=", f.erf_edge, large, small)
 

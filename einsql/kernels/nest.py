@@ -19,14 +19,21 @@ from einsql.einsum import (
     subexpressions,
 )
 from einsql.intervals import never_overflows
+from einsql.schema import DType
 
 LONGEST = 2**27
 """Work, in cheap operations, that one uninterruptible kernel call may do at most."""
 STRIP = 4096
 """Widest row of running values, in elements, so that it stays in the first cache."""
+WIDE = 2048
+"""Keys of a result from which threads can share it; below, each has running values of its own."""
+LONG = 4096
+"""Work for each key from which merging them does not matter."""
 _LIBRARY_CALL = 12  # a cosine against an addition
 _POLYNOMIAL = 6  # an exponential that vectorises
 _POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf"})
+_OF_SINGLES = frozenset({"sin", "cos", "log10", "pow"})
+"""Functions that are polynomials of FLOAT alone."""
 POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 4.0: "({0} * {0}) * ({0} * {0})"}
 """Exponents for which a power is a product, and which."""
 
@@ -123,7 +130,7 @@ def weight(node: EinSum) -> int:
 
 
 def _cost(e: Call) -> int:
-    if e.fn in _POLYNOMIALS:
+    if _is_polynomial(e):
         return _POLYNOMIAL
     return _LIBRARY_CALL if _is_library_call(e) else 1
 
@@ -135,8 +142,13 @@ def product(e: Call) -> str | None:
     return POWERS.get(float(e.args[1].value))
 
 
-def plan_nest(node: EinSum) -> Nest:
-    """Chooses loop order and mode from the node's structure and extents."""
+def plan_nest(node: EinSum, alone: bool = False) -> Nest:
+    """Chooses loop order and mode from the node's structure and extents.
+
+    Args:
+        node: Any node.
+        alone: Whether all threads are to run it, and may keep state for that.
+    """
     decided = free_labels(node)
     extent = {a.label: a.extent for a in node.axes}
     kept = [k for k in node.keys if decided[k] == {k}]
@@ -154,7 +166,9 @@ def plan_nest(node: EinSum) -> Nest:
     if gone and inner in kept:
         derived_key = any(node.axis(k).define is not None for k in node.keys)
         small = reduced_work * min(STRIP, extent[inner]) <= LONGEST
-        mode = Mode.ROW if small and not derived_key else Mode.MEMORY
+        width = prod(extent[x] for x in kept)  # few keys make few pieces for threads
+        few = alone and width < WIDE and reduced_work > LONG and not _pairs(node)
+        mode = Mode.ROW if small and not derived_key and not few else Mode.MEMORY
         return Nest((*outer, *gone, inner), len(outer) if mode is Mode.ROW else 0, mode, False)
     if not gone:
         return Nest((*outer, inner), len(kept), Mode.REGISTERS, False)
@@ -163,10 +177,19 @@ def plan_nest(node: EinSum) -> Nest:
     return Nest(tuple(loops), len(kept), Mode.REGISTERS, carry)
 
 
+def _pairs(node: EinSum) -> bool:
+    """True if a running value is an argument with its value: in memory, that needs branches."""
+    return any(o.reduction and REDUCTIONS[o.reduction].better is not None for o in node.outputs)
+
+
 def _is_library_call(e: Expr) -> bool:
     if not isinstance(e, Call) or e.fn == "cast" or SCALARS[e.fn].cheap:
         return False
-    return e.fn not in _POLYNOMIALS and product(e) is None
+    return not _is_polynomial(e) and product(e) is None
+
+
+def _is_polynomial(e: Call) -> bool:
+    return e.fn in _POLYNOMIALS or (e.fn in _OF_SINGLES and e.dtype is DType.FLOAT)
 
 
 def _scatters(node: EinSum, decided: dict[str, frozenset[str]], kept: set[str]) -> bool:

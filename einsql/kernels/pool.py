@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Generic, TypeVar
+from math import inf
+from queue import SimpleQueue
+from time import monotonic, sleep
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,8 +23,10 @@ from einsql.kernels.kernel import Tick
 
 T = TypeVar("T")
 
+SOON = 2e-4
+"""Seconds for which a caller that is done looks after its helpers without sleeping."""
+
 _state = threading.local()
-_pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
 
 
@@ -39,7 +43,9 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) -> None:
+def run(
+    work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick, *, blas: bool = False
+) -> None:
     """Does every piece, as many at a time as there are threads.
 
     Args:
@@ -47,6 +53,7 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
         pieces: The pieces; they are begun in this order.
         total: How many there are.
         tick: Told the fraction done by the calling thread; raises to cancel.
+        blas: Whether the pieces are BLAS's, which has threads of its own as well.
 
     Raises:
         Exception: The first that a piece or `tick` raised; no piece is running any more.
@@ -58,29 +65,85 @@ def run(work: Callable[[T], None], pieces: Iterable[T], total: int, tick: Tick) 
                 work(piece)
                 tick(done / total)
         return
+    if not blas:
+        _used[0] = monotonic()
     queue = _Queue(work, pieces)
-    pool = _threads()
-    _make_way()
-    helpers = [pool.submit(queue.drain) for _ in range(workers - 1)]
+    turns = [_Turn(queue) for _ in range(workers - 1)]
+    before: set[int] | None = None
     try:
+        before = _hand_out(turns)
         queue.drain(lambda: tick(queue.done / total))
-        _await(helpers, lambda: tick(queue.done / total))
+        _await(turns, lambda: tick(queue.done / total))
         tick(queue.done / total)
     finally:
         queue.stop()
-        wait([h for h in helpers if not h.cancel()])
+        _take_back(turns)
         queue.forget()
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
+        if before:
+            os.sched_setaffinity(0, before)
+    for turn in turns:
+        if turn.error is not None:
+            raise turn.error
     tick(1.0)  # the caller may have done its last piece before the helpers did theirs
 
 
-def _await(helpers: list[Future[None]], tick: Callable[[], None]) -> None:
-    """Waits for helpers that have begun; those that have not find nothing left."""
-    begun = [h for h in helpers if not h.cancel()]
-    while wait(begun, timeout=0.25).not_done:
-        tick()
+def idle() -> float:
+    """Seconds for which no kernel has wanted several threads, but for those of BLAS."""
+    return monotonic() - _used[0]
+
+
+def _await(turns: Sequence[_Turn], tick: Callable[[], None]) -> None:
+    """Waits for turns that have begun; those that have not would find nothing left."""
+    for turn in turns:
+        turn.revoke()
+    end = monotonic() + SOON
+    while running := [turn for turn in turns if not turn.ended]:
+        if monotonic() < end:  # to sleep and to be woken takes longer than a short piece
+            sleep(0)
+        else:
+            running[0].wait(0.25)
+            tick()
+
+
+class _Turn:
+    """What one thread of the pool is asked for: to help with a queue.
+
+    Attributes:
+        error: What it raised.
+    """
+
+    def __init__(self, queue: _Queue[Any]) -> None:
+        self.error: BaseException | None = None
+        self._queue = queue
+        self._claim = threading.Lock()
+        self._end = threading.Lock()
+        self._end.acquire()
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing of it runs or will."""
+        return not self._end.locked()
+
+    def take(self) -> None:
+        """Helps, unless it is too late."""
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            self._queue.drain()
+        except BaseException as error:  # whatever it is, the caller is to have it
+            self.error = error
+        finally:
+            self._end.release()
+
+    def revoke(self) -> None:
+        """Ends it if it has not begun."""
+        if self._claim.acquire(blocking=False):
+            self._end.release()
+
+    def wait(self, seconds: float = -1) -> None:
+        """Sleeps until it has ended, or for so long."""
+        if self._end.acquire(timeout=seconds):
+            self._end.release()
 
 
 class _Queue(Generic[T]):
@@ -131,35 +194,76 @@ class _Queue(Generic[T]):
             yield piece
 
 
-def _threads() -> ThreadPoolExecutor:
-    """The pool, whose threads start when they are needed and stay."""
-    global _pool
-    with _lock:
-        if _pool is None:
-            size = max(1, os.cpu_count() or 1)
-            _pool = ThreadPoolExecutor(
-                size, "einsql-kernels", lambda: _ids.append(threading.get_native_id())
-            )
-        return _pool
-
-
+_used = [-inf]
+"""When threads were wanted last."""
+_turns: SimpleQueue[_Turn] = SimpleQueue()
+"""Turns that no thread has looked at yet."""
+_wanted = 0
+"""How many turns have not been taken back."""
 _ids: list[int] = []
-"""The system's numbers of the pool's threads."""
+"""The system's numbers of the pool's threads, which start when they are needed and stay."""
+_away: tuple[int, int] | None = None
+"""The core that the pool's threads were kept off last, and how many of them."""
 
 
-def _make_way() -> None:
-    """Keeps the pool's threads off the core that the caller runs on.
+def _hand_out(turns: Sequence[_Turn]) -> set[int] | None:
+    """Gives turns to the pool's threads; the cores that the caller is allowed, if it is bound."""
+    global _wanted
+    with _lock:
+        _wanted += len(turns)
+        for _ in range(min(_wanted, os.cpu_count() or 1) - len(_ids)):
+            thread = threading.Thread(
+                target=_serve, args=(_turns,), name="einsql-kernels", daemon=True
+            )
+            thread.start()
+            _ids.append(thread.native_id or 0)
+        before = _make_way()
+    for turn in turns:
+        _turns.put(turn)
+    return before
+
+
+def _serve(turns: SimpleQueue[_Turn]) -> None:
+    while True:
+        turns.get().take()  # holds none while it waits, for a turn knows its error's frames
+
+
+def _take_back(turns: Sequence[_Turn]) -> None:
+    """Returns once no turn runs or will."""
+    global _wanted
+    for turn in turns:
+        turn.revoke()
+    for turn in turns:
+        turn.wait()
+    with _lock:
+        _wanted -= len(turns)
+
+
+def _make_way() -> set[int] | None:
+    """Keeps the caller on its core, and the pool's threads off it.
 
     Linux often wakes a thread on the core of the one that woke it, and moves it only after
     milliseconds: work of that length would then be done by one core.
+
+    Returns:
+        The cores that the caller is allowed afterwards, or None if it was not bound.
     """
+    global _away
     core = _core()
     if core is None:
-        return
+        return None
     with suppress(OSError):  # a thread that has ended, or a core that was taken away
-        others = os.sched_getaffinity(0) - {core()}
-        for thread in _ids if others else ():
-            os.sched_setaffinity(thread, others)
+        allowed = os.sched_getaffinity(0)
+        here = core()
+        if len(allowed) == 1 or here not in allowed:
+            return None
+        if _away != (here, len(_ids)):
+            for thread in _ids:
+                os.sched_setaffinity(thread, allowed - {here})
+            _away = here, len(_ids)
+        os.sched_setaffinity(0, {here})
+        return allowed
+    return None
 
 
 @cache
@@ -173,8 +277,8 @@ def _core() -> Callable[[], int] | None:
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    global _turns, _wanted, _away, _lock
+    _turns, _wanted, _away, _lock = SimpleQueue(), 0, None, threading.Lock()
     _ids.clear()
 
 

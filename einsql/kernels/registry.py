@@ -9,7 +9,14 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.contraction import CONTRACTION, is_contraction
+from einsql.kernels.contraction import (
+    CONTRACTION,
+    STREAMED,
+    UNCOMPILED,
+    is_contraction,
+    is_plain_sum,
+    is_streamed,
+)
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
@@ -45,12 +52,12 @@ def _match_packed(node: EinSum) -> Runner | None:
     return compile_packed(node)
 
 
-def _match_gather(node: EinSum) -> Runner | None:
+def _match_gather(node: EinSum, jit: str = "auto") -> Runner | None:
     if not _computes_labels(node):
         return None
     from einsql.kernels.segments import compile_gather
 
-    return compile_gather(node)
+    return compile_gather(node, jit != "never")
 
 
 def _match_segments(node: EinSum) -> Runner | None:
@@ -80,7 +87,7 @@ WINDOWS = Kernel(
 )
 GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
 SEGMENTS = Kernel(
-    "segments", "float reductions by a key found in data sort the rows first", _match_segments
+    "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
@@ -107,12 +114,21 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
-    contractions = [o for o in node.outputs if is_contraction(node, o) or _windows(node, o)]
+    contractions = [
+        o
+        for o in node.outputs
+        if (is_contraction(node, o) and not _streams(node, o, jit)) or _windows(node, o)
+    ]
     rest = tuple(o for o in node.outputs if o not in contractions)
     if not contractions or (len(contractions) == 1 and not rest):
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _streams(node: EinSum, output: Output, jit: str) -> bool:
+    """True for long plain sums where loops may be compiled."""
+    return jit != "never" and node.points >= STREAMED and is_plain_sum(node, output)
 
 
 def _windows(node: EinSum, output: Output) -> bool:
@@ -130,16 +146,20 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
         special = kernel.match(node)
         if special is not None:
             return kernel.name, special
+    contraction = UNCOMPILED if jit == "never" else CONTRACTION
     windows = None
     if _computes_labels(node):
         from einsql.kernels.windows import as_windows
 
         windows = as_windows(node)
     if windows is None:
-        return _first((VIEWS, CONTRACTION, GATHER, *_general(node, jit)), node)
+        gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
+        if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
+            return _first((LOOPS, contraction), node)
+        return _first((VIEWS, contraction, gather, *_general(node, jit)), node)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
-        kernels = (VIEWS, CONTRACTION, *kernels)
+        kernels = (VIEWS, contraction, *kernels)
     name, run = _first(kernels, windows.node)
     return name, windows.over(run)
 
@@ -158,7 +178,14 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
         return (MAPS, VECTOR)
     if jit == "auto" and (node.points * len(node.outputs) <= SMALL or is_gather(node)):
         return (MAPS, VECTOR)
-    return (PACKED, MAPS, LOOPS, VECTOR) if jit == "auto" else (PACKED, LOOPS, VECTOR)
+    if jit == "auto" and not _repeats(node):
+        return (PACKED, MAPS, LOOPS, VECTOR)
+    return (PACKED, LOOPS, VECTOR)
+
+
+def _repeats(node: EinSum) -> bool:
+    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
+    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from einsql.kernels.lanes import Num
@@ -35,21 +36,8 @@ def _folded(builder: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def order(_: Any, a: Any) -> Any:
-    """An integer that compares as the float does, NaN above everything."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = context.get_value_type(signature.return_type)
-        bits = _folded(builder, builder.bitcast(args[0], kind))
-        nan = builder.fcmp_unordered("uno", args[0], args[0])
-        return builder.select(nan, ir.Constant(kind, 2 ** (kind.width - 1) - 1), bits)
-
-    return _integer_of(a)(a), generate
-
-
-@intrinsic
 def order_back(_: Any, a: Any) -> Any:
-    """The float that `order` made an integer of."""
+    """The float of an integer that compares as it does, NaN above everything."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(
@@ -120,6 +108,21 @@ def _larger(builder: Any, kind: Any, a: Any, b: Any) -> Any:
     return builder.select(_below(builder, kind, a, b), b, a)
 
 
+def _of_floats(name: str, builder: Any, a: Any, b: Any, flags: tuple[str, ...]) -> Any:
+    """A call of an LLVM intrinsic."""
+    function = ir.FunctionType(a.type, [a.type] * 2)
+    found = builder.module.declare_intrinsic(name, [a.type], function)
+    return builder.call(found, [a, b], fastmath=flags)
+
+
+def _highest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    return _of_floats("llvm.maximum", builder, a, b, ("nsz",))
+
+
+def _lowest(builder: Any, kind: Any, a: Any, b: Any) -> Any:
+    return _of_floats("llvm.minnum", builder, a, b, ("nnan", "nsz"))
+
+
 less = _binary(_below, types.boolean)
 """a < b with NaN above everything, without a branch."""
 eq = _binary(_same, types.boolean)
@@ -132,6 +135,34 @@ minimum = _binary(_smaller)
 """A running minimum and a new value."""
 maximum = _binary(_larger)
 """A running maximum and a new value."""
+
+
+highest = _binary(_highest)
+"""As `maximum` of floats, in an order that may change: loops vectorise, and zeros are equal."""
+lowest = _binary(_lowest)
+"""As `minimum` of floats, so too; none of them may be NaN."""
+
+
+@intrinsic
+def number(_: Any, a: Any) -> Any:
+    """A float, infinity in the place of NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        infinity = ir.Constant(args[0].type, math.inf)
+        return _of_floats("llvm.minnum", builder, args[0], infinity, ())
+
+    return a(a), generate
+
+
+@intrinsic
+def nan_mask(_: Any, a: Any) -> Any:
+    """An integer as wide as a float: -1 for NaN, else 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nan = builder.fcmp_unordered("uno", args[0], args[0])
+        return builder.sext(nan, context.get_value_type(signature.return_type))
+
+    return _integer_of(a)(a), generate
 
 
 def _overflows(operation: str) -> Any:
@@ -218,6 +249,20 @@ def at(_: Any, address: Any, kind: Any) -> Any:
 
     pointer: Any = types.CPointer
     return pointer(kind.dtype)(address, kind), generate
+
+
+@intrinsic
+def copy_bytes(_: Any, to: Any, source: Any, count: Any) -> Any:
+    """Copies bytes from one address to another; the places do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        to, source = (builder.inttoptr(a, byte) for a in args[:2])
+        copy: Any = cgutils.raw_memcpy  # Numba's own is not annotated
+        copy(builder, to, source, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(to, source, count), generate
 
 
 @intrinsic

@@ -19,27 +19,37 @@ PIECE = 2**24
 """Elements that one of them sums at a time at most."""
 PLANES = 16
 """How many rows are added one after another in float32."""
-SHORT = 64
-"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+WIDE = 512
+"""Length from which rows are added to each other by a compiled kernel."""
+SHORT, MIDDLE = 64, 512
+"""Lengths up to which a row is summed by BLAS, which adds several lanes side by side: as it
+is, or in equal parts, of twice the length at most.
+"""
 
 
-def accurate_sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def accurate_sum(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool = False
+) -> np.ndarray:
     """Sums an array over axes.
 
     Args:
         array: Any real array, of any strides.
         axes: The axes to sum, at least one.
         dtype: float32 or float64, the type of the result.
+        compiles: Whether large arrays may be summed by compiled kernels.
 
     Returns:
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
+    compiles = compiles and array.size >= SPREAD
     if array.size >= SPREAD and pool.threads() > 1:
-        return _spread(array, axes, dtype)
-    return _sum(array, axes, dtype)
+        return _spread(array, axes, dtype, compiles)
+    return _sum(array, axes, dtype, compiles)
 
 
-def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _spread(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
+) -> np.ndarray:
     """Sums on all threads: pieces of the result, or of the sum where the result is small."""
     kept = [n for n in range(array.ndim) if n not in axes]
     # The slowest axis in memory, so that pieces are read from one end to the other.
@@ -51,12 +61,12 @@ def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.nda
     shape = tuple(array.shape[n] for n in kept)
     whole = axis in axes
     if whole and prod(shape) * parts > array.size // 8:
-        return _sum(array, axes, dtype)
+        return _sum(array, axes, dtype, compiles)
     out = np.empty((parts, *shape) if whole else shape, dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
-        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype)
+        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
         if whole:
             out[n] = part
         else:
@@ -68,7 +78,7 @@ def _spread(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.nda
     return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
 
 
-def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
     """As `accurate_sum`, on the calling thread."""
     if array.dtype != dtype or array.size < 4096:
         few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
@@ -76,14 +86,17 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype) -> np.ndarra
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
     gone = [n in axes for n in order]
-    sums = _contiguous(flat, gone) if flat.flags.c_contiguous else _strided(flat, gone)
+    if flat.flags.c_contiguous and flat.flags.aligned:
+        sums = _contiguous(flat, gone, compiles)
+    else:
+        sums = _strided(flat, gone)
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
     sums = sums.astype(dtype, copy=False)
     return from_zero(sums, out=sums).transpose(turn)  # NumPy's sum of -0.0 alone is -0.0
 
 
-def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
+def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarray:
     """Sums the axes marked `gone` of an array in C order."""
     rows = array.ndim  # the axes from here on are all summed
     while rows and gone[rows - 1]:
@@ -99,20 +112,28 @@ def _contiguous(array: np.ndarray, gone: list[bool]) -> np.ndarray:
         start -= 1
     shape = array.shape
     stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
-    part = _planes(stacks).reshape(shape[:start] + shape[stop:])
+    part = _planes(stacks, compiles).reshape(shape[:start] + shape[stop:])
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray) -> np.ndarray:
-    """Sums along the rows."""
-    if matrix.shape[1] <= SHORT:
+def _rows(matrix: np.ndarray, short: int = SHORT) -> np.ndarray:
+    """Sums along the rows; those up to `short` by BLAS."""
+    if matrix.shape[1] <= short:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+    parts = -(-matrix.shape[1] // (2 * SHORT))
+    if matrix.shape[1] <= MIDDLE and matrix.shape[1] % parts == 0:
+        part = _rows(matrix.reshape(len(matrix) * parts, -1), 2 * SHORT)
+        return np.asarray(part.reshape(-1, parts).sum(axis=1, dtype=np.float64))
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 
-def _planes(stacks: np.ndarray) -> np.ndarray:
+def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the middle axis: whole planes of rows are added to each other."""
     lead, rows, width = stacks.shape
+    if compiles and width >= WIDE:
+        from einsql.kernels.adding import plane_sums  # for large arrays only
+
+        return plane_sums(stacks)
     if rows <= PLANES or stacks.dtype == np.float64:
         return np.asarray(np.add.reduce(stacks, axis=1))
     even = rows // PLANES * PLANES

@@ -28,6 +28,9 @@ from einsql.supersteps import (
 )
 from einsql.work import effort_at_point
 
+CACHED = 3
+"""How many times as fast a kernel reads and writes what stays in a cache of its core."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -55,8 +58,8 @@ def predict(program: Program, machine: Machine) -> Prediction:
     sent, received = np.zeros(program.sites), np.zeros(program.sites)
     for n, step in enumerate(program.steps):
         if isinstance(step, Local):
-            seconds.append(float(costs.local(step).max()))
-            cells.append(costs.largest(step))
+            seconds.append(float(costs.local(n, step).max()))
+            cells.append(costs.largest(n, step))
             continue
         moved = costs.traffic(n)
         seconds.append(costs.moving(moved) + costs.merging(step))
@@ -81,6 +84,10 @@ class StepCosts:
         self._traffic: dict[object, Traffic] = {}
         self._keys: dict[int, object] = {}
         self._volumes: dict[int, np.ndarray] = {}
+        self._hidden = program.hidden()
+        """Steps whose tiles are never there as a whole."""
+        self._begun = {n for t in program.together for n in t.steps[:-1]}
+        """Local steps that run in place of another one."""
 
     def traffic(self, n: int) -> Traffic:
         """What a step moves between sites, in bytes."""
@@ -120,7 +127,7 @@ class StepCosts:
         most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
         return float(most / self.machine.memory_bandwidth)
 
-    def local(self, step: Local) -> np.ndarray:
+    def local(self, n: int, step: Local) -> np.ndarray:
         """Seconds of each site, float64 (sites,): of its cells, one after another."""
         node, m = step.node, self.machine
         contraction = bool(node.reduced) and len(node.operands) > 1
@@ -131,22 +138,33 @@ class StepCosts:
         if renames(node):  # it hands on what it reads
             return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
         point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
-        nbytes = self._cell_bytes(step)
-        each = points * point + nbytes / m.memory_bandwidth + m.call_overhead
+        each = points * point + self._traffic_bytes(n, step) / m.memory_bandwidth
+        if n not in self._begun:
+            each = each + m.call_overhead
         return np.bincount(step.sites, each, self.program.sites)
 
-    def _cell_bytes(self, step: Local) -> np.ndarray:
-        """Bytes of each cell: the tiles it reads and the one it makes."""
+    def _traffic_bytes(self, n: int, step: Local) -> np.ndarray:
+        """Bytes of each cell as memory counts them: what stays in a cache takes a third."""
+        there, passed = self._cell_bytes(n, step)
+        return there + passed / CACHED
+
+    def _cell_bytes(self, n: int, step: Local) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of each cell, the tiles it reads and the one it makes.
+
+        Returns:
+            Of tiles that are there, and of what cells hand on piece by piece.
+        """
         node = with_state(step.node) if step.partial else step.node
-        total = self._elements(step.tiles) * tuple_bytes(node)
+        total = np.zeros((2, len(step.cells)))
+        total[int(n in self._hidden)] += self._elements(step.tiles) * tuple_bytes(node)
         for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
             read = self._elements(self.program.steps[source].tiles)
-            total = total + read[pick] * tuple_bytes(o.source)
-        return total
+            total[int(source in self._hidden)] += read[pick] * tuple_bytes(o.source)
+        return total[0], total[1]
 
-    def largest(self, step: Local) -> int:
+    def largest(self, n: int, step: Local) -> int:
         """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
-        total = self._cell_bytes(step)
+        total, _ = self._cell_bytes(n, step)
         if step.partial:
             total = total + self._elements(step.tiles) * state_bytes(step.node)
         return int(total.max(initial=0))
@@ -177,6 +195,8 @@ class StepCosts:
 
     def _sizes(self, n: int, step: Step) -> np.ndarray:
         """Bytes of a step's tiles at each site."""
+        if n in self._hidden:
+            return np.zeros(self.program.sites, np.int64)
         if isinstance(step, Load):
             width = tuple_bytes(step.source)
         elif isinstance(step, Local) and step.partial:

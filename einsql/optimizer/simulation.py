@@ -209,7 +209,7 @@ class _Playing:
         """Plays a step; when it begins and ends."""
         before = float(self.clocks.min())
         if isinstance(step, Local):
-            self._compute(self.costs.local(step))
+            self._compute(self.costs.local(n, step))
         elif isinstance(step, Exchange):
             if step.nbytes == 0:  # all is at hand, and no site asks another
                 return before, before

@@ -121,7 +121,7 @@ def gathers(draw: st.DrawFn) -> Case:
     ids = source("ids", dtype, *(size[x] for x in rows))
     features = draw(st.permutations(draw(st.sampled_from(("df", "d", "")))))
     axes = [a for a in axes if a.label in rows or a.label in features]
-    kind = draw(st.sampled_from((F, D, I32, B)))
+    kind = draw(st.sampled_from(tuple(DType)))
     labels = draw(st.permutations(("w", *features)))
     inside = Axis("w", lo, lo + draw(st.integers(1, 4)), _number(draw, 0, dtype))
     held = {**size, "w": (lo - draw(st.integers(0, 1)), inside.hi + 1)}
@@ -147,7 +147,8 @@ def segments(draw: st.DrawFn) -> Case:
              "f": draw(st.integers(1, 3)), "g": draw(st.integers(1, 2))}  # fmt: skip
     axes = [Axis(x, lo := draw(st.integers(-1, 1)), lo + n) for x, n in sizes.items()]
     bounds = {a.label: (a.lo, a.hi) for a in axes}
-    dtype = draw(st.sampled_from((F, D)))
+    dtype = draw(st.sampled_from((F, D, I32, I64)))
+    huge = draw(st.integers(0, 3)) == 0
     first = draw(st.integers(-1, 1))
     axes += [
         Axis("n", 0, draw(st.integers(1, 4)), _number(draw, 0, I64)),
@@ -166,15 +167,18 @@ def segments(draw: st.DrawFn) -> Case:
         operands.append(Operand(made, labels))
         shape = made.schema.shape
         number = n < 2 and _found(draw, rng, shape, 4)
-        values = random_array(shape, dtype, rng, draw(st.booleans())) if n >= 2 else number
+        special = draw(st.booleans())
+        values = random_array(shape, dtype, rng, special, huge) if n >= 2 else number
         arrays.append({"val": lay_out(np.asarray(values), draw(st.integers(0, 5)))})
     # Few texts, for each is compiled.
     value: Expr = Value(2, "val", dtype)
-    if draw(st.booleans()):
+    if dtype.is_float and draw(st.booleans()):
         for m in (3, 4):
             value = Call("mul", (value, Value(m, "val", dtype)), dtype)
     reduction = draw(st.sampled_from(("sum", "sum", "min", "max")))
-    outputs = [Output("v", (value,), dtype, reduction)]
+    if dtype is I32 and reduction == "sum":
+        value = Call("cast", (value,), I64)
+    outputs = [Output("v", (value,), value.dtype, reduction)]
     outputs += [Output("count", (Const(1, I64),), I64, "sum"), PRESENCE]
     order = tuple(draw(st.permutations(keys)))
     node = EinSum(tuple(axes), tuple(operands), TRUE, order, tuple(outputs))

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from einsql import buffers
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import DataError
-from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, vector
+from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, sums, vector
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.maps import MAPS
 from einsql.kernels.products import copying, layout, multiply, pieces, rows
 from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
+from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
@@ -36,7 +38,10 @@ D, F, H, I64 = DType.DOUBLE, DType.FLOAT, DType.HALF, DType.BIGINT
 def _operands(
     draw: st.DrawFn, axes: tuple[Axis, ...], dtypes: tuple[DType, ...], most: int
 ) -> tuple[list[Operand], list[dict[str, np.ndarray]]]:
-    """Operands whose two fields `x` and `y` have the given types, laid out at random."""
+    """Operands whose two fields `x` and `y` have the given types, laid out at random.
+
+    One in four has NaN, infinities and zeros of both signs.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     bounds = {a.label: (a.lo, a.hi) for a in axes}
     operands, arrays = [], []
@@ -49,7 +54,9 @@ def _operands(
         operands.append(Operand(source, tuple(labels)))
         kind = draw(st.integers(0, 5))
         shape = source.schema.shape
-        arrays.append({f.name: lay_out(random_array(shape, f.dtype, rng), kind) for f in fields})
+        specials = draw(st.integers(0, 3)) == 0
+        made = {f.name: random_array(shape, f.dtype, rng, specials) for f in fields}
+        arrays.append({name: lay_out(a, kind) for name, a in made.items()})
     return operands, arrays
 
 
@@ -82,7 +89,10 @@ def products(draw: st.DrawFn) -> Case:
     labels = [a.label for a in axes]
     keys = draw(st.permutations([x for x in labels if draw(st.booleans())]))
     output = Output("s", (arg,), dtype, "sum")
-    return Case(EinSum(axes, tuple(operands), TRUE, tuple(keys), (output,)), tuple(arrays))
+    node = EinSum(axes, tuple(operands), TRUE, tuple(keys), (output,))
+    held = [set(o.labels) for o in operands]
+    apart = any(x not in keys and not all(x in of for of in held) for x in labels)
+    return Case(node, tuple(arrays), reordered=apart)
 
 
 @st.composite
@@ -127,6 +137,12 @@ OWN = {"packed": "test_packed.py"}
 """Kernels whose nodes are too large or too special for a strategy here, and their tests."""
 
 
+def test_new_memory_is_garbage() -> None:
+    """What conftest.py promises."""
+    shown = {bytes(buffers.empty((2, 600, 600), np.dtype("u1")).reshape(-1)[:3]) for _ in range(3)}
+    assert shown == {bytes([byte] * 3) for byte in (0xFF, 0x7F, 0x80)}
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_kernel(kernel: Kernel) -> None:
     if kernel.name in OWN:
@@ -144,6 +160,38 @@ def test_kernel(kernel: Kernel) -> None:
     answers()
 
 
+@settings(SETTINGS, max_examples=100)
+@given(gathers())
+def test_gathers_that_come_again(case: Case) -> None:
+    """They are compiled then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "SMALL", 1)
+        patch.setattr(gather, "PARALLEL", 1)
+        runner = GATHER.match(case.node)
+        assert runner is not None
+        check(case, runner)
+        check(case, runner)
+
+
+@pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])
+def test_segments_on_two_threads(near: int) -> None:
+    @settings(SETTINGS, max_examples=15)
+    @given(segments())
+    def answers(case: Case) -> None:
+        runner = SEGMENTS.match(case.node)
+        assert runner is not None
+        check(case, runner)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "threads", lambda: 2)
+        patch.setattr(scatter, "NEAR", near)
+        patch.setattr(scatter, "FILLED", 4 if near else 0)
+        patch.setattr(scatter, "PARALLEL", 1)
+        patch.setattr(scatter, "ROUND", 4)
+        patch.setattr(reduce, "PIECE", 4)
+        answers()
+
+
 @settings(SETTINGS, max_examples=150)
 @given(cases())
 def test_registry_without_numba(case: Case) -> None:
@@ -159,11 +207,6 @@ def test_vector_in_blocks(case: Case, size: int) -> None:
         check(case, compile_vector(case.node))
 
 
-def _poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory as it may be lent, at its worst."""
-    return np.full(shape, np.nan, dtype)
-
-
 @settings(SETTINGS, max_examples=200)
 @given(products(), st.sampled_from([1, 32]), st.sampled_from([0.0, 3.5e-10, 1.0]))
 def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
@@ -176,8 +219,6 @@ def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
         patch.setattr(layout, "BLOCK", 1)
         patch.setattr(multiply, "LONG_SUM", 2)
         patch.setattr(rows, "IN_LINE", in_line)
-        patch.setattr(multiply, "empty", _poisoned)
-        patch.setattr(rows, "empty", _poisoned)
         runner = CONTRACTION.match(case.node)
         assert runner is not None
         check(case, runner)
@@ -216,17 +257,26 @@ def test_a_view_shares_memory() -> None:
     np.testing.assert_array_equal(got, a[2:, 2:].T)
 
 
+@pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (300, 8, 31), (1, 70000), (7, 90, 11)])
-def test_float_sums_are_at_least_pairwise(shape: tuple[int, ...]) -> None:
+def test_float_sums_are_at_least_pairwise(
+    shape: tuple[int, ...], compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums, "SPREAD", 1 if compiles else 2**20)
+    monkeypatch.setattr(sums, "WIDE", 1)
     a = np.random.default_rng(1).random(shape, np.float32)
     subsets = [s for n in range(1, a.ndim + 1) for s in combinations(range(a.ndim), n)]
     for view, axes in product((a, a.T, np.asfortranarray(a)[::-1], a[:, 1:]), subsets):
         exact = np.add.reduce(view, axis=axes, dtype=np.float64)
-        got = accurate_sum(view, axes, np.dtype(np.float32))
+        got = accurate_sum(view, axes, np.dtype(np.float32), compiles)
         assert got.dtype == np.float32
         terms = view.size // max(1, exact.size)
         bound = (16 + np.log2(terms)) * np.finfo(np.float32).eps
         assert np.all(np.abs(got - exact) <= bound * exact)
+        if compiles:  # whole numbers in DOUBLE, of which every one must be there once
+            whole = np.rint(view * 9).astype(np.float64)
+            got = accurate_sum(whole, axes, np.dtype(np.float64), compiles)
+            np.testing.assert_array_equal(got, whole.sum(axis=axes))
 
 
 def _total(dtype: DType, values: list[int], reduction: str = "sum") -> Callable[[], np.ndarray]:

@@ -21,7 +21,6 @@ from einsql.einsum import (
     Label,
     Operand,
     Output,
-    Value,
 )
 from einsql.errors import DataError
 from einsql.kernels import cache, cuts, nest, pool
@@ -33,6 +32,7 @@ from einsql.kernels.nest import Mode, plan_nest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
+from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
@@ -58,42 +58,6 @@ def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
 
 
 # Patterns --------------------------------------------------------------------------
-
-
-def tensor(name: str, values: Any, dtype: DType, *keys: Key) -> tuple[Input, dict[str, np.ndarray]]:
-    array = np.asarray(values, dtype.numpy)
-    found = keys or tuple(Key(f"k{n}", 0, e) for n, e in enumerate(array.shape))
-    return Input(name, Schema(found, (Field("val", dtype),))), {"val": array}
-
-
-def axes(**extents: int) -> tuple[Axis, ...]:
-    return tuple(Axis(label, 0, extent) for label, extent in extents.items())
-
-
-def val(operand: int, dtype: DType = F) -> Value:
-    return Value(operand, "val", dtype)
-
-
-def fn(name: str, dtype: DType, *args: Expr) -> Call:
-    return Call(name, args, dtype)
-
-
-def agree(
-    space: tuple[Axis, ...],
-    read: list[tuple[tuple[Input, dict[str, np.ndarray]], str]],
-    keys: str,
-    *outputs: Output,
-    guard: Expr = TRUE,
-) -> EinSum:
-    """Asserts agreement with the reference; operands are read with one-letter labels."""
-    operands = tuple(Operand(source, tuple(labels)) for (source, _), labels in read)
-    node = EinSum(space, operands, guard, tuple(keys), outputs)
-    check(Case(node, tuple(fields for (_, fields), _ in read)), compile_loops(node))
-    return node
-
-
-def dyadic(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-16, 16, shape) / 4
 
 
 X, Y = tensor("x", dyadic(9, 12), F), tensor("y", dyadic(12, 17, seed=1), F)

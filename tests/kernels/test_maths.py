@@ -17,7 +17,7 @@ import pytest
 from numba import njit
 from scipy import special
 
-from einsql.kernels import maths
+from einsql.kernels import maths, singles
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -29,6 +29,11 @@ def _erf(values: np.ndarray) -> np.ndarray:
     return np.array(list(map(math.erf, values)), values.dtype)
 
 
+def _wider(function: Function) -> Function:
+    """Of long doubles, whose functions take arguments of every size."""
+    return lambda values: function(values.astype(np.longdouble)).astype(values.dtype)
+
+
 REFERENCES: dict[str, Function] = {
     "exp": np.exp,
     "log": np.log,
@@ -36,7 +41,14 @@ REFERENCES: dict[str, Function] = {
     "tanh": np.tanh,
     "erf": _erf,
 }
+OF_SINGLES: dict[str, Function] = {
+    "sin": _wider(np.sin),
+    "cos": _wider(np.cos),
+    "log10": _wider(np.log10),
+}
+"""What is more than the C library's of float32 alone."""
 SINGLE = {"exp": 0.96, "log": 0.83, "log2": 1.83, "tanh": 1.35, "erf": 1.15}
+SINGLE |= {"sin": 0.51, "cos": 0.51, "log10": 0.51, "power": 0.51}
 DOUBLE = {"exp": 0.96, "log": 0.81, "log2": 1.75, "tanh": 1.40, "erf": 1.10}
 """Largest errors in units in the last place."""
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2.0, 0.5, 89.0, -104.0, 710.0, -746.0]
@@ -49,7 +61,7 @@ EXTREMES = {
 @cache
 def compiled(name: str) -> Function:
     """A function over arrays, by a loop that Numba compiles."""
-    function = getattr(maths, name)
+    function = getattr(maths if name in REFERENCES else singles, name)
 
     @njit
     def loop(values: Any, out: Any) -> None:
@@ -68,7 +80,7 @@ def worst(name: str, values: np.ndarray) -> float:
     """The largest error over values in ulp; asserts that what is exact is exact."""
     wide = np.float64 if values.dtype == np.float32 else np.longdouble
     with np.errstate(all="ignore"):
-        exact = REFERENCES[name](values.astype(wide))
+        exact = (REFERENCES | OF_SINGLES)[name](values.astype(wide))
         nearest = exact.astype(values.dtype)
         got = compiled(name)(values)
         # What lies below a power of two has the spacing below it.
@@ -92,7 +104,7 @@ def sample(kind: Any, seed: int) -> np.ndarray:
     return np.concatenate([anything, values.astype(kind)])
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", [*REFERENCES, *OF_SINGLES])
 def test_single(name: str) -> None:
     assert worst(name, sample(np.float32, 0)) <= SINGLE[name]
 
@@ -104,15 +116,70 @@ def test_double(name: str) -> None:
     assert worst(name, sample(np.float64, 0)) <= DOUBLE[name]
 
 
+def test_angles_near_quarters_of_turns_and_huge_ones() -> None:
+    quarters = np.arange(-200_000, 200_000) * (np.pi / 2)
+    for name in ("sin", "cos"):
+        assert worst(name, quarters.astype(np.float32)) <= SINGLE[name]
+        assert worst(name, (quarters * 2.0**100).astype(np.float32)) <= SINGLE[name]
+        np.testing.assert_array_equal(compiled(name)(np.array([np.inf, -np.inf])), [np.nan] * 2)
+        doubles = np.linspace(-1e6, 1e6, 1001)
+        np.testing.assert_allclose(compiled(name)(doubles), getattr(np, name)(doubles), rtol=1e-12)
+
+
+SIZES = [0.0, 1.0, 0.5, 2.0, 3.0, 2.5, np.inf, np.nan, 1e-45, 3.4e38, 2.0**24 - 1, 2.0**25 + 4]
+POWERS = [s * x for x in SIZES for s in (1, -1)]
+
+
+def test_powers() -> None:
+    @njit
+    def loop(bases: Any, exponents: Any, out: Any) -> None:
+        for i in range(out.size):
+            out[i] = singles.power(bases[i], exponents[i])
+
+    rng = np.random.default_rng(0)
+    base, exponent = (x.reshape(-1).astype(np.float32) for x in np.meshgrid(POWERS, POWERS))
+    anything = np.exp(rng.uniform(-100, 88, 200_000))
+    near = 1 + rng.uniform(-1e-2, 1e-2, 200_000)
+    base = np.concatenate([base, anything, near, -anything]).astype(np.float32)
+    to = [
+        rng.uniform(-3, 3, 200_000),
+        rng.uniform(-9e3, 9e3, 200_000),
+        rng.integers(-9, 9, 200_000),
+    ]
+    exponent = np.concatenate([exponent, *to]).astype(np.float32)
+    got = np.full_like(base, np.nan)
+    loop(base, exponent, got)
+    with np.errstate(all="ignore"):
+        exact = np.float_power(base, exponent, dtype=np.float64)
+        nearest = exact.astype(np.float32)
+        error = np.abs(got - exact) / np.spacing(np.maximum(np.abs(nearest), np.float32(2.0**-126)))
+    countable = np.isfinite(nearest)
+    assert np.max(error[countable]) <= SINGLE["power"]
+    np.testing.assert_array_equal(got[~countable], nearest[~countable])
+    zeros = nearest == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(nearest[zeros]))
+    doubles, result = base.astype(np.float64), np.empty(base.shape)
+    loop(doubles, exponent.astype(np.float64), result)
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(exact))
+    np.testing.assert_allclose(result, exact, rtol=1e-14)
+
+
+def test_whole_powers_of_ten_have_exact_logarithms() -> None:
+    powers = np.arange(-37, 39)
+    tens = np.array([float(f"1e{n}") for n in powers], np.float32)
+    np.testing.assert_array_equal(compiled("log10")(tens), powers)
+
+
 def test_powers_of_two_have_exact_logarithms() -> None:
     for kind, least in ((np.float32, -149), (np.float64, -1074)):
         powers = np.arange(least, 1 - least % 2 + 126)
         np.testing.assert_array_equal(compiled("log2")(np.ldexp(1.0, powers).astype(kind)), powers)
 
 
-def test_loops_are_vectorised() -> None:
-    compiled("erf")(np.zeros(1, np.float32))
-    cell = compiled("erf").__closure__
+@pytest.mark.parametrize("name", ["erf", "sin", "log10"])
+def test_loops_are_vectorised(name: str) -> None:
+    compiled(name)(np.zeros(1, np.float32))
+    cell = compiled(name).__closure__
     assert cell is not None
     loop = next(c.cell_contents for c in cell if hasattr(c.cell_contents, "inspect_llvm"))
     assert any(" x float>" in text for text in loop.inspect_llvm().values())
@@ -129,4 +196,4 @@ def _every_float(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _every_float(sys.argv[1:] or list(REFERENCES))
+    _every_float(sys.argv[1:] or [*REFERENCES, *OF_SINGLES])

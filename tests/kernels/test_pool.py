@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from itertools import count
@@ -88,3 +89,17 @@ def test_nothing_is_held_after_a_run() -> None:
     pool.run(work, range(2), 2, lambda _: None)
     del work
     assert sys.getrefcount(array) == known
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads cannot be bound here")
+def test_the_caller_may_run_where_it_might_before() -> None:
+    before = os.sched_getaffinity(0)
+    pool.run(lambda _: None, range(2), 2, lambda _: None)
+    assert os.sched_getaffinity(0) == before
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(lambda _: None, range(2), 2, stop)
+    assert os.sched_getaffinity(0) == before

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import Call, EinSum, Output, Value
-from einsql.kernels.codegen import Writer, cells
+from einsql.kernels.codegen import Writer, accumulator, cells
 from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.expressions import Program, memory
 from einsql.kernels.nest import Mode, Nest, free_labels, product
@@ -117,23 +117,24 @@ class CudaWriter(Writer):
         return template(e)
 
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
-        """As `Writer.combine`, without branches for BOOLEAN."""
-        monoid = REDUCTIONS[reduction].monoid
-        if monoid not in ("and", "or"):
+        """As `Writer.combine`; extremes need not vectorise, so that one select does."""
+        if REDUCTIONS[reduction].monoid not in ("least", "greatest"):
             super().combine(n, o, reduction, at, test)
             return
-        new = self.temp(self.value(o.args[0]))
-        if test is not None:
-            new = f"({test} & {new})" if monoid == "or" else f"((not {test}) | {new})"
-        self.emit(f"s{n} = s{n} {_BITS[monoid]} {new}")
+        update = f"{_COMBINE[reduction]}(s{n}, {self.converted(o.args[0], accumulator(o))})"
+        self.emit(f"s{n} = {update if test is None else f'{update} if {test} else s{n}'}")
 
     def skip_unless(self, test: str) -> None:
         """Leaves the current point, or the current key."""
         self.emit(f"if not {test}:")
         self.emit("    continue")
 
-    def ordered(self, o: Output) -> bool:
-        """A running extreme is held as it is."""
+    def is_least_float(self, o: Output) -> bool:
+        """A running minimum is held as it is."""
+        return False
+
+    def folds(self, o: Output) -> bool:
+        """A running sum is held as it is; threads make it one of many sums."""
         return False
 
     def scans(self, o: Output, test: str | None) -> bool:

@@ -1,8 +1,9 @@
 """Several nodes run together, block by block over keys that all of them have.
 
 What passes between them stays in a cache and is never there as a whole. Files by theme:
-`find` (which nodes), `classes` (labels that are one key), `limits` (guards), `members` and
-`plan` (how they run), `driver` (source text), `tiles` (what it calls), `group` (a run).
+`find` (which nodes), `classes` (labels that are one key), `limits` and `masks` (guards), `members`
+and `plan` (how they run), `weights` (what algebra lets them do otherwise), `places`, `online` and
+`driver` (source text), `tiles` and `carried` (what it calls), `group` (a run).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from einsql.einsum import EinSum, Node, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from einsql.kernels.groups.group import Compile, Group
 
 LEAST = 2**18
@@ -33,3 +36,20 @@ def find_groups(root: Node, compile_node: Compile) -> list[Group]:
     from einsql.kernels.groups.group import Group
 
     return [Group(p, compile_node) for p in plans(nodes, root, heavy, LEAST)]
+
+
+def join(
+    nodes: Sequence[EinSum], visible: Sequence[bool], compile_node: Compile
+) -> Group | None:  # fmt: skip
+    """Chosen nodes as a group, or None if they do not run together.
+
+    Args:
+        nodes: At least two, producers first; no other node lies between them.
+        visible: For each whether something else reads it.
+        compile_node: How a node runs by itself, where a group has to run otherwise.
+    """
+    from einsql.kernels.groups.group import Group  # as in `find_groups`
+    from einsql.kernels.groups.plan import make_plan
+
+    plan = make_plan(nodes, visible)
+    return None if plan is None else Group(plan, compile_node)

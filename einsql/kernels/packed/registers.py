@@ -219,7 +219,7 @@ class Registers:
         return self.builder.sext(a, goal) if wider else self.builder.trunc(a, goal)
 
     def order(self, a: Any) -> Any:
-        """Integers that compare as floats do, NaN above everything; see `runtime.order`."""
+        """Integers that compare as floats do, NaN above everything; see `runtime.order_back`."""
         double = a.type.element == TYPES["f64"]
         kind = self.vector(TYPES["i64" if double else "i32"])
         width = kind.element.width

@@ -12,6 +12,7 @@ from einsql.einsum import TRUE, EinSum, Expr, Label, Output, Value, conj, subexp
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout, cube_of, find_layout, label_cube
 from einsql.kernels.packed.machine import machine
@@ -118,6 +119,9 @@ class _Part:
             x: cube_of(node, self.layout, x.operand) for x in self.leaves if isinstance(x, Value)
         }
         self.programs: dict[Variant, Program] = {}
+        bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        factors = factors_of(columns, o, where)
+        self.product = None if factors is None else FactorProduct(self.layout, factors, bounds)
         plain = Ranges(node, {})
         self.term = plain.of(o.args[-1])
         for e in self.exprs:
@@ -136,17 +140,27 @@ class _Part:
             else:
                 side = self.columns.side(x) or ROWS
                 arrays[x] = label_cube(self.node, self.layout, x.name, side)
-        variant = self.variant(arrays)
-        if variant is None:
+        found = self.variant(arrays)
+        if found is None:
             return None
+        variant, most = found
+        exact = None if self.product is None else self.product.type_for(most)
+        if self.product is not None and exact is not None:
+            count = self.output.dtype is DType.BOOLEAN
+            _, view, result = self.allocate(np.dtype(np.bool_ if count else np.int64))
+            self.product.run(arrays, exact, view, tick)
+            return self.finish(result)
         result, wild = self.compute(variant, arrays, tick)
         if wild:  # FLOAT may have been left on the way, or there is NaN
             careful = Variant(variant.narrow, variant.tame, True, variant.small)
             result, _ = self.compute(careful, arrays, tick)
         return self.finish(result)
 
-    def variant(self, arrays: dict[Leaf, np.ndarray]) -> Variant | None:
-        """What the data allow."""
+    def variant(self, arrays: dict[Leaf, np.ndarray]) -> tuple[Variant, int] | None:
+        """What the data allow, and the magnitude that no term of a sum of integers exceeds.
+
+        None where integers may overflow.
+        """
         scanned: dict[Expr, Range] = {}
         for x, values in arrays.items():
             if isinstance(x, Value) and (
@@ -160,14 +174,14 @@ class _Part:
             ranges.of(e)
         if ranges.raises:
             return None
-        small = False
+        small, most = False, 0
         if self.output.reduction == "sum" and self.output.dtype.is_integer:
-            most = max(abs(term.lo), abs(term.hi))
+            most = int(max(abs(term.lo), abs(term.hi)))
             if most * self.layout.sizes[3] >= 2**63:
                 return None
             small = ranges.narrow and most * 256 < 2**31
         tame = not any(r.nan for r in ranges.known.values())
-        return Variant(ranges.narrow, tame, small=small)
+        return Variant(ranges.narrow, tame, small=small), most
 
     def compute(
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], tick: Tick
@@ -178,13 +192,15 @@ class _Part:
             program = self.programs[variant] = generate(
                 self.columns, self.output, self.where, variant, machine()
             )
-        kernel = cache.load(program.source)
+        kernel = cache.load(program.source, tick)
         flats, strides = [], []
         for leaf in program.leaves:
             flat, steps = flatten(arrays[leaf], leaf.dtype)
             flats.append(flat)
             strides += steps
-        out, result, goal = self.allocate(program)
+        dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
+        whole, view, result = self.allocate(dtype)
+        flat_out, goal = whole.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
         parts = cut(*self.layout.sizes, pool.threads())
@@ -196,30 +212,25 @@ class _Part:
             except IndexError:
                 scratch = Scratch(program, parts)
             p = np.array([*piece, k, *goal, *strides, *scratch.addresses], np.int64)
-            kernel(p, flag, *flats, *scratch.arrays, out, *program.consts, 1.0)
+            kernel(p, flag, *flats, *scratch.arrays, flat_out, *program.consts, 1.0)
             free.append(scratch)
 
         pool.run(work, parts.pieces(), parts.count, tick)
         return result, bool(flag[0])
 
-    def allocate(self, program: Program) -> tuple[np.ndarray, np.ndarray, tuple[int, int, int]]:
-        """Flat memory, the array of the node's shape in it, and steps of b, m and n."""
+    def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """An array in C order, as `[batch, row, column]`, and in the order of the node's keys."""
         lay = self.layout
         natural = (*lay.batch, *lay.rows, *lay.columns)
-        dtype = np.dtype(np.bool_ if program.out == "boolean" else program.out)
         keys = self.node.keys
         whole = empty(tuple(lay.extent[x] for x in keys), dtype)
         turned = whole.transpose([keys.index(x) for x in natural])
         try:
-            view = turned.reshape(lay.sizes[:3], copy=False)
+            return whole, turned.reshape(lay.sizes[:3], copy=False), whole
         except ValueError:
             whole = empty(tuple(lay.extent[x] for x in natural), dtype)
-            view = whole.reshape(lay.sizes[:3])
-            whole_in_order = whole.transpose([natural.index(x) for x in keys])
-        else:
-            whole_in_order = whole
-        b, m, n = (s // dtype.itemsize for s in view.strides)
-        return whole.reshape(-1), whole_in_order, (b, m, n)
+            turned = whole.transpose([natural.index(x) for x in keys])
+            return whole, whole.reshape(lay.sizes[:3]), turned
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         o, lay = self.output, self.layout

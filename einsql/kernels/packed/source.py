@@ -195,6 +195,7 @@ from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime import (
     eq, idiv, less, order_back, remainder, round_away, round_half, truncate,
 )
+from einsql.kernels.singles import cos, log10, power, sin
 
 """
 

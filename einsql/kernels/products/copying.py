@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
+
+from einsql.buffers import empty
+from einsql.kernels import pool
+from einsql.kernels.products.pieces import COPIES, cut, slices, wanted
 
 BLOCK = 2**17
 """Elements of a block: all lines it touches stay in the second cache."""
@@ -39,3 +43,18 @@ def _fitted(sizes: list[int], axis: int, least: int) -> int:
     """How long a block may be along an axis, given its other sizes."""
     rest = int(np.prod([s for n, s in enumerate(sizes) if n != axis]))
     return max(1, min(sizes[axis], max(least, BLOCK // rest)))
+
+
+def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A copy in C order, made by all threads."""
+    pieces = wanted(array.size / COPIES)
+    if pieces == 1:
+        return contiguous(array, dtype)
+    out = empty(array.shape, dtype)
+
+    def copy(piece: tuple[slice, ...]) -> None:
+        out[piece] = contiguous(array[piece], dtype)
+
+    parts = cut(array.shape, array.ndim, pieces)
+    pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None, blas=True)
+    return out

@@ -2,15 +2,15 @@
 
 Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
 other within a product, many times longer than it takes where a core is busy, and go on
-spinning for a tenth of a second, on the cores that the next kernel needs. Only products that
-take about as long themselves are left to them: they share what they pack, which gains 10 to
-20 %.
+spinning for a tenth of a second, on the cores that the next kernel needs. Products that take
+about as long themselves are left to them, for they share what they pack, which gains 10 to
+20 %; and all products of matrices while no other kernel is at work, for spinning threads are
+at hand sooner than sleeping ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil, inf, prod
 from time import monotonic
 from typing import Any
@@ -21,9 +21,11 @@ from einsql.buffers import empty
 from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products import rows
-from einsql.kernels.products.copying import contiguous
+from einsql.kernels.products.copying import spread_copy
+from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.pieces import BETWEEN, COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
@@ -36,14 +38,16 @@ ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
 LARGE = 5e-2
 """Seconds on one thread from which BLAS's own threads are faster."""
+ELSE = 1.0
+"""Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
-BETWEEN = 0.45
-"""Seconds that a piece of such a product may take on all threads."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
 """Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
+COMPILED = 2**21
+"""Points from which a kernel of its own pays for its compilation."""
 IN_ORDER = 2**16
 """Terms that np.einsum may add one after another."""
 
@@ -54,11 +58,13 @@ class Multiplied:
     Args:
         labels: The labels; each one that is not a key is in both operands.
         work: The type to compute in.
+        compiles: Whether kernels may be compiled for what BLAS is slow at.
     """
 
-    def __init__(self, labels: Labels, work: np.dtype) -> None:
+    def __init__(self, labels: Labels, work: np.dtype, compiles: bool = True) -> None:
         self.labels = labels
         self.work = work
+        self.compiles = compiles
         self._plans: dict[object, Multiply] = {}
 
     def __call__(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -87,7 +93,11 @@ class Multiplied:
             return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
-        return _Plan(self, layout, work).choose()
+        plan = _Plan(self, layout, work)
+        same = a.dtype == b.dtype == self.work
+        if self.compiles and same and not copied and points >= COMPILED:
+            return plan.in_place(a, b) or plan.choose()
+        return plan.choose()
 
     def _in_line(self, steps: Sequence[dict[str, int]], layout: Layout) -> bool:
         """True if a label steps by one element in every array that has it."""
@@ -100,45 +110,6 @@ class Multiplied:
             if all(x in n or x not in step for n, step in zip(near, steps, strict=True)):
                 return x not in labels.keys or (x,) == last
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """An operand as a stack of matrices, from a piece of the result.
-
-    Attributes:
-        turn: The order its axes are put into.
-        shape: What they are merged to before it is cut.
-        cuts: For each axis then, which axis of the cut grid it follows.
-        batch: For each axis of the stack, whether the operand has it.
-        rows: How many of the axes are merged to rows; the rest of them are the columns.
-        side: How it is read.
-    """
-
-    turn: tuple[int, ...]
-    shape: tuple[int, ...]
-    cuts: tuple[int, ...]
-    batch: tuple[bool, ...]
-    rows: int
-    side: Side
-
-    def view(self, array: np.ndarray) -> np.ndarray:
-        """The whole array with its axes turned and merged."""
-        return array.transpose(self.turn).reshape(self.shape)
-
-    def matrices(
-        self, array: np.ndarray, piece: Sequence[slice], work: np.dtype
-    ) -> np.ndarray:  # fmt: skip
-        """The stack of matrices that a piece needs."""
-        part = array[tuple(piece[n] for n in self.cuts)]
-        if self.side.copied:
-            part = contiguous(part, work)
-        held = sum(self.batch)
-        sizes = iter(part.shape[:held])
-        stack = [next(sizes) if has else 1 for has in self.batch]
-        rest = part.shape[held:]
-        part = part.reshape(*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
-        return part.swapaxes(-1, -2) if self.side.flipped else part
 
 
 class _Plan:
@@ -175,9 +146,9 @@ class _Plan:
 
     def _read(
         self, side: Side, labels: tuple[str, ...], groups: tuple[list[Unit], list[Unit]]
-    ) -> _Read:
+    ) -> Read:
         units = [*((x,) for x in side.batch), *groups[0], *groups[1]]
-        return _Read(
+        return Read(
             tuple(labels.index(x) for x in (x for u in units for x in u)),
             tuple(self.product.labels.size(u) for u in units),
             tuple(self.units.index(u) for u in units),
@@ -191,17 +162,47 @@ class _Plan:
         pieces = wanted(self.work.seconds)
         stack = prod(self.extents[: self.free])
         copied = self.layout.left.copied, self.layout.right.copied
-        if pieces == 1:
-            points = self.m * self.n * self.k
-            alone = points <= (ALONE if min(self.m, self.n) > 1 else SHORT)
-            return self.whole if alone else self.on_one
-        if stack == 1 and not any(copied) and pool.threads() > 1:
-            by_blas = self._by_blas()
-            if self.work.seconds >= LARGE:
-                return by_blas
-            in_pieces = self._cut(pieces, copied)
-            return lambda a, b, tick: (by_blas if _spinning() else in_pieces)(a, b, tick)
-        return self._cut(pieces, copied)
+        by_us: Multiply = self.on_one
+        if pieces > 1:
+            by_us = self._cut(pieces, copied)
+        elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
+            return self.whole
+        if stack > 1 or pool.threads() == 1:
+            return by_us
+        by_blas = self._copied_first(copied.index(True)) if any(copied) else self._by_blas()
+        if self.work.seconds >= LARGE and not any(copied):
+            return by_blas
+        return lambda a, b, tick: (by_blas if _left_to_blas() else by_us)(a, b, tick)
+
+    def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
+        """Without packing, where that pays.
+
+        Args:
+            a: A left operand of the type and strides that are to come.
+            b: A right one.
+        """
+        stack = prod(self.extents[: self.free])
+        form = Form(stack, self.m, self.n, self.k)
+        if form.kind is None:
+            return None
+        whole = [slice(None)] * len(self.units)
+
+        def matrices(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Matrices:
+            views = self._views(a, b)
+            left = self.reads[0].matrices(views[0], whole, out.dtype)
+            right = self.reads[1].matrices(views[1], whole, out.dtype)
+            return left, right, out.reshape(*out.shape[: self.free], self.m, self.n)
+
+        multiply = form.multiply(*matrices(a, b, self._result()[1]))
+        if multiply is None:
+            return None
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            made, out = self._result()
+            multiply(*matrices(a, b, out), tick)
+            return made.transpose(self.turn)
+
+        return run
 
     def _cut(self, pieces: int, copied: tuple[bool, bool]) -> Multiply:
         """Pieces of the result, or of the sum, on threads of the pool."""
@@ -239,6 +240,7 @@ class _Plan:
                 slices(self.extents, parts),
                 prod(parts),
                 tick,
+                blas=True,
             )
         return made.transpose(self.turn)
 
@@ -274,7 +276,7 @@ class _Plan:
             with blas.single_threaded():
                 pool.run(
                     lambda n: self._piece(*views, sums[n, ...], cuts[n]),
-                    range(len(cuts)), len(cuts), tick,
+                    range(len(cuts)), len(cuts), tick, blas=True,
                 )  # fmt: skip
             out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
             return made.transpose(self.turn)
@@ -330,9 +332,9 @@ _spun = [-inf]
 """When BLAS's own threads were used last."""
 
 
-def _spinning() -> bool:
-    """True while those threads take the cores from others; they may as well work."""
-    return monotonic() - _spun[0] < SPIN
+def _left_to_blas() -> bool:
+    """Whether those threads may as well work: they spin, or no other kernel wants the cores."""
+    return monotonic() - _spun[0] < SPIN or pool.idle() > ELSE
 
 
 def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
@@ -364,18 +366,3 @@ def _steps(labels: tuple[str, ...], array: np.ndarray, work: np.dtype) -> dict[s
         x: s // size if usable and s > 0 and s % size == 0 else 0
         for x, s in zip(labels, array.strides, strict=True)
     }
-
-
-def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A copy in C order, made by all threads."""
-    pieces = wanted(array.size / COPIES)
-    if pieces == 1:
-        return contiguous(array, dtype)
-    out = empty(array.shape, dtype)
-
-    def copy(piece: tuple[slice, ...]) -> None:
-        out[piece] = contiguous(array[piece], dtype)
-
-    parts = cut(array.shape, array.ndim, pieces)
-    pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None)
-    return out

@@ -15,12 +15,17 @@ TRAFFIC = 1.2e10
 """Bytes that one thread reads or writes in a second."""
 COPIES = 6e8
 """Elements that one thread copies in another order in a second."""
-SPREAD = 5e-4
+SPREAD = 4e-4
 """Seconds from which threads are worth starting."""
 LONG = 4e-3
 """Seconds from which there are more pieces than threads, so that a slow thread has fewer."""
 MOST = 5e-2
-"""Seconds that a piece may take."""
+"""Seconds that a piece may take where threads wait for each other."""
+BETWEEN = 0.45
+"""Seconds that a piece may take where none waits: a statement can be cancelled after it.
+
+BLAS packs an operand anew for every piece, which takes 5 % of pieces of 0.05 s.
+"""
 LEAST = 32
 """Rows or columns of a piece below which BLAS is slower."""
 
@@ -52,7 +57,7 @@ def wanted(seconds: float) -> int:
     """Into how many pieces is to be cut what takes one thread so long; one for one thread."""
     threads = pool.threads() if seconds >= SPREAD else 1
     several = 2 if seconds >= LONG and threads > 1 else 1
-    return max(threads * several, ceil(seconds / MOST))
+    return max(threads * several, ceil(seconds / (MOST if pool.threads() > 1 else BETWEEN)))
 
 
 def cut(

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from itertools import pairwise
+from math import ceil, prod
 
 import numpy as np
 
 from einsql.buffers import empty
 from einsql.einsum import EinSum, Output, Value
-from einsql.kernels import pool
+from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
 from einsql.kernels.views import window
 
-PIECE = 2**21
-"""Bytes of the rows that are copied at a time."""
-PARALLEL = 2**22
+PIECE = 2**24
+"""Bytes of the rows that are copied at a time, at most."""
+SMALL = 2**18
+"""Elements from which compiling pays, should the copy come again."""
+PER_THREAD = 4
+"""Pieces a thread gets at least, so that all of them end at about the same time."""
+PARALLEL = 2**20
 """Bytes from which waking threads pays."""
+SOURCE = """\
+import numpy as np
+from numba import njit, types
+from einsql.kernels.runtime import copy_bytes
+
+
+@njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)",
+      cache=True, nogil=True)
+def kernel(numbers, lo, hi, count, table, step, out, size):
+    '''Copies rows of `size` bytes that begin every `step` bytes; numbers outside are clipped.'''
+    for e in range(lo, hi):
+        row = min(max(numbers[np.uintp(e)], 0), count - 1)
+        copy_bytes(out + e * size, table + row * step, size)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +62,18 @@ class _Copy:
     shape: tuple[int, ...]
     turn: tuple[int, ...] | None
 
-    def run(self, table: np.ndarray, numbers: np.ndarray, tick: Tick) -> np.ndarray:
+    def run(self, table: np.ndarray, numbers: np.ndarray, compiled: bool, tick: Tick) -> np.ndarray:
         """Rows of a table by number, with one axis per key."""
         table, at = table if self.part is None else table[self.part], self.at
         numbers = numbers - self.first if self.first else numbers
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
-        if at == 0 and table.flags.c_contiguous:
+        if compiled and at == 0 and table[:1].flags.c_contiguous:
+            kernel, count, size = cache.load(SOURCE), len(table), out.nbytes // max(1, len(out))
+            given = count, table.ctypes.data, table.strides[0], out.ctypes.data, size
+
+            def work(piece: slice) -> None:
+                kernel(numbers, piece.start, piece.stop, *given)
+        elif at == 0 and table.flags.c_contiguous:
 
             def work(piece: slice) -> None:
                 table.take(numbers[piece], axis=0, out=out[piece], mode="clip")
@@ -58,18 +83,22 @@ class _Copy:
             def work(piece: slice) -> None:
                 to[piece] = rows[numbers[piece]]
 
-        if out.nbytes < PARALLEL:
-            work(slice(None))
-        else:
-            step = max(1, PIECE * len(numbers) // out.nbytes)
-            pieces = (slice(n, n + step) for n in range(0, len(numbers), step))
-            pool.run(work, pieces, ceil(len(numbers) / step), tick)
+        parts = 1
+        if out.nbytes >= PARALLEL:
+            parts = max(PER_THREAD * pool.threads(), ceil(out.nbytes / PIECE))
+        edges = [len(numbers) * n // parts for n in range(parts + 1)]
+        pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
         out = out.reshape(self.shape)
         return out if self.turn is None else out.transpose(self.turn)
 
 
-def compile_gather(node: EinSum) -> Runner | None:
-    """Matches nodes whose outputs are rows of tables, and presence."""
+def compile_gather(node: EinSum, may_compile: bool = True) -> Runner | None:
+    """Matches nodes whose outputs are rows of tables, and presence.
+
+    Args:
+        node: Any node.
+        may_compile: Whether large copies that come again may be compiled.
+    """
     rows = rows_of(node)
     if rows is None or set(node.keys) != {*rows.labels, *rows.features}:
         return None
@@ -89,7 +118,11 @@ def compile_gather(node: EinSum) -> Runner | None:
     turn = [order.index(k) for k in node.keys]
     lifted = [node.axis(x).extent if x in rows.labels else 1 for x in order]
 
+    again = False
+
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        nonlocal again
+        compiled, again = again, may_compile and prod(shape) >= SMALL
         numbers = numbers_of(operands, tick)
         exists: np.ndarray | None = None
         for axis in rows.derived:
@@ -103,7 +136,7 @@ def compile_gather(node: EinSum) -> Runner | None:
         fields = dict.fromkeys(flags, flag)
         for name, copy in copies.items():
             table = operands[copy.value.operand][copy.value.field]
-            fields[name] = copy.run(table, numbers[copy.label], tick)
+            fields[name] = copy.run(table, numbers[copy.label], compiled, tick)
         return fields
 
     return run

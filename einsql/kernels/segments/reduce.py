@@ -1,23 +1,25 @@
-"""Segment reductions: rows are sorted by the key they meet at, then reduced in parallel.
+"""Segment reductions: rows are reduced by the key they meet at, in parallel.
 
-Threads own segments, so that none waits for another and every sum has its order.
+Where the results are few, rows are added where they belong. Otherwise they are sorted first:
+threads own segments, so that none waits for another and every sum has its order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
 from einsql.buffers import contiguous, empty
 from einsql.einsum import TRUE, Const, EinSum, Output, Value
+from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.partial import merge
 from einsql.kernels.segments.rows import (
-    FLOATS,
     Numbers,
     Rows,
     inside,
@@ -28,7 +30,16 @@ from einsql.kernels.segments.rows import (
     size,
     values_in,
 )
-from einsql.kernels.segments.source import ORDER, Leaf, can_spell, source_of
+from einsql.kernels.segments.scatter import pays, scattered
+from einsql.kernels.segments.source import (
+    ORDER,
+    Leaf,
+    can_spell,
+    running,
+    scattering_source,
+    sorting_source,
+)
+from einsql.kernels.vector import compile_vector
 from einsql.schema import DType
 
 PIECE = 2**22
@@ -60,8 +71,11 @@ def compile_segments(node: EinSum) -> Runner | None:
 def _is_covered(o: Output) -> bool:
     if is_presence(o) or _is_count(o):
         return True
-    known = o.reduction in ("sum", "product", "min", "max") and o.where == TRUE
-    return known and o.dtype in FLOATS and o.args[0].dtype is o.dtype and can_spell(o.args[0])
+    if o.where != TRUE or o.args[0].dtype is not o.dtype or not can_spell(o.args[0]):
+        return False
+    if o.dtype.is_float:
+        return o.reduction in ("sum", "product", "min", "max")
+    return o.reduction in ("min", "max") or (o.reduction == "sum" and o.dtype is DType.BIGINT)
 
 
 def _is_count(o: Output) -> bool:
@@ -79,6 +93,13 @@ def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
     if not names:
         return None
     return Leaf(value, tuple(names) != rows.labels, bool(parts[1]))
+
+
+_Job = tuple[cache.Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
+"""A kernel, the first segment and the one behind the last, starts of segments, and results."""
+
+Found = tuple[np.ndarray, list[np.ndarray]]
+"""Rows of each segment, and the reduced outputs, flat: one row of features per segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +126,18 @@ class _Segments:
         order = [*segments, *rows.features]
         self.shape = tuple(node.axis(x).extent for x in order)
         self.turn = [order.index(k) for k in node.keys]
+        self.text: str | None = None
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         numbers = self.numbers_of(operands, tick)
-        starts, order = self.sorted(numbers)
-        counts = np.diff(starts)
+        at = self.places(numbers)
+        sources = [self.source(x, operands, numbers) for x in self.leaves]
+        given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
+        scatter = pays(len(at), self.count, self.width if self.reduced else 1)
+        found = (self.scattered if scatter else self.sorted)(at, given, tick)
+        if found is None:  # whole numbers beyond 64 bits
+            return compile_vector(self.node)(operands, tick)
+        counts, results = found
         fields: dict[str, np.ndarray] = {}
         for o in self.node.outputs:
             if _is_count(o):
@@ -119,9 +147,7 @@ class _Segments:
                 fields[o.name] = self.spread(
                     np.broadcast_to(True, counts.shape) if all_there else counts > 0
                 )
-        for o, values in zip(
-            self.reduced, self.reduce(operands, numbers, starts, order, tick), strict=True
-        ):
+        for o, values in zip(self.reduced, results, strict=True):
             fields[o.name] = values.reshape(self.shape).transpose(self.turn)
         return fields
 
@@ -130,8 +156,8 @@ class _Segments:
         lifted = each.reshape(self.shape[: len(self.segments)] + (1,) * len(self.rows.features))
         return np.broadcast_to(lifted, self.shape).transpose(self.turn)
 
-    def sorted(self, numbers: Numbers) -> tuple[np.ndarray, np.ndarray]:
-        """Where each segment starts among the rows in order of segments, and that order."""
+    def places(self, numbers: Numbers) -> np.ndarray:
+        """The segment of each row; what is none of [0, count) is left out."""
         node = self.node
         extents = [node.axis(x).extent for x in self.rows.labels]
         rows = prod(extents)
@@ -153,42 +179,77 @@ class _Segments:
                     missing = ~here if missing is None else missing | ~here
         if missing is not None:
             at = np.where(missing, -1, at)
-        starts = np.zeros(self.count + 1, np.int64)
-        at = np.ascontiguousarray(np.broadcast_to(at, (rows,)))
-        if not self.reduced and rows and at.min() >= 0 and at.max() < self.count:
-            np.cumsum(np.bincount(at, minlength=self.count), out=starts[1:])
-            return starts, np.zeros(0, np.int64)
-        order = np.empty(rows, np.int64)
+        return np.ascontiguousarray(np.broadcast_to(at, (rows,)))
+
+    def scattered(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+        """Adds rows where they belong."""
+        sizes = self.count, self.width if self.reduced else 1
+
+        if self.text is None:
+            self.text = scattering_source(self.reduced, self.leaves, sizes[1] == 1)
+        return scattered(self.text, self.reduced, at, sizes, given, tick)
+
+    def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
+        """Sorts rows by segment, and reduces segments in parallel."""
+        starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
         if cache.load(ORDER)(at, self.count, starts, order):
-            order = np.arange(rows)
-        return starts, order
+            order = np.arange(len(at))
+        results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
+        if self.reduced and not self.reduce(starts, order, given, results, tick):
+            return None
+        return np.diff(starts), results
 
     def reduce(
-        self, operands: Sequence[Fields], numbers: Numbers, starts: np.ndarray, order: np.ndarray,
-        tick: Tick,
-    ) -> list[np.ndarray]:  # fmt: skip
-        """The reduced outputs, flat: one row of features per segment."""
-        if not self.reduced:
-            return []
-        sources = [self.source(x, operands, numbers) for x in self.leaves]
-        results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
-        kernel = cache.load(source_of(self.reduced, self.leaves))
-        given = [y for x in sources for y in (x.numbers, x.step, x.flat)]
+        self, starts: np.ndarray, order: np.ndarray, given: Sequence[object],
+        results: Sequence[np.ndarray], tick: Tick,
+    ) -> bool:  # fmt: skip
+        """Reduces sorted rows into flat results; long segments part by part.
 
-        def work(piece: tuple[int, int]) -> None:
-            kernel(*piece, starts, order, self.width, *given, *results)
+        Returns:
+            False where a sum of integers left BIGINT on the way.
+        """
+        width = self.width
+        long = np.flatnonzero(np.diff(starts) * width > 2 * PIECE)
+        kernel = cache.load(sorting_source(self.reduced, self.leaves), tick)
+        jobs: list[_Job] = [
+            (kernel, lo, hi, starts, results) for lo, hi in self.pieces(starts, long)
+        ]
+        divided: list[tuple[int, list[np.ndarray]]] = []
+        if long.size:  # their parts are not rounded
+            running_ = [replace(o, dtype=running(o)) for o in self.reduced]
+            kernel = cache.load(sorting_source(running_, self.leaves), tick)
+            for s in long.tolist():
+                rows = int(starts[s + 1] - starts[s])
+                count = ceil(rows * width / PIECE)
+                edges = starts[s] + rows * np.arange(count + 1) // count
+                parts = [empty((count * width,), o.dtype.numpy) for o in running_]
+                divided.append((s, parts))
+                jobs += [(kernel, n, n + 1, edges, parts) for n in range(count)]
+        failed: list[int] = []
 
-        pieces = list(self.pieces(starts))
-        pool.run(work, pieces, len(pieces), tick)
-        return results
+        def work(job: _Job) -> None:
+            kernel, lo, hi, edges, into = job
+            if kernel(lo, hi, edges, order, width, *given, *into):
+                failed.append(lo)
 
-    def pieces(self, starts: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Ranges of segments with about as much work each."""
+        pool.run(work, jobs, len(jobs), tick)
+        try:
+            for s, parts in divided:
+                for o, part, result in zip(self.reduced, parts, results, strict=True):
+                    with np.errstate(over="ignore"):
+                        result[s * width : (s + 1) * width] = merge(o, [part.reshape(-1, width)])[0]
+        except DataError:  # some parts of the sum, not the whole
+            return False
+        return not failed
+
+    def pieces(self, starts: np.ndarray, long: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Ranges of segments with about as much work each, without the long ones."""
         work = (starts + np.arange(len(starts))) * max(1, self.width)
         wanted = max(1, int(work[-1]) // PIECE)
         cuts = np.searchsorted(work, np.arange(1, wanted) * (int(work[-1]) // wanted))
-        ends = np.unique(np.concatenate([[0], cuts, [self.count]])).tolist()
-        yield from pairwise(ends)
+        ends = np.unique(np.concatenate([[0], cuts, long, long + 1, [self.count]])).tolist()
+        alone = set(long.tolist())
+        yield from (piece for piece in pairwise(ends) if piece[0] not in alone)
 
     def source(self, leaf: Leaf, operands: Sequence[Fields], numbers: Numbers) -> _Source:
         """A leaf's values in C order: its row's labels first, then the features."""

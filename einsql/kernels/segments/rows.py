@@ -26,7 +26,6 @@ from einsql.einsum import (
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.vector import compile_vector
 from einsql.kernels.views import VIEWS
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +153,3 @@ def is_presence(o: Output) -> bool:
 def calls_in(expr: Expr) -> list[Call]:
     """The calls in an expression."""
     return [e for e in subexpressions(expr) if isinstance(e, Call)]
-
-
-FLOATS = (DType.FLOAT, DType.DOUBLE)

@@ -11,7 +11,7 @@ from einsql.kernels.expressions import CARRIERS
 from einsql.schema import DType
 
 _OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_COMBINE = {"sum": "{0} + {1}", "product": "{0} * {1}", "min": "minimum({0}, {1})",
+_COMBINE = {"sum": "plus({0}, {1})", "product": "{0} * {1}", "min": "minimum({0}, {1})",
             "max": "maximum({0}, {1})"}  # fmt: skip
 
 _NUMBERS = "Array(int64, 1, 'C', readonly=True)"
@@ -68,10 +68,16 @@ class Leaf:
     wide: bool
 
 
+INTEGERS = (DType.TINYINT, DType.INTEGER, DType.BIGINT)
+
+
 def can_spell(expr: Expr) -> bool:
-    """True for float arithmetic on values and constants of one type."""
+    """True for float arithmetic on values and constants of one type, and for plain integers."""
     if isinstance(expr, Value | Const):
-        return expr.dtype in (DType.FLOAT, DType.DOUBLE)
+        return expr.dtype in (DType.FLOAT, DType.DOUBLE, *INTEGERS)
+    if expr.dtype in INTEGERS:
+        (arg,) = expr.args[:1] if isinstance(expr, Call) and expr.fn == "cast" else (None,)
+        return isinstance(arg, Value) and arg.dtype in INTEGERS and _widens(arg.dtype, expr.dtype)
     return (
         isinstance(expr, Call)
         and expr.fn in _OPERATIONS
@@ -80,79 +86,151 @@ def can_spell(expr: Expr) -> bool:
     )
 
 
+def _widens(source: DType, target: DType) -> bool:
+    return source.range[1] <= target.range[1]
+
+
 def _spell(expr: Expr, leaves: Sequence[Leaf]) -> str:
     if isinstance(expr, Value):
         n = next(n for n, x in enumerate(leaves) if x.value == expr)
         return f"a{n}[np.uintp(i{n} + f)]" if leaves[n].wide else f"x{n}"
     if isinstance(expr, Const):
-        return f"np.{CARRIERS[expr.dtype]}({_literal(float(expr.value))})"
+        return _typed(expr.dtype, expr.value)
     assert isinstance(expr, Call)
+    if expr.fn == "cast":
+        return f"np.{CARRIERS[expr.dtype]}({_spell(expr.args[0], leaves)})"
     first, second = (_spell(a, leaves) for a in expr.args)
     return f"({first} {_OPERATIONS[expr.fn]} {second})"
 
 
-def _literal(value: float) -> str:
-    text = repr(value)
-    return f"np.{text}" if text in ("inf", "nan") else "-np.inf" if text == "-inf" else text
+def _typed(dtype: DType, value: float) -> str:
+    """A literal of a type."""
+    if dtype.is_integer:
+        least = value == DType.BIGINT.range[0]  # the parser knows no negative literals
+        text = "-9223372036854775807 - 1" if least else str(int(value))
+    else:
+        text = repr(float(value))
+        text = f"np.{text}" if text in ("inf", "nan") else "-np.inf" if text == "-inf" else text
+    return f"np.{CARRIERS[dtype]}({text})"
 
 
 def running(o: Output) -> DType:
     """The type of an output's running values."""
-    return DType.DOUBLE if o.reduction in ("sum", "product") else o.dtype
+    if o.dtype.is_float and o.reduction in ("sum", "product"):
+        return DType.DOUBLE
+    return o.dtype
 
 
-def source_of(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
-    """The kernel that reduces the rows of some segments.
+def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
+    """The kernel that reduces the rows of some segments, sorted.
 
     Its arguments are the first segment and the one behind the last, the segments' starts,
     the rows in their order, the number of features, for each leaf the row's numbers (empty
     where it is the row itself), the elements from one row to the next and the flat values,
-    and the flat results.
+    and the flat results. It returns whether a sum of integers left its type.
     """
     names = ["lo", "hi", "starts", "order", "width"]
     types = ["int64", "int64", "int64[::1]", "int64[::1]", "int64"]
+    _name_leaves(leaves, names, types)
+    for n, o in enumerate(outputs):
+        names.append(f"o{n}")
+        types.append(f"{CARRIERS[o.dtype]}[::1]")
+    body = [f"r{n} = np.empty(width, np.{CARRIERS[running(o)]})" for n, o in enumerate(outputs)]
+    body += ["for s in range(lo, hi):", "    for f in range(width):"]
+    for n, o in enumerate(outputs):
+        start = _typed(running(o), REDUCTIONS[o.reduction or ""].identity(o.dtype))
+        body.append(f"        r{n}[f] = {start}")
+    body.append("    for p in range(starts[np.uintp(s)], starts[np.uintp(s + 1)]):")
+    body.append("        e = order[np.uintp(p)]")
+    body += _at_row(leaves, " " * 8)
+    body.append("        for f in range(width):")
+    body += _combined(outputs, leaves, "f", " " * 12)
+    body.append("    for f in range(width):")
+    for n, o in enumerate(outputs):
+        body.append(f"        o{n}[np.uintp(s * width + f)] = np.{CARRIERS[o.dtype]}(r{n}[f])")
+    return _assembled(names, types, body)
+
+
+def scattering_source(outputs: Sequence[Output], leaves: Sequence[Leaf], narrow: bool) -> str:
+    """The kernel that takes rows into the running values of their segments.
+
+    Its arguments are the first row and the one behind the last, the segment of each row, the
+    number of segments and of features, for each leaf what it has in `sorting_source`, the
+    count of rows in each segment, and the flat running values. It returns whether a sum of
+    integers left its type.
+
+    Args:
+        outputs: What is reduced.
+        leaves: What they read.
+        narrow: Whether there is one feature.
+    """
+    names = ["lo", "hi", "at", "count", "width"]
+    types = ["int64", "int64", _NUMBERS, "int64", "int64"]
+    _name_leaves(leaves, names, types)
+    names.append("counts")
+    types.append("int64[::1]")
+    for n, o in enumerate(outputs):
+        names.append(f"r{n}")
+        types.append(f"{CARRIERS[running(o)]}[::1]")
+    body = [
+        "for e in range(lo, hi):",
+        "    s = at[np.uintp(e)]",
+        "    if np.uint64(s) < np.uint64(count):",
+        "        counts[np.uintp(s)] += 1",
+        *_at_row(leaves, " " * 8),
+    ]
+    if narrow:
+        body += ["        f = 0", *_combined(outputs, leaves, "np.uintp(s)", " " * 8)]
+    else:
+        body.append("        for f in range(width):")
+        body += _combined(outputs, leaves, "np.uintp(s * width + f)", " " * 12)
+    return _assembled(names, types, body)
+
+
+def _name_leaves(leaves: Sequence[Leaf], names: list[str], types: list[str]) -> None:
     for n, x in enumerate(leaves):
         names += [f"n{n}", f"s{n}", f"a{n}"]
         carrier = CARRIERS[x.value.dtype]
         types += [_NUMBERS, "int64", f"Array({carrier}, 1, 'C', readonly=True)"]
-    for n, o in enumerate(outputs):
-        names.append(f"o{n}")
-        types.append(f"{CARRIERS[o.dtype]}[::1]")
-    body: list[str] = []
-    for n, o in enumerate(outputs):
-        body.append(f"    r{n} = np.empty(width, np.{CARRIERS[running(o)]})")
-    body += ["    for s in range(lo, hi):", "        for f in range(width):"]
-    for n, o in enumerate(outputs):
-        identity = float(REDUCTIONS[o.reduction or ""].identity(o.dtype))
-        start = f"np.{CARRIERS[running(o)]}({_literal(identity)})"
-        body.append(f"            r{n}[f] = {start}")
-    body.append("        for p in range(starts[np.uintp(s)], starts[np.uintp(s + 1)]):")
-    body.append("            e = order[np.uintp(p)]")
+
+
+def _at_row(leaves: Sequence[Leaf], pad: str) -> list[str]:
+    """What is known of row `e` whatever the feature."""
+    lines = []
     for n, x in enumerate(leaves):
         row = f"n{n}[np.uintp(e)]" if x.found else "e"
-        body.append(f"            i{n} = {row} * s{n}")
+        lines.append(f"{pad}i{n} = {row} * s{n}")
         if not x.wide:
-            body.append(f"            x{n} = a{n}[np.uintp(i{n})]")
-    body.append("            for f in range(width):")
+            lines.append(f"{pad}x{n} = a{n}[np.uintp(i{n})]")
+    return lines
+
+
+def _combined(outputs: Sequence[Output], leaves: Sequence[Leaf], at: str, pad: str) -> list[str]:
+    """Takes feature `f` of a row into the running values at an index."""
+    lines = []
     for n, o in enumerate(outputs):
-        new = f"np.{CARRIERS[running(o)]}({_spell(o.args[0], leaves)})"
-        body.append(
-            f"                r{n}[f] = {_COMBINE[o.reduction or ''].format(f'r{n}[f]', new)}"
-        )
-    body.append("        for f in range(width):")
-    for n, o in enumerate(outputs):
-        body.append(f"            o{n}[np.uintp(s * width + f)] = np.{CARRIERS[o.dtype]}(r{n}[f])")
-    head = f'@njit("void({", ".join(types)})", cache=True, nogil=True, error_model="numpy")'
+        run, new = f"r{n}[{at}]", f"np.{CARRIERS[running(o)]}({_spell(o.args[0], leaves)})"
+        if o.reduction == "sum" and o.dtype.is_integer:
+            lines += [f"{pad}v{n} = {new}", f"{pad}bad |= add_overflows({run}, v{n})"]
+            new = f"v{n}"
+        lines.append(f"{pad}{run} = {_COMBINE[o.reduction or ''].format(run, new)}")
+    return lines
+
+
+def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) -> str:
+    head = f'@njit("boolean({", ".join(types)})", cache=True, nogil=True, error_model="numpy")'
     return "\n".join(
         [
             "import numpy as np",
             "from numba import njit, types",
-            "from einsql.kernels.runtime import maximum, minimum",
+            "from einsql.kernels.runtime import add_overflows, maximum, minimum, plus",
             "",
             "",
             head,
             f"def kernel({', '.join(names)}):",
-            *body,
+            "    bad = False",
+            *(f"    {line}" for line in body),
+            "    return bad",
             "",
         ]
     )

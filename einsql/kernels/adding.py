@@ -1,0 +1,68 @@
+"""Rows added to rows, compiled: several are read at once, each a stream of its own."""
+
+from __future__ import annotations
+
+from functools import cache as cached
+
+import numpy as np
+
+from einsql.kernels import cache
+from einsql.kernels.packed.machine import machine
+
+ROWS, FEW = 16, 4
+"""Rows added to each other in their own type, and where fewer are left; a power of two."""
+
+_TEXT = """\
+from numba import njit
+from einsql.kernels.products.registers import add_rows
+
+
+@njit("void(int64, int64[::1], float64[:, ::1])", cache=True, nogil=True)
+def kernel(base, p, out):
+    rows, down, further = p
+    lead, width = out.shape
+    out[:] = 0.0
+    for s in range(lead):
+        start, sums, r = base + s * further, out.ctypes.data + s * width * 8, 0
+{tiers}
+"""
+
+_TIER = """\
+        while r + {high} <= rows:
+            row, n = start + r * down, 0
+            while n + {lanes} <= width:
+                add_rows({size}, {lanes}, {high}, row + n * {size}, down, sums + n * 8)
+                n += {lanes}
+            while n + {few} <= width:
+                add_rows({size}, {few}, {high}, row + n * {size}, down, sums + n * 8)
+                n += {few}
+            while n < width:
+                add_rows({size}, 1, {high}, row + n * {size}, down, sums + n * 8)
+                n += 1
+            r += {high}
+"""
+
+
+def plane_sums(stacks: np.ndarray) -> np.ndarray:
+    """Sums along the middle axis.
+
+    Args:
+        stacks: `[lead, rows, width]`, FLOAT or DOUBLE; the last axis steps by one element.
+
+    Returns:
+        The sums `[lead, width]` in float64.
+    """
+    lead, rows, width = stacks.shape
+    out = np.empty((lead, width))
+    further, down, _ = stacks.strides
+    numbers = np.array([rows, down, further], np.int64)
+    cache.load(_source(stacks.itemsize))(stacks.ctypes.data, numbers, out)
+    return out
+
+
+@cached
+def _source(size: int) -> str:
+    lanes = machine().width // size
+    few = min(lanes, FEW)
+    tiers = [_TIER.format(high=h, lanes=lanes, few=few, size=size) for h in (ROWS, FEW, 1)]
+    return _TEXT.format(tiers="".join(tiers))

@@ -1,0 +1,107 @@
+"""Reductions by a key found in data where the results are few: rows are added where they belong.
+
+Each thread has running values of its own for consecutive rows, merged in their order at the
+end, so that results do not depend on which thread was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS
+from einsql.einsum import Output
+from einsql.errors import DataError
+from einsql.kernels import cache, pool
+from einsql.kernels.kernel import Tick
+from einsql.kernels.partial import merge
+from einsql.kernels.segments.source import running
+
+ROUND = 2**22
+"""Values that a thread takes before it looks around: some milliseconds."""
+PARALLEL = 2**17
+"""Values from which waking threads pays."""
+NEAR = 2**16
+"""Running values of one output that lie in a cache of their own."""
+FILLED = 4
+"""Rows that there are at least for each running value which lies farther away."""
+
+
+def pays(rows: int, count: int, width: int) -> bool:
+    """True if adding rows where they belong is faster than sorting them first.
+
+    Args:
+        rows: How many there are.
+        count: Into how many segments they fall.
+        width: Values of one row.
+    """
+    return count * width <= NEAR or (width == 1 and count <= FILLED * rows)
+
+
+def scattered(
+    source: str,
+    outputs: Sequence[Output],
+    at: np.ndarray,
+    sizes: tuple[int, int],
+    given: Sequence[object],
+    tick: Tick,
+) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """Reduces rows.
+
+    Args:
+        source: Text of the kernel.
+        outputs: What is reduced.
+        at: The segment of each row; rows of none there is are left out.
+        sizes: How many segments there are, and values of a row.
+        given: Arguments of what the outputs read.
+        tick: Told the fraction done.
+
+    Returns:
+        The rows of each segment, and the outputs, flat: one row for each segment. None
+        where a sum of integers left BIGINT on the way.
+    """
+    count, width = sizes
+    rows = len(at)
+    workers = pool.threads() if rows * width >= PARALLEL else 1
+    workers = max(1, min(workers, FILLED * rows // count))
+    kernel = cache.load(source, tick)
+    counts = np.zeros((workers, count), np.int64)
+    tables = [
+        np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),
+                running(o).numpy)
+        for o in outputs
+    ]  # fmt: skip
+    edges = [rows * n // workers for n in range(workers + 1)]
+    failed = np.zeros(workers, bool)
+    rounds = max(1, ceil(rows * width / (workers * ROUND)))
+
+    def pieces(turn: int) -> Iterator[tuple[int, int, int]]:
+        for n, (first, last) in enumerate(pairwise(edges)):
+            size = last - first
+            yield n, first + size * turn // rounds, first + size * (turn + 1) // rounds
+
+    def work(piece: tuple[int, int, int]) -> None:
+        n, first, last = piece
+        own = [t[n] for t in tables]
+        failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
+
+    for turn in range(rounds):
+        pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))
+    if failed.any():
+        return None
+    try:
+        merged = [merge(o, [t])[0] for o, t in zip(outputs, tables, strict=True)]
+    except DataError:  # a part of the sum, not the whole
+        return None
+    with np.errstate(over="ignore"):
+        done = [v.astype(o.dtype.numpy, copy=False) for o, v in zip(outputs, merged, strict=True)]
+    return (counts[0] if workers == 1 else counts.sum(axis=0)), done
+
+
+def _tell(tick: Tick, turn: int, rounds: int, done: float) -> None:
+    """Progress within one of several rounds."""
+    tick((turn + done) / rounds)

@@ -1,0 +1,112 @@
+"""Which local steps of a placed program a site runs together.
+
+A graph's groups of nodes that had better run together are known from its structure. They
+do at a site if what passes between them stays in the cell that made it: the nodes are cut
+alike, and no exchange between them moves or cuts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from einsql.einsum import EinSum
+from einsql.supersteps import Exchange, Local, Program, Together, reads
+
+
+def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:
+    """The program with those groups of its nodes that sites can run together.
+
+    Args:
+        program: Its local steps run nodes of a graph.
+        groups: Nodes of that graph, producers first; none is in two groups.
+    """
+    search = _Search(program)
+    found = (search.together(nodes) for nodes in groups)
+    return replace(program, together=tuple(t for t in found if t is not None))
+
+
+class _Search:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.place: dict[int, int] = {}
+        self.readers: list[list[int]] = [[] for _ in program.steps]
+        self.reached: list[int] = []  # bits of the steps that each one depends on, and its own
+        for n, step in enumerate(program.steps):
+            if isinstance(step, Local):
+                self.place[id(step.node)] = n
+            reached = 1 << n
+            for source in reads(step):
+                self.readers[source].append(n)
+                reached |= self.reached[source]
+            self.reached.append(reached)
+
+    def together(self, nodes: Sequence[EinSum]) -> Together | None:
+        """How the steps of some nodes run together, or None if they cannot."""
+        steps = [self.place.get(id(n), -1) for n in nodes]
+        if min(steps) < 0 or steps != sorted(steps):
+            return None
+        number = {id(n): at for n, at in zip(nodes, steps, strict=True)}
+        links: set[int] = set()
+        edges: list[tuple[int, ...]] = []
+        for n in steps:
+            local = self._local(n)
+            if len(local.cells) != len(self._local(steps[-1]).cells):
+                return None
+            if (local.sites != self._local(steps[-1]).sites).any():
+                return None
+            made = tuple(number.get(id(o.source), -1) for o in local.node.operands)
+            for source, maker, picks in zip(local.operands, made, local.picks, strict=True):
+                if maker >= 0:
+                    between = self._in_place(source, maker, picks)
+                    if between is None:
+                        return None
+                    links |= between
+                elif any(self.reached[source] >> m & 1 for m in steps):
+                    return None  # it needs what the group makes
+            edges.append(made)
+        inside = {*steps, *links}
+        outside = {n: [r for r in self.readers[n] if r not in inside] for n in inside}
+        if any(r < steps[-1] for of in outside.values() for r in of):
+            return None
+        root = self.program.root
+        shown = {n for n in links if outside[n] or n == root}
+        for n in sorted(links, reverse=True):  # a shown one needs the links that it reads
+            if n in shown:
+                shown |= links.intersection(reads(self.program.steps[n]))
+        visible = tuple(
+            bool(outside[n])
+            or n == self.program.root
+            or shown.intersection(self.readers[n]) != set()
+            for n in steps
+        )
+        return Together(
+            tuple(steps), visible, tuple(edges), tuple(sorted(links)), tuple(sorted(shown))
+        )
+
+    def _local(self, n: int) -> Local:
+        step = self.program.steps[n]
+        assert isinstance(step, Local)
+        return step
+
+    def _in_place(self, source: int, maker: int, picks: np.ndarray) -> set[int] | None:
+        """The exchanges from a cell's result to the same cell's operand; None if more happens."""
+        links: set[int] = set()
+        tiles, whole = picks, np.arange(len(picks))
+        while source != maker:
+            step = self.program.steps[source]
+            if not isinstance(step, Exchange) or (step.at_hand[:, 0] < 0).any():
+                return None
+            links.add(source)
+            of = np.unique(step.at_hand[tiles, 0])
+            if len(of) != 1:
+                return None
+            source = step.sources[int(of[0])]
+            before = step.at_hand[tiles, 1]
+            have = self.program.steps[source].tiles
+            if (step.tiles.boxes[tiles] != have.boxes[before]).any():
+                return None
+            tiles = before
+        return links if np.array_equal(tiles, whole) else None

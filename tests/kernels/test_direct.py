@@ -1,0 +1,133 @@
+"""Small and narrow products by register tiles, over matrices as they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import einsql
+from einsql.kernels import pool
+from einsql.kernels.contraction import CONTRACTION, UNCOMPILED
+from einsql.kernels.products import direct, forms, multiply
+from einsql.kernels.products.direct import Direct, tile_for
+from tests.kernels.compiling import cache_directory
+from tests.kernels.nodes import no_tick
+
+__all__ = ["cache_directory"]  # its fixture serves every test here
+
+Lay = Callable[[np.ndarray], np.ndarray]
+
+
+def _apart(a: np.ndarray) -> np.ndarray:
+    """The matrices within larger ones, in the opposite order of the stack."""
+    wide = np.full((*a.shape[:-2], a.shape[-2] + 1, a.shape[-1] + 3), np.nan, a.dtype)
+    wide[::-1, :-1, :-3] = a
+    return wide[::-1, :-1, :-3]
+
+
+def _turned(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "shape", [(5, 1, 2, 1), (3, 4, 4, 4), (3, 13, 5, 7), (2, 31, 19, 3), (1, 100, 65, 16)]
+)
+@pytest.mark.parametrize("lay", [np.ascontiguousarray, _apart])
+def test_matrices_of_every_form(
+    shape: tuple[int, int, int, int], dtype: type, lay: Lay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "LEAST", 1)
+    monkeypatch.setattr(pool, "threads", lambda: 2)
+    s, m, n, k = shape
+    rng = np.random.default_rng(n)
+    right = lay(rng.integers(-4, 5, (s, k, n)).astype(dtype))
+    for turn in (np.asarray, _turned):
+        left = turn(lay(rng.integers(-4, 5, (s, m, k)).astype(dtype)))
+        for part in (left, left[:1]):  # one matrix for all of the stack as well
+            room = np.full((s, m + 2, n + 5), 77, dtype)
+            out = room[:, 1:-1, 2:-3]
+            Direct(part, right, out)(part, right, out, no_tick)
+            np.testing.assert_array_equal(out, part @ right)
+            out[...] = 77
+            assert (room == 77).all()  # nothing is written beside the result
+            far = np.asfortranarray(right)  # columns are packed where they are far apart
+            Direct(part, far, out)(part, far, out, no_tick)
+            np.testing.assert_array_equal(out, part @ right)
+            out[...] = 77
+
+
+def test_what_is_no_number_stays_where_it_is() -> None:
+    left, right = np.ones((2, 9, 6), np.float32), np.ones((2, 6, 9), np.float32)
+    left[0, 2, 3], right[1, 4, 5], left[1, 8, 0] = np.nan, np.inf, -np.inf
+    right[1, 0, 5] = -0.0
+    out = np.full((2, 9, 9), np.nan, np.float32)
+    with np.errstate(invalid="ignore"):
+        Direct(left, right, out)(left, right, out, no_tick)
+        np.testing.assert_array_equal(out, left @ right)
+    zero = np.full((1, 4, 4), -0.0)
+    Direct(zero, np.ones((1, 4, 4)), out := np.empty((1, 4, 4)))(zero, zero + 1, out, no_tick)
+    assert not np.signbit(out).any()
+
+
+def test_tiles_fill_registers_that_there_are() -> None:
+    for registers in ((64, 32), (32, 16), (16, 32)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(direct, "_registers", lambda registers=registers: registers)
+            for m in range(1, 70):
+                for n in range(1, 70):
+                    for size in (4, 8):
+                        t = tile_for(m, n, size)
+                        assert t.rows <= m
+                        assert t.lanes <= n
+                        assert t.rows * t.width + t.width + 1 <= registers[1]
+
+
+SPECS = [
+    ("bij,bjk->bik", (70, 6, 5, 7)),
+    ("bji,bjk->bik", (70, 6, 5, 7)),
+    ("ibj,bjk->ibk", (6, 70, 5, 7)),
+    ("abij,abjk->abik", (8, 9, 6, 5, 7)),
+    ("bij,bkj->bik", (70, 6, 5, 7)),
+    ("ij,jk->ik", (500, 30, 3)),
+    ("ij,kj->ik", (500, 30, 3)),
+    ("ij,jk->ki", (500, 30, 3)),
+    ("ij,jk->ik", (70, 5, 90)),
+    ("ji,jk->ik", (5000, 6, 13)),
+    ("ij,kj->ik", (13, 4096, 6)),
+]
+
+
+@pytest.mark.parametrize(("spec", "extents"), SPECS)
+def test_products_that_it_serves(
+    spec: str, extents: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiply, "COMPILED", 1)
+    made: list[Direct] = []
+    first = Direct.__init__
+
+    def noted(self: Direct, *arrays: np.ndarray) -> None:
+        made.append(self)
+        first(self, *arrays)
+
+    monkeypatch.setattr(Direct, "__init__", noted)
+    terms = spec.split("->")[0].split(",")
+    size = dict(zip(dict.fromkeys("".join(terms)), extents, strict=True))
+    rng = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        a, b = (rng.integers(-4, 5, [size[x] for x in t]).astype(dtype) for t in terms)
+        for x, y in ((a, b), (a[::-1], b)):
+            np.testing.assert_array_equal(einsql.einsum(spec, x, y), np.einsum(spec, x, y))
+    assert made or spec == "ij,jk->ki"  # whose columns are the long operand's rows
+
+
+def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiply, "COMPILED", 1)
+    monkeypatch.setattr(forms, "Direct", None)
+    con = einsql.connect()
+    con.execute("SET jit = 'never'")
+    a = np.ones((70, 6, 6), np.float32)
+    np.testing.assert_array_equal(con.einsum("bij,bjk->bik", [a, a]), a @ a)
+    assert UNCOMPILED.name == CONTRACTION.name
