@@ -356,21 +356,21 @@ class Writer(Points):
         """The two innermost loops, with several terms for each running value."""
         n, last = self.depth - 1, self.depth
         outer, inner = self.before[last - 1], self.before[last]
-        cells = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
-                 for name, _, _ in cells(m, o)]  # fmt: skip
+        held = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                for name, _, _ in cells(m, o)]  # fmt: skip
         body: list[str] = []
         for term in range(count):
             body += [f"l{n - 1} = u + {term}", *outer, *inner]
-        for m, cell in enumerate(cells):
+        for m, cell in enumerate(held):
             body = [line.replace(cell, f"z{m}") for line in body]
         loop = f"for l{n} in range(b{n}, e{n}):"
         return [
             f"for u in range(b{n - 1}, e{n - 1}, {count}):",
             f"    if u + {count} <= e{n - 1}:",
             f"        {loop}",
-            *(f"            z{m} = {cell}" for m, cell in enumerate(cells)),
+            *(f"            z{m} = {cell}" for m, cell in enumerate(held)),
             *(f"            {line}" for line in body),
-            *(f"            {cell} = z{m}" for m, cell in enumerate(cells)),
+            *(f"            {cell} = z{m}" for m, cell in enumerate(held)),
             "    else:",
             f"        for l{n - 1} in range(u, e{n - 1}):",
             *(f"            {line}" for line in outer),
