@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import Call, EinSum, Output, Value
-from einsql.kernels.codegen import Writer, accumulator, cells
+from einsql.kernels.codegen import Writer, cells
 from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.expressions import Program, memory
 from einsql.kernels.nest import Mode, Nest, free_labels, product
