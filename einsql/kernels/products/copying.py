@@ -56,5 +56,5 @@ def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         out[piece] = contiguous(array[piece], dtype)
 
     parts = cut(array.shape, array.ndim, pieces)
-    pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None, blas=True)
+    pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None)
     return out

@@ -168,10 +168,10 @@ class _Plan:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
             return self.whole
-        if stack > 1 or pool.threads() == 1:
+        if stack > 1 or any(copied) or pool.threads() == 1:
             return by_us
-        by_blas = self._copied_first(copied.index(True)) if any(copied) else self._by_blas()
-        if self.work.seconds >= LARGE and not any(copied):
+        by_blas = self._by_blas()
+        if self.work.seconds >= LARGE:
             return by_blas
         return lambda a, b, tick: (by_blas if _left_to_blas() else by_us)(a, b, tick)
 
