@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test large bench peers optimality fuzz everywhere ranks failures clean
+.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,6 +27,12 @@ large: $(VENV)/.dev  ## run the tests that take gigabytes of memory
 
 bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
+
+gpu: $(VENV)/.dev $(VENV)/.bench $(VENV)/.cuda  ## test and measure on an NVIDIA GPU
+	$(BIN)/pytest -n 0 tests/gpu
+	EINSQL_EXAMPLES=1000 NUMBA_ENABLE_CUDASIM=1 $(BIN)/pytest -n 0 -W ignore::RuntimeWarning \
+	    -o python_files=simulated.py tests/gpu
+	$(BIN)/python -m benchmarks.gpu
 
 peers: $(VENV)/.bench $(VENV)/.mpi  ## measure sites on MPI ranks against ScaLAPACK, DTensor, Dask
 	$(BIN)/python -m benchmarks.ranks

@@ -13,16 +13,19 @@ BENCHMARKS = {
     "startup": "startup:startup",
     "repeated": "small:repeated",
     "matmul": "matmul:large",
+    "short": "matmul:short",
     "chain": "chain:chains",
     "contractions": "contractions:contractions",
     "rows": "rows:rows",
     "norms": "norms:fused",
     "attention": "attention:heads",
+    "long-attention": "attention:long",
     "semirings": "semirings:semirings",
     "maps": "maps:maps",
     "reductions": "reductions:reductions",
     "windows": "windows:windows",
     "segments": "segments:segments",
+    "sparse": "sparse:sparse",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from benchmarks.matrices import MATMUL, check, connected, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, factor, times
+from einsql.bfloat16 import narrow
 
 AIM = 0.95
+SHORT_AIM = 0.9
 
 
 def large() -> Section:
@@ -32,5 +36,40 @@ def _large(n: int, rounds: int, seconds: float) -> Finding:
         factor(found),
         f"≥ {AIM}×",
         found.value >= AIM,
+        times({name: taken.median(name) for name in taken.seconds}),
+    )
+
+
+def short() -> Section:
+    """The same of two bytes an element, which is computed as FLOAT."""
+    return Section(
+        "Matrix products of HALF and BFLOAT16: FLOAT's time / theirs",
+        (_short(512, 40, 4.0), _short(2048, 15, 6.0), _short(4096, 7, 12.0)),
+    )
+
+
+def _short(n: int, rounds: int, seconds: float) -> Finding:
+    a, b = random(n, n), random(n, n, seed=1)
+    sessions = {
+        "FLOAT": connected({"a": a, "b": b}),
+        "HALF": connected({"a": a.astype(np.float16), "b": b.astype(np.float16)}),
+        "BFLOAT16": connected({"a": narrow(a), "b": narrow(b)}),
+    }
+    for name in ("HALF", "BFLOAT16"):
+        wide = [sessions[name].execute(f"SELECT i, j, val FROM {x}").fetch_numpy() for x in "ab"]
+        check(sessions[name].execute(MATMUL).fetch_numpy(), np.matmul(*map(np.float32, wide)))
+    taken = measure(
+        {name: lambda con=con: con.execute(MATMUL).fetch_numpy() for name, con in sessions.items()},
+        rounds=rounds,
+        seconds=seconds,
+    )
+    found = min(
+        (taken.ratio("FLOAT", name) for name in ("HALF", "BFLOAT16")), key=lambda e: e.value
+    )
+    return Finding(
+        f"{n}², the slower of the two",
+        factor(found),
+        f"≥ {SHORT_AIM}×",
+        found.value >= SHORT_AIM,
         times({name: taken.median(name) for name in taken.seconds}),
     )

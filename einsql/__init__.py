@@ -146,7 +146,9 @@ class _TypeObject:
 
 STRING = _TypeObject("VARCHAR")
 BINARY = _TypeObject("BLOB")
-NUMBER = _TypeObject("BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE")
+NUMBER = _TypeObject(
+    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"
+)
 DATETIME = _TypeObject("TIMESTAMP")
 ROWID = _TypeObject()
 

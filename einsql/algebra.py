@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.bfloat16 import rounded
 from einsql.schema import DType
 from einsql.typing_rules import (
     TypeRule,
@@ -40,6 +41,7 @@ Interval = tuple[int, int] | None
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+BF = DType.BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +405,14 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
             lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),
             f"math.isfinite({{0}}) and abs({{0}}) >= {edge!r}",
         )
-    if target is H and source in (D, F):
+    if target is BF and source in (D, F):
+        edge = 2.0**128 - 2.0**119  # values below round to the greatest BFLOAT16
+        return Failure(
+            what,
+            lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= edge)),
+            f"math.isfinite({{0}}) and abs({{0}}) >= {edge!r}",
+        )
+    if target is H and source in (D, F, BF):
         return Failure(
             what,
             lambda a: np.asarray(np.isfinite(a) & (np.abs(a) >= 65520.0)),
@@ -419,8 +428,13 @@ def cast_failure(source: DType, target: DType) -> Failure | None:
 
 
 def cast_array(a: Array, target: DType) -> Array:
-    """CAST over an array; what cannot fit must be refused before, and is arbitrary here."""
+    """CAST over an array; what cannot fit must be refused before, and is arbitrary here.
+
+    Arrays have the types' carriers as their dtypes, before and after.
+    """
     a = np.asarray(a)
+    if target is BF:
+        return rounded(a)
     if target is B and a.dtype.kind != "b":
         return a != 0
     if a.dtype.kind == "f" and target.is_integer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -10,17 +12,46 @@ from einsql.engine import files
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
+from einsql.schema import DType
 
 
-def array_relation(array: object, dims: tuple[str, ...] | None = None) -> Stored:
+def array_relation(
+    array: object, dims: tuple[str, ...] | None = None, fill: int | None = None
+) -> Stored:
     """A relation over an array-like, without a copy where its memory allows.
 
+    Args:
+        array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
+        dims: One key name per axis; `d0`, `d1`, … without.
+        fill: 0 if elements that a SciPy sparse array does not store are zeros; without it
+            they are absent keys.
+
     Raises:
-        InterfaceError: It is no array, or its dtype is no tensor type.
+        InterfaceError: It is no array, its dtype is no tensor type, or a sparse one stores
+            an element twice.
     """
+    if is_sparse(array):
+        from einsql.sparse_arrays import sparse_relation  # who has these has imported SciPy
+
+        return sparse_relation(array, dims, fill)
+    if fill is not None:
+        raise InterfaceError(
+            f"A {type(array).__name__} has a value everywhere, so there is nothing to fill",
+            hint="fill=0 is for SciPy's sparse arrays.",
+        )
     found = as_numpy(array)
-    names = tuple(f"d{n}" for n in range(found.ndim)) if dims is None else dims
-    return from_array(found, names)
+    return from_array(found, default_names(found.ndim) if dims is None else dims)
+
+
+def default_names(rank: int) -> tuple[str, ...]:
+    """The names of keys that nobody has named."""
+    return tuple(f"d{n}" for n in range(rank))
+
+
+def is_sparse(value: Any) -> bool:
+    """True for SciPy's sparse arrays and matrices."""
+    module = type(value).__module__
+    return module.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
 def file_relation(path: str, member: str | None = None) -> Stored:
@@ -59,12 +90,14 @@ def as_numpy(value: object) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return np.asarray(value)  # a matrix or memory map would behave in its own way
     try:
-        if hasattr(value, "toarray"):  # SciPy sparse: element rows are dense zeros in SQL
+        if hasattr(value, "toarray"):  # SciPy sparse, where no relation is made of it
             return np.asarray(value.toarray())
         if hasattr(value, "to_numpy_ndarray"):
             return np.asarray(value.to_numpy_ndarray())
         if hasattr(value, "detach"):  # a torch tensor that may ask for gradients
             value = value.detach().cpu()
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+                return _bits(value)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if isinstance(value, list | tuple | int | float | np.generic):
@@ -77,6 +110,11 @@ def as_numpy(value: object) -> np.ndarray:
         f"A {type(value).__name__} is no tensor",
         hint="Give a NumPy array, or anything with DLPack.",
     )
+
+
+def _bits(tensor: Any) -> np.ndarray:
+    """A torch.bfloat16 tensor as einsql stores the type, which DLPack has and NumPy does not."""
+    return np.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(DType.BFLOAT16.numpy)
 
 
 def array_in_scope(frame: FrameType | None, name: str) -> object | None:

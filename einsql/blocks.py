@@ -167,7 +167,7 @@ def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
 
     def value(e: Expr) -> np.ndarray:
         if isinstance(e, Const):
-            return np.full(len(keys), e.value, e.dtype.numpy)
+            return np.full(len(keys), e.value, e.dtype.carrier)
         if isinstance(e, Label):
             return columns[e.name]
         if isinstance(e, Value):

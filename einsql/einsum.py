@@ -98,6 +98,7 @@ class Input:
             numbered, that of the slowest first.
         lies: Where it is stored, tile by tile: every key, and once but for copies. That is
             where it lies whatever is declared.
+        sparse: Whether its fields may be a `sparse.Sparse`: only some elements are stored.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Input:
     parts: tuple[int, ...] | None = None
     order: tuple[int, ...] = ()
     lies: Tiles | None = None
+    sparse: bool = False
 
     @property
     def settled(self) -> bool:

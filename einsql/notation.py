@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, is_sparse
+from einsql.bfloat16 import loaded
 from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.planning import BinderCatalog, Plan, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sparse import Sparse
 from einsql.sql.einsum_call import einsum_relation
 from einsql.sql.scope import Column, Relation
 from einsql.subscripts import Spec, parse_spec
 
 if TYPE_CHECKING:
     from einsql.session import Connection
+
+
+Form = tuple[tuple[int, ...], DType, bool]
+"""An operand's shape and type, and whether it is stored sparsely."""
 
 
 def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
@@ -44,8 +50,10 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
 
 
 def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndarray:
-    held = [array_relation(a) for a in operands]
-    forms = tuple((h.schema.shape, h.schema.values[0].dtype) for h in held)
+    held = [array_relation(a, fill=0 if is_sparse(a) else None) for a in operands]
+    forms = tuple(
+        (h.schema.shape, h.schema.values[0].dtype, isinstance(h.fields, Sparse)) for h in held
+    )
     key = ("einsum", text, forms, con.settings.float_math, con.settings.jit)
     plan = con._plans.get(key)
     if not isinstance(plan, Plan):
@@ -53,15 +61,17 @@ def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndar
         con._remember(key, plan)
     inputs: dict[str, Fields] = {}
     for n, relation in enumerate(held):
-        array = relation.fields["val"]
         kept = plan.notices[n]
-        inputs[f"x{n}"] = {"val": array[_index(kept)] if kept else array}
-    fields = plan.program.run(inputs, con._tick)
-    result = np.asarray(fields["val"])
-    present = fields.get(PRESENT)
+        fields = relation.fields
+        inputs[f"x{n}"] = {"val": fields["val"][_index(kept)]} if kept else fields
+    found = plan.program.run(inputs, con._tick)
+    result = loaded(np.asarray(found["val"]), plan.relation.node.schema.dtype("val"))
+    present = found.get(PRESENT)
     if present is not None and not present.all():
         result = np.where(present, result, np.zeros((), result.dtype))
-    shared = any(np.may_share_memory(result, i["val"]) for i in inputs.values())
+    shared = any(
+        np.may_share_memory(result, i["val"]) for i in inputs.values() if not isinstance(i, Sparse)
+    )
     return result if result.flags.writeable and not shared else result.copy()
 
 
@@ -70,10 +80,10 @@ def _index(kept: str) -> tuple[int | slice, ...]:
     return tuple(0 if c == "1" else slice(None) for c in kept)
 
 
-def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DType]]) -> Plan:
-    spec = parse_spec(text, [len(shape) for shape, _ in forms])
+def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
+    spec = parse_spec(text, [len(shape) for shape, _, _ in forms])
     extents: dict[str, int] = {}
-    for labels, (shape, _) in zip(spec.inputs, forms, strict=True):
+    for labels, (shape, _, _) in zip(spec.inputs, forms, strict=True):
         for label, n in zip(labels, shape, strict=True):
             known = extents.get(label, 1)
             if known != n and 1 not in (known, n):
@@ -82,14 +92,14 @@ def _plan(con: Connection, text: str, forms: Sequence[tuple[tuple[int, ...], DTy
     relations: list[Relation] = []
     terms: list[tuple[str, ...]] = []
     kept: list[str] = []
-    for n, (labels, (shape, dtype)) in enumerate(zip(spec.inputs, forms, strict=True)):
+    for n, (labels, (shape, dtype, sparse)) in enumerate(zip(spec.inputs, forms, strict=True)):
         stretched = [
             length == 1 and extents[x] != 1 for x, length in zip(labels, shape, strict=True)
         ]
         kept.append("".join("1" if s else "k" for s in stretched) if any(stretched) else "")
         axes = [(x, e) for x, e, s in zip(labels, shape, stretched, strict=True) if not s]
         keys = tuple(Key(f"d{m}", 0, e) for m, (_, e) in enumerate(axes))
-        node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)))
+        node = Input(f"x{n}", Schema(keys, (Field("val", dtype),)), sparse=sparse)
         columns = [Column(k.name, DType.BIGINT, key=k.name) for k in keys]
         relations.append(Relation(node, (*columns, Column("val", dtype, field="val"))))
         terms.append(tuple(x for x, _ in axes))

@@ -9,6 +9,7 @@ import numpy as np
 
 from einsql import implementation as ia
 from einsql import relational as ra
+from einsql.bfloat16 import loaded
 from einsql.blocks import KeyTuple
 from einsql.engine.blocks import RunKernel, assemble
 from einsql.engine.implementation import SiteRun, run_on_sites
@@ -80,8 +81,9 @@ class Placed:
         return run_on_sites(self.plan, self._arrays, self._run)
 
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
-        """Runs the plan: every array of the result by its key."""
-        return dict(self.run().blocks)
+        """Runs the plan: every array of the result by its key; BFLOAT16 is float32 here."""
+        dtype = self._relation.schema.dtype
+        return {key: loaded(array, dtype) for key, array in self.run().blocks.items()}
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and puts the arrays together, key i along axis i; a new array.
@@ -90,7 +92,8 @@ class Placed:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i.
         """
-        return assemble(self._relation, self.blocks())
+        found = assemble(self._relation, self.run().blocks)
+        return loaded(found, self._relation.schema.dtype)
 
     def __str__(self) -> str:
         return format_implementation(self.plan)

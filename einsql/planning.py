@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from einsql import kernels
@@ -12,7 +13,7 @@ from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.executor import Compile, FindGroups, Program, Tick
-from einsql.engine.relation import MAX_AXES, Fields, PlacedFields, copied, frozen, here, lies
+from einsql.engine.relation import MAX_AXES, DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Definition, Store, Tensor, owner
@@ -21,6 +22,7 @@ from einsql.optimizer import GROUP_NODES, Optimized, check_rules, optimize
 from einsql.printer import format_graph
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
+from einsql.sparse import Sparse
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation
 
@@ -104,15 +106,19 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        if isinstance(fields, PlacedFields):
-            return Result(self.relation.node.schema, fields, self.columns, self.relation.hidden)
+        if isinstance(fields, DistantFields) and fields.lasting:
+            return Result(self._schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copied(a) if held in mapped else frozen(a) if held in shared else a
-        return Result(self.relation.node.schema, safe, self.columns, self.relation.hidden)
+        return Result(self._schema, safe, self.columns, self.relation.hidden)
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return self.relation.node.schema
 
 
 @dataclass
@@ -177,7 +183,8 @@ class BinderCatalog:
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             where = lies(held.fields, self.settings.sites)
-            self.inputs[low] = Input(low, held.schema, parts, order, where)
+            sparse = isinstance(held.fields, Sparse)
+            self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
             self.fields[low] = held.fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
         node = self.inputs[low]
@@ -234,6 +241,20 @@ class BinderCatalog:
         own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
         return (*plan.parts, own)
 
+    def compiled(self, root: Node) -> Program:
+        """The program of a graph for one site, on the device that is set.
+
+        Raises:
+            OperationalError: There is no such device.
+            Error: As `check_domains`.
+        """
+        if self.settings.device == "cpu":
+            return compiled(root, self.settings)
+        from einsql.on_device import DeviceProgram  # GPUs are for who asks for them
+
+        check_domains(root)
+        return DeviceProgram(root, self.settings, self.store.lasts)
+
     def probe(self, node: EinSum) -> tuple[int, int]:
         """Bounds of an expression found in the data."""
         root = optimize(node, disabled=self.settings.disabled_rules).root
@@ -243,7 +264,7 @@ class BinderCatalog:
             from einsql.staged import computed  # as in `_part`
 
             fields = computed(parts, fields, self.tick)
-        program: Program | SiteProgram | RankProgram = compiled(root, self.settings)
+        program: Program | SiteProgram | RankProgram = self.compiled(root)
         if self.cluster is not None:
             program = _sites(sited(root, self.settings)[1], root.schema, self)
         bounds = bounds_in(program.run(fields, self.tick), node.points)
@@ -356,6 +377,11 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
     """Optimises and compiles a bound relation."""
     settings = catalog.settings
     several = settings.sites > 1 or catalog.cluster is not None
+    if several and settings.device != "cpu":
+        raise NotSupportedError(
+            "A GPU works for a single site",
+            hint="SET device = 'cpu' for several sites, or SET sites = 1.",
+        )
     optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
     program: Program | SiteProgram | RankProgram
@@ -365,7 +391,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
             notices.append(cut.notice)
         program = _sites(placed, optimized.root.schema, catalog)
     else:
-        program = compiled(optimized.root, settings)
+        program = catalog.compiled(optimized.root)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     return Plan(
         relation,

@@ -1,8 +1,8 @@
 """The meaning of EinSum graphs and of tensor-relational plans in slow, plain NumPy.
 
 Every axis is enumerated, derived ones too: a derived axis is nothing but the condition
-`label = definition`. FLOAT and HALF are widened to DOUBLE, so results are what the
-faster kernels approximate. Memory is points × expressions; use it for small domains.
+`label = definition`. Floats are widened to DOUBLE, so results are what the faster kernels
+approximate. Memory is points × expressions; use it for small domains.
 
 A tensor relation is a dict from keys to arrays, and every operation on it the loop that
 its definition reads as.
@@ -17,6 +17,7 @@ import numpy as np
 
 from einsql import relational as tra
 from einsql.algebra import REDUCTIONS, SCALARS, cast_array, cast_failure, less
+from einsql.bfloat16 import loaded
 from einsql.blocks import Cuts, KeyTuple, over_keys
 from einsql.einsum import Call, Const, EinSum, Expr, Label, Node, Value, walk
 from einsql.errors import DataError
@@ -57,7 +58,9 @@ def evaluate(root: Node, inputs: Mapping[str, Mapping[str, np.ndarray]]) -> Fiel
                 done[id(node)] = _node(node, [done[id(o.source)] for o in node.operands])
         else:
             done[id(node)] = {
-                f.name: np.asarray(inputs[node.name][f.name]).astype(wide(f.dtype).numpy)
+                f.name: loaded(np.asarray(inputs[node.name][f.name]), f.dtype).astype(
+                    wide(f.dtype).numpy
+                )
                 for f in node.schema.fields
             }
     return done[id(root)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -30,13 +31,28 @@ class DType(enum.Enum):
     INTEGER = "INTEGER"
     BIGINT = "BIGINT"
     HALF = "HALF"
+    BFLOAT16 = "BFLOAT16"
     FLOAT = "FLOAT"
     DOUBLE = "DOUBLE"
 
     @property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype that stores this type."""
+        """The NumPy dtype that stores this type; BFLOAT16 is stored as its bits.
+
+        Those bits are uint16 with metadata that says so. Not every NumPy function hands the
+        metadata on: what an array holds is said by its Field.
+        """
         return _NUMPY[self]
+
+    @property
+    def carrier(self) -> np.dtype:
+        """The NumPy dtype in which values of this type are computed: float32 for BFLOAT16."""
+        return _FLOAT32 if self is DType.BFLOAT16 else _NUMPY[self]
+
+    @property
+    def numpy_name(self) -> str:
+        """What NumPy, or ml_dtypes, calls this type."""
+        return _MARK if self is DType.BFLOAT16 else self.numpy.name
 
     @property
     def is_integer(self) -> bool:
@@ -46,7 +62,12 @@ class DType(enum.Enum):
     @property
     def is_float(self) -> bool:
         """True for the binary floating-point types."""
-        return self in (DType.HALF, DType.FLOAT, DType.DOUBLE)
+        return self in (DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE)
+
+    @property
+    def is_short(self) -> bool:
+        """True for the types of two bytes, which are stored only: they compute as FLOAT."""
+        return self in (DType.HALF, DType.BFLOAT16)
 
     @property
     def range(self) -> tuple[int, int]:
@@ -55,17 +76,31 @@ class DType(enum.Enum):
 
     @classmethod
     def of(cls, dtype: np.dtype) -> DType | None:
-        """The type that stores a NumPy dtype without loss, or None."""
+        """The type that stores a NumPy dtype without loss, or None.
+
+        Plain uint16 is none; BFLOAT16 is what `numpy` gives for it, and ml_dtypes' own.
+        """
+        if dtype.itemsize == 2 and dtype.kind in "uV":
+            told: Mapping[str, object] = dtype.metadata or {}
+            return cls.BFLOAT16 if dtype.name == _MARK or _MARK in told else None
         return _FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
 
+    @classmethod
+    def held(cls, dtype: np.dtype) -> DType | None:
+        """The type of a field by its array, where uint16 can only be the bits of BFLOAT16."""
+        return cls.BFLOAT16 if dtype == cls.BFLOAT16.numpy else cls.of(dtype)
 
+
+_MARK = "bfloat16"
+_FLOAT32 = np.dtype(np.float32)
 _NUMPY: dict[DType, np.dtype] = {
     DType.BOOLEAN: np.dtype(np.bool_),
     DType.TINYINT: np.dtype(np.int8),
     DType.INTEGER: np.dtype(np.int32),
     DType.BIGINT: np.dtype(np.int64),
     DType.HALF: np.dtype(np.float16),
-    DType.FLOAT: np.dtype(np.float32),
+    DType.BFLOAT16: np.dtype(np.uint16, metadata={_MARK: True}),
+    DType.FLOAT: _FLOAT32,
     DType.DOUBLE: np.dtype(np.float64),
 }
 _RANGES = {

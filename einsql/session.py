@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from einsql import catalog, changes, errors
 from einsql.arrays import array_in_scope, array_relation
+from einsql.bfloat16 import loaded
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -117,8 +118,11 @@ class Connection:
         self._open()
         return Cursor(self)
 
-    def register(self, name: str, array: object, dims: Sequence[str] | None = None) -> None:
-        """Gives an array a name in SQL, without a copy when it is dense.
+    def register(
+        self, name: str, array: object, dims: Sequence[str] | None = None,
+        *, fill: int | None = None,
+    ) -> None:  # fmt: skip
+        """Gives an array a name in SQL, without a copy when it is dense, CSR or CSC.
 
         The array stays its owner's, so it is no part of a transaction: ROLLBACK neither
         forgets it nor brings one back.
@@ -127,9 +131,12 @@ class Connection:
             name: The tensor's name; another registered array of this name is replaced.
             array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
             dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
+            fill: 0 if elements that a sparse array does not store are zeros. Without it
+                their keys are absent; a stored zero is a key with value 0 either way.
 
         Raises:
-            InterfaceError: It is no array of a tensor type, or names do not fit its axes.
+            InterfaceError: It is no array of a tensor type, names do not fit its axes, or a
+                sparse array stores an element twice.
             ProgrammingError: A stored tensor or a view has the name.
         """
         self._open()
@@ -137,7 +144,7 @@ class Connection:
             raise InterfaceError(f"A tensor cannot be named {name!r}")
         if isinstance(dims, str) or not isinstance(dims, Sequence | None):
             raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
-        held = array_relation(array, None if dims is None else tuple(dims))
+        held = array_relation(array, None if dims is None else tuple(dims), fill)
         schema = held.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
         self.store.register(Tensor(name, held, columns, borrowed=True))
@@ -412,7 +419,8 @@ class Connection:
     def evaluate(self, expr: Expr) -> Any:
         """The value of an expression without columns."""
         node = EinSum((), (), TRUE, (), (Output("c", (expr,), expr.dtype),))
-        return compiled(node, self.settings).run({}, self._tick)["c"].item()
+        found = compiled(node, self.settings).run({}, self._tick)["c"]
+        return loaded(found, expr.dtype).item()
 
     def borrowed(self) -> set[int]:
         """Ids of the memory owners of the running statement's inputs."""
@@ -483,6 +491,10 @@ class Connection:
                 from einsql.optimizer.decomposition import strategy_of  # for several sites only
 
                 strategy_of(changed.strategy)  # a wrong one is refused now
+            if statement.name == "device" and changed.device != "cpu":
+                from einsql.kernels.cuda import device  # GPUs are for who asks for them
+
+                device()  # a missing one is told of now
         except Error as error:
             if statement.name in SETTINGS:  # else the name is wrong
                 error.position = statement.at

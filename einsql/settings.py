@@ -17,6 +17,9 @@ class Settings:
     Attributes:
         machine: The rates that costs in seconds are counted with; each is a setting.
         site_memory: Bytes that a cell of a cut operation may take; None for any number.
+        device: What runs kernels, the processor or a GPU.
+        device_memory: Bytes that relations may take on it; None for nearly all that is free.
+        matmul_precision: How factors of FLOAT may be rounded in matrix products of a GPU.
     """
 
     float_math: str = "float"
@@ -28,6 +31,9 @@ class Settings:
     strategy: str = "eindecomp"
     cost: str = "floats"
     site_memory: int | None = None
+    device: str = "cpu"
+    device_memory: int | None = None
+    matmul_precision: str = "float32"
     machine: Machine = field(default_factory=Machine)
 
 
@@ -36,7 +42,11 @@ _CHOICES = {
     "fallback": ("on", "off"),
     "jit": ("auto", "always", "never"),
     "cost": ("floats", "seconds"),
+    "device": ("cpu", "cuda"),
+    "matmul_precision": ("float32", "tf32"),
 }
+_MEMORY = ("site_memory", "device_memory")
+"""Amounts of memory, none of which is no limit."""
 MOST_SITES = 65536
 
 RATES: dict[str, Quantity] = {
@@ -57,7 +67,7 @@ RANKS = ("mpi", "mpiexec", "mpi_host")
 """What `connect` takes beside settings: which MPI ranks do the work."""
 
 SETTINGS = (
-    *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", "site_memory",
+    *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", *_MEMORY,
     *RATES,
 )  # fmt: skip
 
@@ -79,9 +89,11 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     if name in RATES:
         machine = replace(settings.machine, **{name: RATES[name].read(value)})
         return replace(settings, machine=machine)
-    if name == "site_memory":
+    if name in _MEMORY:
         memory = None if value.lower() == "none" else int(SIZE.read(value))
-        return replace(settings, site_memory=memory)
+        made = replace(settings)
+        setattr(made, name, memory)
+        return made
     if name == "disabled_rules":
         rules = frozenset(r.strip() for r in value.split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
@@ -115,6 +127,6 @@ def setting_text(settings: Settings, name: str) -> str:
     value = getattr(settings, name)
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
-    if name == "site_memory" and value is not None:
+    if name in _MEMORY and value is not None:
         return f"{value}B"
     return str(value).lower()

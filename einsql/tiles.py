@@ -180,9 +180,10 @@ def _reduced(value: Expr, reduce: str) -> Output:
 
 
 _INTEGERS = (DType.TINYINT, DType.INTEGER, DType.BIGINT)
+_SHORT = dict.fromkeys((DType.HALF, DType.BFLOAT16), DType.FLOAT)
 _TOTALS = {
-    "sum": {**dict.fromkeys(_INTEGERS, DType.BIGINT), DType.HALF: DType.FLOAT},
-    "product": {**dict.fromkeys(_INTEGERS, DType.DOUBLE), DType.HALF: DType.FLOAT},
+    "sum": {**dict.fromkeys(_INTEGERS, DType.BIGINT), **_SHORT},
+    "product": {**dict.fromkeys(_INTEGERS, DType.DOUBLE), **_SHORT},
 }
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql import relational as ra
-from einsql.arrays import array_relation
+from einsql.arrays import array_relation, is_sparse
+from einsql.bfloat16 import loaded
 from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
@@ -87,7 +88,7 @@ def scan(
         InterfaceError: It is no array of a tensor type.
         ProgrammingError: The cuts do not fit its axes.
     """
-    held = array_relation(array)
+    held = array_relation(array, fill=0 if is_sparse(array) else None)
     tensor = Input(name, Schema(held.schema.keys, held.schema.fields))
     shape = held.schema.shape
     if cuts is None:
@@ -258,10 +259,13 @@ class Relation:
     def blocks(self) -> dict[KeyTuple, np.ndarray]:
         """Runs the plan: every array by its key; parts of given arrays are read-only.
 
+        BFLOAT16 is float32 here.
+
         Raises:
             DataError: An element overflows, divides by zero or cannot be cast.
         """
-        return run_blocks(self.plan, self.arrays, _run)
+        found, dtype = run_blocks(self.plan, self.arrays, _run), self.schema.dtype
+        return {key: loaded(array, dtype) for key, array in found.items()}
 
     def numpy(self) -> np.ndarray:
         """Runs the plan and puts the arrays together, key i along axis i; a new array.
@@ -270,7 +274,8 @@ class Relation:
             IntegrityError: Keys are missing.
             ProgrammingError: Key i does not cut axis i.
         """
-        return assemble(self.plan, self.blocks())
+        found = assemble(self.plan, run_blocks(self.plan, self.arrays, _run))
+        return loaded(found, self.schema.dtype)
 
     def __str__(self) -> str:
         return format_plan(self.plan)

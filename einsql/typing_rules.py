@@ -9,13 +9,16 @@ from einsql.schema import DType
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
-_RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, F: 5, D: 6}
+BF = DType.BFLOAT16
+_RANK = {DType.TINYINT: 1, I32: 2, I64: 3, H: 4, BF: 4, F: 5, D: 6}
 
 
 def common(a: DType, b: DType) -> DType | None:
     """The type two values meet at in arithmetic and comparison, or None if they don't."""
     if a is b:
         return a
+    if a.is_short and b.is_short:
+        return F  # neither holds the other's values
     if a in _RANK and b in _RANK:
         return max(a, b, key=_RANK.__getitem__)
     return None
@@ -34,11 +37,11 @@ TypeRule = Callable[[tuple[DType, ...], bool], Typing | None]
 
 
 def meet(types: tuple[DType, ...]) -> DType | None:
-    """The type all arguments meet at; HALF computes as FLOAT."""
+    """The type all arguments meet at; HALF and BFLOAT16 compute as FLOAT."""
     met: DType | None = types[0]
     for t in types[1:]:
         met = common(met, t) if met is not None else None
-    return F if met is H else met
+    return F if met is not None and met.is_short else met
 
 
 def arithmetic(types: tuple[DType, ...], _: bool) -> Typing | None:

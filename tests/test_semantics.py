@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.bfloat16 import loaded, narrow
+from einsql.schema import DType
 from tests.oracle.compare import Row, canonical
 from tests.oracle.coverage import LINES
 from tests.oracle.data import Database, Tensor
@@ -17,7 +19,7 @@ from tests.oracle.oracle import Pair
 NAN, INF = math.nan, math.inf
 MOST = 2**63 - 1
 _NAMES = {"bool": "BOOLEAN", "int32": "INTEGER", "int64": "BIGINT", "float16": "HALF",
-          "float32": "FLOAT", "float64": "DOUBLE"}  # fmt: skip
+          "uint16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}  # fmt: skip
 
 
 class Both:
@@ -25,7 +27,7 @@ class Both:
 
     def __init__(self, float_math: str = "double", **arrays: tuple[str, np.ndarray]) -> None:
         tensors = [
-            Tensor(name, tuple(dims), _NAMES[array.dtype.name], array)
+            Tensor(name, tuple(dims), kind := _NAMES[array.dtype.name], loaded(array, DType(kind)))
             for name, (dims, array) in arrays.items()
         ]
         self.pair = Pair(Database(float_math, tensors))
@@ -346,7 +348,7 @@ def test_select_order(make: type[Both]) -> None:
 
 
 def test_ours(make: type[Both]) -> None:
-    """ERF, LOGSUMEXP and HALF are einsql's own."""
+    """ERF, LOGSUMEXP, HALF and BFLOAT16 are einsql's own."""
     both = make(h=("i", np.array([0.5, 2.25], np.float16)), x=("i", doubles(-1000, 0, 1000)))
     assert both.same("SELECT SUM(val) AS s, MAX(val) AS m FROM h") == [(2.75, 2.25)]
     ((value,),) = both.rows("SELECT LOGSUMEXP(val) AS v FROM x")
@@ -354,6 +356,13 @@ def test_ours(make: type[Both]) -> None:
     assert [r[1] for r in both.rows("SELECT i, ERF(val) AS v FROM x")] == [-1, 0, 1]
     found = both.rows("SELECT i, ERF(val) AS v FROM h")
     assert [r[1] for r in found] == pytest.approx([math.erf(0.5), math.erf(2.25)], rel=1e-6)
+    both = make(b=("i", narrow(np.array([0.1, 3e38, -2.5]))), h=("i", np.array([0.1], np.float16)))
+    for sql in (
+        "SELECT i, val, val + 1 AS s, val > 0.1 AS g, -val AS n, val * 2.0 AS d FROM b",
+        "SELECT MIN(val) AS l, MAX(val) AS m, SUM(val / 4) AS s, ARG_MAX(i, val) AS a FROM b",
+        "SELECT b.i, b.val + h.val AS s, GREATEST(b.val, h.val) AS g FROM b, h WHERE h.i = 0",
+    ):
+        both.same(sql)
 
 
 def test_every_line_has_a_test() -> None:

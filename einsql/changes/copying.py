@@ -72,7 +72,7 @@ def _copy_out(con: Connection, statement: Copy, member: str | None) -> int:
 
             if written(con, result, statement.path, name):
                 return result.schema.size
-        array = np.asarray(result.numpy())
+        array = np.asarray(result.numpy(as_stored=True))
     except InterfaceError as error:
         raise DataError(error.reason, hint=error.hint) from error
     files.write(statement.path, array, name)
@@ -95,7 +95,7 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
         )
     if found.dtype is not values[0].dtype:
         raise DataError(
-            f"'{statement.path}' holds {found.dtype.numpy}, but {values[0].name} is "
+            f"'{statement.path}' holds {found.dtype.numpy_name}, but {values[0].name} is "
             f"{values[0].dtype.value}",
             hint="INSERT INTO … SELECT …, CAST(val AS …) FROM the file converts.",
         )

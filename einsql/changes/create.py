@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.bfloat16 import stored
 from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
@@ -103,7 +104,7 @@ def _declared(con: Connection, statement: CreateTensor) -> Tensor:
         if statement.default is not None:
             cell = con.query_binder().scalar(statement.default)
             value = constant(con, convert(cell, dtype), name)
-            default = value.item()
+            default, value = value.item(), stored(value, dtype)
         # A stride-0 view holds the default everywhere without storing it anywhere.
         fields[name] = np.broadcast_to(value, schema.shape)
     if statement.default is None:

@@ -8,6 +8,7 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.algebra import cast_array, cast_failure
+from einsql.bfloat16 import stored
 from einsql.changes.target import changed, constant, writable
 from einsql.engine.relation import PlacedFields
 from einsql.engine.result import Result
@@ -112,7 +113,7 @@ def _literal_table(
                 error.position = at
                 raise
             table[column].append(value)
-    return {c: np.array(cells, dtype=types[c].numpy) for c, cells in table.items()}
+    return {c: np.array(cells, dtype=types[c].carrier) for c, cells in table.items()}
 
 
 def _check_bounds(tensor: str, key: Key, at: np.ndarray) -> None:
@@ -174,7 +175,7 @@ def _insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -
     mask.reshape(-1)[at] = True
     fields = {f.name: tensor.relation.fields[f.name].copy() for f in schema.values}
     for name, array in fields.items():
-        array.reshape(-1)[at] = table[name]
+        array.reshape(-1)[at] = stored(table[name], schema.dtype(name))
     return changed(tensor, fields, mask)
 
 

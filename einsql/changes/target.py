@@ -110,7 +110,7 @@ def refuse_null(fields: Fields, field: str, column: str) -> None:
 
 
 def constant(con: Connection, cell: Typed, column: str) -> np.ndarray:
-    """The value of a constant expression as a rank-0 array.
+    """The value of a constant expression as a rank-0 array of its type's carrier.
 
     Raises:
         DataError: It is NULL.
@@ -118,4 +118,4 @@ def constant(con: Connection, cell: Typed, column: str) -> np.ndarray:
     if cell.valid != TRUE and not con.evaluate(cell.valid):
         raise DataError(f"NULL cannot be stored in {column}")
     value = cell.value.value if isinstance(cell.value, Const) else con.evaluate(cell.value)
-    return np.asarray(value, dtype=cell.value.dtype.numpy)
+    return np.asarray(value, dtype=cell.value.dtype.carrier)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from einsql.console.shell import Shell
 
 KEYWORDS = [
-    "ALL", "ANALYZE", "AND", "AS", "ASC", "BEGIN", "BETWEEN", "BIGINT", "BOOLEAN", "BY",
+    "ALL", "ANALYZE", "AND", "AS", "ASC", "BEGIN", "BETWEEN", "BFLOAT16", "BIGINT",
+    "BOOLEAN", "BY",
     "CALIBRATE", "CASE", "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DEFAULT", "DELETE", "DESC",
     "DESCRIBE", "DIM",
     "DISTINCT", "DOUBLE", "DROP", "EINSUM", "ELSE", "END", "EXISTS", "EXPLAIN", "FALSE", "FILTER",

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from einsql.bfloat16 import rounded
+
 _NUMERIC = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
-    "UBIGINT", "UHUGEINT", "HALF", "FLOAT", "DOUBLE",
+    "UBIGINT", "UHUGEINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE",
 }  # fmt: skip
 _DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
 _NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
@@ -89,6 +91,8 @@ def format_json(value: Any, type_name: str) -> str:
 
 
 def _format_float(value: float, type_name: str) -> str:
+    if type_name == "BFLOAT16" and math.isfinite(value):
+        value, type_name = _shortest(value), "FLOAT"
     narrow = _NARROW.get(type_name)
     if narrow is None or not math.isfinite(value):
         return str(float(value))
@@ -96,6 +100,12 @@ def _format_float(value: float, type_name: str) -> str:
     if value == 0 or 1e-4 <= abs(number) < 1e16:  # where DuckDB and Python write no exponent
         return np.format_float_positional(number, unique=True, trim="0")
     return np.format_float_scientific(number, unique=True, trim="-", exp_digits=2)
+
+
+def _shortest(value: float) -> float:
+    """The number of the fewest digits whose nearest BFLOAT16 is this one."""
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 5))
+    return next((s for s in shorter if rounded(np.asarray(s)) == value), value)
 
 
 def _format_tile(tile: np.ndarray) -> str:

@@ -163,7 +163,7 @@ def _aggregated(node: Aggregate, pairs: Pairs, run: RunKernel) -> Pairs:
 
 def merged(reduce: str, a: np.ndarray, b: np.ndarray, run: RunKernel) -> np.ndarray:
     """A ⊕ b of two arrays of one shape and type."""
-    dtype = DType.of(a.dtype)
+    dtype = DType.held(a.dtype)
     assert dtype is not None
     return run(merging(reduce, TileForm(a.ndim, dtype)), [a, b])
 

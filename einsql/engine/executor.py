@@ -202,7 +202,7 @@ def _single(
         return (runner(operands, tick),)
 
     sources = tuple(slots[id(s)] for s in children(node))
-    nbytes = 0 if kernel == "view" else _nbytes(node)
+    nbytes = 0 if kernel.endswith("view") else _nbytes(node)
     return Step(
         ((numbers[id(node)], node),), kernel, run, sources, (slots[id(node)],), tuple(free), nbytes
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, less
+from einsql.bfloat16 import loaded, stored
 from einsql.buffers import converted
 from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
@@ -54,6 +55,7 @@ class Total:
         self._leading = [(o, _fields(o)) for o in node.outputs if o.name not in companions]
         self.parts = 0
         self._node = node
+        self._types = {o.name: o.dtype for o in node.outputs}
         self._first: Mapping[str, np.ndarray] | None = None
         self._states: dict[str, State] = {}
 
@@ -68,12 +70,14 @@ class Total:
             self._first = part
             return
         for o, names in self._leading:
-            new = tuple(part[k] for k in names)
+            new = self._state(part, names)
             if o.name not in self._states:
-                self._states[o.name] = tuple(self._first[k] for k in names)
-                if _is_float_sum(o):
-                    self._states[o.name] = (converted(self._first[o.name], _EXACT),)
+                first = self._state(self._first, names)
+                self._states[o.name] = (converted(first[0], _EXACT),) if _is_float_sum(o) else first
             self._states[o.name] = _merged(o, self._states[o.name], new)
+
+    def _state(self, part: Mapping[str, np.ndarray], names: tuple[str, ...]) -> State:
+        return tuple(loaded(part[k], self._types[k]) for k in names)
 
     def result(self) -> dict[str, np.ndarray]:
         """All of them as one, which may be partial itself."""
@@ -85,7 +89,9 @@ class Total:
             for o, names in self._leading
             for name, array in zip(names, self._states[o.name], strict=True)
         }
-        return {o.name: _as(found[o.name], o.dtype.numpy) for o in self._node.outputs}
+        return {
+            o.name: _as(stored(found[o.name], o.dtype), o.dtype.numpy) for o in self._node.outputs
+        }
 
 
 def merged(node: EinSum, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -133,7 +139,7 @@ def _merged(o: Output, old: State, new: State) -> State:
         failure = function.fails.get(o.dtype)
         if failure is not None and np.any(failure.numpy(old[0], new[0])):
             raise DataError(failure.reason)
-        return (np.asarray(function.numpy(old[0], new[0])).astype(o.dtype.numpy),)
+        return (np.asarray(function.numpy(old[0], new[0])).astype(o.dtype.carrier),)
 
 
 def _pair(name: str) -> tuple[str, ...]:

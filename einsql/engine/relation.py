@@ -18,6 +18,7 @@ import numpy as np
 from einsql.errors import InterfaceError
 from einsql.placements import Tiles
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sparse import Sparse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,13 @@ Fields = Mapping[str, np.ndarray]
 
 
 class DistantFields(Mapping[str, np.ndarray]):
-    """Fields that are not in this process's memory; asking for one brings it here."""
+    """Fields that are not in this process's memory; asking for one brings it here.
+
+    Attributes:
+        lasting: Whether they stay what they are whatever becomes of a statement's inputs.
+    """
+
+    lasting = False
 
     @property
     def here(self) -> Fields:
@@ -60,6 +67,7 @@ class PlacedFields(DistantFields):
         sites: How many sites there are.
     """
 
+    lasting = True
     tiles: Tiles
     sites: int
 
@@ -128,7 +136,12 @@ def lies(fields: Fields, sites: int) -> Tiles | None:
 
 
 def lie_alike(a: Fields, b: Fields) -> bool:
-    """True if both lie in equal tiles over as many sites, or both in no tiles."""
+    """True if plans over one are plans over the other.
+
+    Both lie in equal tiles over as many sites, or both in no tiles and both sparse or not.
+    """
+    if isinstance(a, Sparse) != isinstance(b, Sparse):
+        return False
     if not isinstance(a, PlacedFields) or not isinstance(b, PlacedFields):
         return not isinstance(a, PlacedFields) and not isinstance(b, PlacedFields)
     return a.sites == b.sites and a.tiles.equals(b.tiles)
@@ -137,8 +150,16 @@ def lie_alike(a: Fields, b: Fields) -> bool:
 MAX_AXES = 63
 """NumPy has 64, and reads by one index array fewer."""
 
-BOOLEAN_BYTES = {b"einsql": b"BOOLEAN"}
-"""Metadata of an Arrow column of bytes that are truth values; Arrow's own are bits."""
+_STAND_IN = (DType.BOOLEAN, DType.BFLOAT16)
+
+
+def arrow_metadata(dtype: DType) -> dict[bytes, bytes] | None:
+    """Metadata of an Arrow column of integers that stand for a type; None for other types.
+
+    Bytes are truth values, for Arrow's own are bits; uint16 are the bits of BFLOAT16, for
+    Arrow has no such type.
+    """
+    return {b"einsql": dtype.value.encode()} if dtype in _STAND_IN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +187,9 @@ class Relation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, shared storage counted once per field."""
+        """Bytes of all elements that are stored, shared storage counted once per field."""
+        if isinstance(self.fields, Sparse):
+            return self.fields.matrix.nbytes
         if isinstance(self.fields, DistantFields):
             return self.schema.size * sum(f.dtype.numpy.itemsize for f in self.schema.fields)
         return sum(a.nbytes for a in self.fields.values())
@@ -186,7 +209,7 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
     """
     dtype = DType.of(array.dtype)
     if dtype is None:
-        known = ", ".join(t.numpy.name for t in DType)
+        known = ", ".join(t.numpy_name for t in DType)
         raise InterfaceError(
             f"An array of dtype {array.dtype} is no tensor", hint=f"dtypes are {known}."
         )
@@ -194,6 +217,8 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         raise InterfaceError(f"An array of rank {array.ndim} has more than {MAX_AXES} axes")
     if not array.dtype.isnative:
         array = array.astype(dtype.numpy)
+    if dtype is DType.BFLOAT16:
+        array = array.view(dtype.numpy)  # what is ml_dtypes' elsewhere is bits here
     for d in dims:
         if not isinstance(d, str) or not d or d.startswith("."):
             raise InterfaceError(f"A key cannot be named {d!r}", hint="Give dims=('i', 'j').")
@@ -274,9 +299,9 @@ def to_batches(relation: Relation, parts: Mapping[str, int] | None = None) -> li
             stacked = np.ascontiguousarray(cut[0])[None] if len(cut) == 1 else np.stack(cut)
             columns.append(_tensor_column(stacked, shape))
         names = [*(k.name for k in keys), *(f.name for f in relation.schema.fields)]
-        flags = {f.name for f in relation.schema.fields if f.dtype is DType.BOOLEAN}
+        told = {f.name: arrow_metadata(f.dtype) for f in relation.schema.fields}
         fields = [
-            pa.field(name, column.type, metadata=BOOLEAN_BYTES if name in flags else None)
+            pa.field(name, column.type, metadata=told.get(name))
             for name, column in zip(names, columns, strict=True)
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))

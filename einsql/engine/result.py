@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.algebra import cast_array
+from einsql.bfloat16 import loaded
 from einsql.boxes import runs
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields, PlacedFields, Term, count, count_true, distinct
@@ -89,11 +91,12 @@ class Result:
 
     # ---- arrays
 
-    def numpy(self, fill: Any = None) -> Any:
+    def numpy(self, fill: Any = None, *, as_stored: bool = False) -> Any:
         """The result as one array per value column over the static key bounds.
 
         Args:
             fill: Value of absent keys and NULLs; without it they are an error.
+            as_stored: Whether BFLOAT16 is wanted as its bits; else it is float32.
 
         Returns:
             An ndarray with one axis per key column in SELECT order, or a dict of them by
@@ -119,25 +122,28 @@ class Result:
             raise InterfaceError(
                 "Two value columns have the same name", hint="Rename one with AS, or fetch rows."
             )
-        arrays = {c.name: self._array(c, fill).transpose(order) for c in values}
+        arrays = {c.name: self._array(c, fill, as_stored).transpose(order) for c in values}
         if len(values) == 1:
             return arrays[values[0].name]
         return arrays
 
-    def _array(self, column: ResultColumn, fill: Any) -> np.ndarray:
+    def _array(self, column: ResultColumn, fill: Any, as_stored: bool) -> np.ndarray:
         assert column.field is not None
         holes, known = self._flag(PRESENT), self._flag(valid(column.field))
         if known is not None:
             holes = known if holes is None else holes & known
         if holes is None:
-            return self.fields[column.field]
+            found = self.fields[column.field]
+            return found.view(column.dtype.numpy) if as_stored else loaded(found, column.dtype)
         if fill is None:
             lacking = holes.size - count_true(holes)
             raise InterfaceError(
                 f"{lacking} of {holes.size} keys of {column.name} are absent or NULL",
                 hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
             )
-        return np.where(holes, self.fields[column.field], _filler(fill, column))
+        return np.where(
+            holes, loaded(self.fields[column.field], column.dtype), _filler(fill, column)
+        )
 
     # ---- rows
 
@@ -184,12 +190,13 @@ class Result:
         flag = self.fields.get(valid(c.field))
         if not self.schema.keys:
             at = index[0]
-            values = np.broadcast_to(self.fields[c.field], at.shape)
+            values = np.broadcast_to(loaded(self.fields[c.field], c.dtype), at.shape)
             return values, None if flag is None else np.broadcast_to(flag, at.shape)
-        return self.fields[c.field][index], None if flag is None else flag[index]
+        values = loaded(self.fields[c.field][index], c.dtype)
+        return values, None if flag is None else flag[index]
 
     def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
-        """Type, values and NULL-free mask of each column over all rows."""
+        """Type, values in its carrier and NULL-free mask of each column over all rows."""
         parts = list(self._positions())
         whole = tuple(np.concatenate(p) for p in zip(*parts, strict=True)) if parts else (
             tuple(np.empty(0, np.int64) for _ in self.schema.keys or (0,))
@@ -219,18 +226,18 @@ class Result:
 
 def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
     """A fill value in a column's type; floats are rounded, nothing else is."""
-    wanted = column.dtype.numpy
     given = np.asarray(fill)
     if given.ndim == 0 and given.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
-            made = given.astype(wanted)
+            plain = not column.dtype.is_float
+            made = given.astype(column.dtype.numpy) if plain else cast_array(given, column.dtype)
         if column.dtype.is_float or made == given:
             return made
     raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
 
 
 def arrow_type(dtype: DType) -> pa.DataType:
-    """The Arrow type of a value type."""
+    """The Arrow type of a value type; BFLOAT16, which Arrow lacks, is exact as its float."""
     import pyarrow as pa  # as above
 
     return {
@@ -239,6 +246,7 @@ def arrow_type(dtype: DType) -> pa.DataType:
         DType.INTEGER: pa.int32(),
         DType.BIGINT: pa.int64(),
         DType.HALF: pa.float16(),
+        DType.BFLOAT16: pa.float32(),
         DType.FLOAT: pa.float32(),
         DType.DOUBLE: pa.float64(),
     }[dtype]

@@ -63,6 +63,13 @@ class Store:
         """The object of a name, or None."""
         return self.objects.get(name.lower())
 
+    def lasts(self, name: str, fields: Fields) -> bool:
+        """True if a stored tensor has these fields, which nobody ever changes in place."""
+        found = self.get(name)
+        if not isinstance(found, Tensor) or found.borrowed:
+            return False
+        return found.relation.fields is fields
+
     def writable(self, name: str) -> Tensor:
         """The tensor of a name, for changing.
 

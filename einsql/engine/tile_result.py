@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.bfloat16 import loaded
 from einsql.blocks import BlockSchema, Dim, KeyTuple, sizes
 from einsql.engine.blocks import PlacedBlocks, assemble
 from einsql.engine.relation import Fields
@@ -50,7 +51,8 @@ class TileResult:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Rows in SELECT's column order, ordered by key; arrays are NumPy's."""
         for key, array in self.blocks.items():
-            yield tuple(array if n is None else key[n] for _, n in self.columns)
+            shown = loaded(array, self.node.schema.dtype)
+            yield tuple(shown if n is None else key[n] for _, n in self.columns)
 
     def numpy(self, fill: Any = None) -> np.ndarray:
         """The tensor the blocks are parts of, key i along axis i.
@@ -68,8 +70,9 @@ class TileResult:
             ) from None
         if len(self.blocks) == 1:
             (whole,) = self.blocks.values()
-            return whole
-        return assemble(self.node, self.blocks)
+        else:
+            whole = assemble(self.node, self.blocks)
+        return loaded(whole, self.node.schema.dtype)
 
     def tensor(self) -> Result:
         """The tensor the blocks are parts of as a result over elements.
@@ -101,9 +104,9 @@ class TileResult:
         """
         import pyarrow as pa  # 60 ms, and only boundaries need it
 
-        keys = list(self.blocks)
+        keys, dtype = list(self.blocks), self.node.schema.dtype
         columns = [
-            _arrays(list(self.blocks.values()), self.node.schema)
+            _arrays([loaded(a, dtype) for a in self.blocks.values()], dtype)
             if n is None
             else pa.array([k[n] for k in keys], pa.int64())
             for _, n in self.columns
@@ -137,14 +140,14 @@ def _extents(dim: Dim) -> str:
     return "|".join(map(str, dim.extents))
 
 
-def _arrays(arrays: list[np.ndarray], schema: BlockSchema) -> pa.Array:
+def _arrays(arrays: list[np.ndarray], dtype: DType) -> pa.Array:
     """Blocks as a column."""
     import pyarrow as pa  # as above
 
-    kind = arrow_type(schema.dtype)
+    kind = arrow_type(dtype)
     shapes = {a.shape for a in arrays}
     if len(shapes) == 1 and 0 not in next(iter(shapes)):
-        stored = pa.uint8() if schema.dtype is DType.BOOLEAN else kind
+        stored = pa.uint8() if dtype is DType.BOOLEAN else kind
         (shape,) = shapes
         flat = np.stack(arrays).reshape(-1)
         values = pa.array(flat.view(np.uint8) if flat.dtype == np.bool_ else flat, stored)

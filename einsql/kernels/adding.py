@@ -53,7 +53,7 @@ def plane_sums(stacks: np.ndarray) -> np.ndarray:
         The sums `[lead, width]` in float64.
     """
     lead, rows, width = stacks.shape
-    out = np.empty((lead, width))
+    out: np.ndarray = np.empty((lead, width))
     further, down, _ = stacks.strides
     numbers = np.array([rows, down, further], np.int64)
     cache.load(_source(stacks.itemsize))(stacks.ctypes.data, numbers, out)

@@ -17,11 +17,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from einsql.errors import InternalError
+from einsql.kernels.kernel import Tick
 
 Kernel = Callable[..., Any]
 
@@ -31,6 +33,7 @@ COMPILED = (
     "maths",
     "singles",
     "lanes",
+    "groups/carried",
     "groups/tiles",
     "packed/functions",
     "packed/registers",
@@ -39,29 +42,57 @@ COMPILED = (
     "windows/registers",
 )
 """Modules whose functions are compiled into kernels."""
+_PATIENCE = 0.1
+"""Seconds of compiling after which the statement is asked whether it goes on."""
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
 """Kernels by their source."""
 _directories: dict[Path, Path] = {}
 
 
-def load(source: str) -> Kernel:
+def load(source: str, tick: Tick | None = None) -> Kernel:
     """The compiled function `kernel` of a generated module.
 
     Compiled at most once per process and, with a usable cache directory, once per
     machine. Damaged cache files are rebuilt.
 
+    Args:
+        source: The module's text.
+        tick: Called while it compiles; raises to leave. What has begun to compile goes on
+            in a thread of its own and is there for the next statement.
+
     Raises:
         InternalError: The source does not compile.
     """
     kernel = _loaded.get(source)
-    if kernel is None:
-        with _lock:
-            kernel = _loaded.get(source)
-            if kernel is None:
-                key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
-                kernel = _loaded[source] = _from_disk(key, source)
-    return kernel
+    if kernel is not None:
+        return kernel
+    return _load(source) if tick is None else _awaited(source, tick)
+
+
+def _load(source: str) -> Kernel:
+    with _lock:
+        kernel = _loaded.get(source)
+        if kernel is None:
+            key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
+            kernel = _loaded[source] = _from_disk(key, source)
+        return kernel
+
+
+def _awaited(source: str, tick: Tick) -> Kernel:
+    """Loads a kernel in a thread, for neither Python nor LLVM can be stopped as they compile."""
+    done: Future[Kernel] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(_load(source))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="einsql-compiler").start()
+    while not wait((done,), timeout=_PATIENCE).done:
+        tick(0.0)
+    return done.result()
 
 
 def directory() -> Path:

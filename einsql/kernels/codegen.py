@@ -16,6 +16,7 @@ from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
 from einsql.kernels.expressions import (
     CARRIERS,
+    ROUND,
     STORED,
     Points,
     Program,
@@ -36,9 +37,9 @@ import numpy as np
 from numba import njit
 from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
-    add_overflows, at, eq, half, highest, idiv, less, lowest, maximum, minimum, mul_overflows,
-    nan_mask, number, plus, real, remainder, round_away, round_half, sub_overflows, times,
-    to_half, truncate,
+    add_overflows, at, bfloat, eq, half, highest, idiv, less, lowest, maximum, minimum,
+    mul_overflows, nan_mask, number, plus, real, remainder, round_away, round_bfloat, round_half,
+    sub_overflows, times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
@@ -63,7 +64,7 @@ def generate(
             one element.
         near: Whether angles may be taken to be small; the reason `FAR` says that they are not.
     """
-    return _Writer(node, nest, strided, near).write()
+    return Writer(node, nest, strided, near).write()
 
 
 def accumulator(o: Output) -> DType:
@@ -80,10 +81,11 @@ def state(o: Output) -> tuple[DType, ...]:
     return (accumulator(o),)
 
 
-class _Writer(Points):
+class Writer(Points):
     """Adds reductions, stores and the text around them."""
 
     def write(self) -> Program:
+        """Writes the kernel."""
         self.conditions()
         self.at = self.depth
         self.scanned: tuple[int, str, str, str] | None = None
@@ -109,7 +111,7 @@ class _Writer(Points):
             if self.nest.mode is Mode.ROW:
                 self.emit("for x in range(width):")
             for n, o in reduced:
-                for name, dtype, start in _cells(n, o):
+                for name, dtype, start in cells(n, o):
                     if self.nest.mode is Mode.ROW:
                         self.emit(f"    {name}[x] = {start}")
                         continue
@@ -138,6 +140,7 @@ class _Writer(Points):
             self.combine(n, o, reduction, at, test)
 
     def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
+        """Takes a point that is selected, or where `test` holds, into the running values."""
         entry = REDUCTIONS[reduction]
         new = self.converted(o.args[0], accumulator(o))
         run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
@@ -158,7 +161,7 @@ class _Writer(Points):
             new = self.temp(new)
             self.emit(f"n{n} = n{n} & nan_mask({new})")
             self.emit(f"{run} = lowest({run}, number({new}))")
-        elif self.nest.mode is Mode.REGISTERS and o.dtype.is_float:
+        elif self.in_lanes(o):
             if test is not None:
                 new = f"({new} if {test} else {literal(o.dtype, -math.inf)})"
             self.emit(f"{run} = highest({run}, {new})")
@@ -172,8 +175,12 @@ class _Writer(Points):
         Minima of numbers vectorise; a chain of selects that looks for NaN is neither fast nor
         free to be reordered.
         """
-        registers = self.nest.mode is Mode.REGISTERS
-        return registers and o.dtype.is_float and o.reduction == "min"
+        return self.in_lanes(o) and o.reduction == "min"
+
+    def in_lanes(self, o: Output) -> bool:
+        """True if a running extreme takes several floats at a time."""
+        extreme = o.reduction in ("min", "max") and o.dtype.is_float
+        return extreme and self.nest.mode is Mode.REGISTERS
 
     def folds(self, o: Output) -> bool:
         """True if a running sum is one of sums of some terms each, which are not rounded."""
@@ -181,6 +188,7 @@ class _Writer(Points):
         return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
 
     def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
+        """Takes a term into a running sum or product; integers are checked."""
         entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
         if o.dtype.is_float or self.sum_fits(o, reduction):
             self.emit(f"{run} = {_COMBINE[reduction]}({run}, {new})")
@@ -200,6 +208,7 @@ class _Writer(Points):
         return largest <= DType.BIGINT.range[1]
 
     def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
+        """Takes a point into a running pair of a value and its argument."""
         arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
         run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
         old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
@@ -263,7 +272,7 @@ class _Writer(Points):
                 continue
             if self.nest.carry:
                 at = self.result_index(self.at)
-                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in _cells(n, o)]
+                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in cells(n, o)]
                 continue
             if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
                 lo, hi = o.dtype.range
@@ -271,8 +280,8 @@ class _Writer(Points):
                 reason = SCALARS[REDUCTIONS[o.reduction].monoid or ""].fails[o.dtype].reason
                 after.append(f"{pad}    bad |= {self.bit(reason)}")
             done = self.final(n, o, f"s{n}{cell}")
-            if accumulator(o) is DType.DOUBLE and o.dtype is DType.HALF:
-                done = f"round_half({done})"
+            if accumulator(o) is DType.DOUBLE and o.dtype in ROUND:
+                done = ROUND[o.dtype].format(done)
             at = self.result_index(self.depth if row else self.at)
             after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
 
@@ -312,12 +321,12 @@ class _Writer(Points):
                 prefix = "o_" if self.nest.carry else ""
                 body += [
                     f"{prefix}{name} = at(p[{next(place)}], np.{memory(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
                 row += [
                     f"{name} = np.empty(width, np.{_numpy(dtype)})"
-                    for name, dtype, _ in _cells(n, o)
+                    for name, dtype, _ in cells(n, o)
                 ]
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
@@ -330,9 +339,9 @@ class _Writer(Points):
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
             if terms > 1 and n >= self.depth - 1:
-                cells = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
-                         for name, _, _ in _cells(m, o)]  # fmt: skip
-                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, cells, terms)]
+                running = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                         for name, _, _ in cells(m, o)]  # fmt: skip
+                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, running, terms)]
                 break
             if n == self.depth and self.scanned is not None:
                 last = self.node.outputs[0]
@@ -351,7 +360,7 @@ class _Writer(Points):
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
 
-def _cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
+def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
     """Name, type and start of each running value of output `n`."""
     entry = REDUCTIONS[o.reduction or ""]
     types = state(o)

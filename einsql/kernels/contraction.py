@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.einsum import EinSum, Output, Value
+from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
@@ -35,11 +35,14 @@ def is_contraction(node: EinSum, output: Output) -> bool:
 def is_plain_sum(node: EinSum, output: Output) -> bool:
     """True for a sum of the values of one operand: nothing is multiplied."""
     value = output.args[0]
+    if isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype.is_short:
+        (value,) = value.args  # loops convert it while they read it
     if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
         return False
     held = node.operands[value.operand].labels
     summed = any(a.label not in node.keys for a in node.axes)
-    return summed and value.dtype is output.dtype and len(set(held)) == len(held)
+    plain = value.dtype is output.dtype or value.dtype.is_short
+    return summed and plain and len(set(held)) == len(held)
 
 
 def is_streamed(node: EinSum) -> bool:

@@ -24,12 +24,19 @@ CARRIERS: dict[DType, str] = {
     DType.INTEGER: "int32",
     DType.BIGINT: "int64",
     DType.HALF: "float32",  # processors have no HALF arithmetic; values are rounded to it
+    DType.BFLOAT16: "float32",  # as HALF
     DType.FLOAT: "float32",
     DType.DOUBLE: "float64",
 }
 """The compiled type that holds a value of each type."""
-STORED = {**CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16"}
-"""The compiled type of a value in operands and results; a HALF is its bits there."""
+STORED = {
+    **CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16", DType.BFLOAT16: "uint16",
+}  # fmt: skip
+"""The compiled type of a value in operands and results; a HALF or BFLOAT16 is its bits there."""
+_READ = {DType.BOOLEAN: "{0} != 0", DType.HALF: "half({0})", DType.BFLOAT16: "bfloat({0})"}
+_STORE = {DType.HALF: "to_half({0})", DType.BFLOAT16: "to_bfloat({0})"}
+ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
+"""Source that rounds a DOUBLE to a type whose carrier is wider."""
 
 
 NEAR = 2.0**22
@@ -91,15 +98,15 @@ def memory(dtype: DType) -> str:
 
 def stored(dtype: DType, value: str) -> str:
     """Source that turns a value in its carrier into what a result holds."""
-    return f"to_half({value})" if dtype is DType.HALF else value
+    return _STORE.get(dtype, "{0}").format(value)
 
 
 def cast_text(source: DType, target: DType, value: str) -> str:
     """Source that casts a value which fits."""
     if target is DType.BOOLEAN:
         return value if source is target else f"{value} != 0"
-    if target is DType.HALF and source is not target:
-        return f"round_half(np.float64({value}))"
+    if target in ROUND and source is not target:
+        return ROUND[target].format(f"np.float64({value})")
     if source.is_float and target.is_integer:
         return typed(target, f"np.rint({value})")
     return typed(target, value)
@@ -116,7 +123,11 @@ class Points:
     """
 
     def __init__(
-        self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool
+        self,
+        node: EinSum,
+        nest: Nest,
+        strided: frozenset[tuple[int, str]],
+        near: bool = False,
     ) -> None:
         self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()
@@ -234,9 +245,7 @@ class Points:
             stride = "" if unit else f" * {self.param('stride', label, n)}"
             terms.append(f"{self.index[label]}{stride}")
         text = f"a{n}[{' + '.join(terms) or '0'}]"
-        if e.dtype is DType.BOOLEAN:
-            return f"{text} != 0"
-        return f"half({text})" if e.dtype is DType.HALF else text
+        return _READ.get(e.dtype, "{0}").format(text)
 
     def call(self, e: Call) -> str:
         """Computes a function, with a branch only where something must not be evaluated."""
@@ -263,10 +272,14 @@ class Points:
         if e.fn == "cast":
             text = cast_text(e.args[0].dtype, e.dtype, args[0])
         else:
-            text = typed(e.dtype, SCALARS[e.fn].numba.format(*args))
+            text = typed(e.dtype, self.spelled(e).format(*args))
         if failed is not None and e.dtype.is_integer:
             text = f"{typed(e.dtype, '0')} if {failed} else {text}"
         return self.temp(text)
+
+    def spelled(self, e: Call) -> str:
+        """The source of a function over its arguments."""
+        return SCALARS[e.fn].numba
 
     def choose(self, test: str, name: str, then: Expr, other: Expr | None, dtype: DType) -> None:
         """An `if` statement that evaluates one branch alone."""

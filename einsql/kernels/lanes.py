@@ -6,6 +6,8 @@ around it vectorises, and it compiles in no time, for Numba sees one instruction
 
 from __future__ import annotations
 
+import struct
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,26 @@ class Num:
             one = ir.Constant(kind.element, number)
             return Num(self.builder, ir.Constant(kind, [one] * kind.count))
         return Num(self.builder, ir.Constant(kind, number))
+
+    def held(self, number: float) -> Num:
+        """A float literal that a loop keeps in a register, rather than read it every time.
+
+        Where it comes from is hidden from LLVM, which would otherwise make it an operand in
+        memory: those of a polynomial are more than a processor loads meanwhile.
+        """
+        kind = self.value.type
+        if isinstance(kind, ir.VectorType):
+            return self.literal(number)
+        word = ir.IntType(64 if self.is_double else 32)
+        pattern = struct.pack("d" if self.is_double else "f", number)
+        bits = ir.Constant(word, int.from_bytes(pattern, sys.byteorder))
+        name = f"held.{word}.{pattern.hex()}"
+        for known in self.builder.function.entry_basic_block.instructions:
+            if known.name == name:
+                return Num(self.builder, known)
+        with self.builder.goto_entry_block():
+            hidden = self.builder.asm(ir.FunctionType(word, [word]), "", "=r,0", [bits], False)
+            return Num(self.builder, self.builder.bitcast(hidden, kind, name))
 
     def __add__(self, other: Num | float) -> Num:
         return self._with("add", other)
@@ -130,21 +152,21 @@ class Num:
         test = self.builder.icmp_signed("!=", self.value, self._value(0))
         return Num(self.builder, self.builder.select(test, then.value, other.value))
 
-    def where(self, comparison: str, limit: float, then: Num | float) -> Num:
-        """`then` where this float compares so with a literal, otherwise this; NaN stays."""
+    def where(self, comparison: str, limit: Num | float, then: Num | float) -> Num:
+        """`then` where this float compares so with a limit, otherwise this; NaN stays."""
         return self.choose(comparison, limit, then, self)
 
-    def choose(self, comparison: str, limit: float, then: Num | float, other: Num) -> Num:
-        """`then` where this float compares so with a literal, otherwise `other`; of any type."""
+    def choose(self, comparison: str, limit: Num | float, then: Num | float, other: Num) -> Num:
+        """`then` where this float compares so with a limit, otherwise `other`; of any type."""
         test = self.builder.fcmp_ordered(comparison, self.value, self._value(limit))
         chosen = other._value(then)
         return Num(self.builder, self.builder.select(test, chosen, other.value))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Num:
         """Σ coefficients[n] · thisⁿ, by Horner's rule."""
-        total = self.literal(coefficients[-1])
+        total = self.held(coefficients[-1])
         for c in reversed(coefficients[:-1]):
-            total = total.times_plus(self, c)
+            total = total.times_plus(self, self.held(c))
         return total
 
     def _with(self, operation: str, other: Num | float) -> Num:

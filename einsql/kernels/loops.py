@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.bfloat16 import stored
 from einsql.buffers import empty
 from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
@@ -42,7 +43,7 @@ def compile_loops(node: EinSum) -> Runner:
 
     Returns:
         The runner. Its first run compiles, or loads what an earlier process compiled.
-        FLOAT and HALF are computed as FLOAT, their sums and products in DOUBLE and
+        FLOAT, HALF and BFLOAT16 are computed as FLOAT, their sums and products in DOUBLE and
         rounded once. Element-wise outputs are 0 where no point exists. It raises
         DataError for a selected element that fails.
     """
@@ -124,7 +125,7 @@ class _Loops:
             layout = self.layouts[steps] = self.lay_out(steps)
         kernel = layout.kernel
         if kernel is None:
-            kernel = layout.kernel = cache.load(layout.program.source)
+            kernel = layout.kernel = cache.load(layout.program.source, tick)
         results = [self.allocate(o) for o in node.outputs]
         numbers = layout.numbers.copy()
         first = len(numbers) - len(arrays) - sum(map(len, results))
@@ -262,7 +263,7 @@ class _Loops:
                 monoid = SCALARS[REDUCTIONS[o.reduction].monoid or ""]
                 raise DataError(monoid.fails[o.dtype].reason)
         with np.errstate(over="ignore"):
-            return values.astype(o.dtype.numpy, copy=False)
+            return stored(values, o.dtype).astype(o.dtype.numpy, copy=False)
 
 
 def _ends(box: Box) -> np.ndarray:
@@ -308,11 +309,11 @@ class _FailedError(Exception):
 def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
     """What an output holds at keys without any point."""
     value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
-    return np.full(shape, value, o.dtype.numpy)
+    return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
 
 
 def _carrier(dtype: DType) -> np.dtype:
-    return np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
+    return np.dtype(np.float32) if dtype is DType.HALF else dtype.carrier
 
 
 def _source(node: EinSum, operand: int, name: str) -> _Source:
@@ -330,5 +331,5 @@ def _source(node: EinSum, operand: int, name: str) -> _Source:
 
 def bits(c: Const) -> int:
     """A literal as the integer that kernels take."""
-    value = c.dtype.numpy.type(c.value)
+    value = c.dtype.carrier.type(c.value)
     return int(np.float64(value).view(np.int64)) if c.dtype.is_float else int(value)

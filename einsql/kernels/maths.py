@@ -153,30 +153,37 @@ def _of_float(build: Callable[[Num], Num]) -> Any:
     return intrinsic(typed)
 
 
-def _reduce(x: Num, f: Format) -> tuple[Num, Num, Num]:
-    """n, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
+def _reduce(x: Num, f: Format, biases: int = 1) -> tuple[Num, Num, Num]:
+    """Exponent, r and eʳ - 1 - r with x = n · ln 2 + r; n is an integer.
 
-    A NaN gives a NaN r and some n, as a conversion to an integer would not.
+    The exponent is an integer whose last bits are n + biases · f.bias, as many as a number's
+    exponent has; those above are anything. A NaN gives a NaN r and some exponent, as a
+    conversion to an integer would not.
     """
-    rounded = x.times_plus(1 / math.log(2), f.round)
-    whole = rounded - f.round
-    r = whole.times_plus(-f.ln2[1], whole.times_plus(-f.ln2[0], x))
-    n = rounded.bits() - x.literal(f.round).bits()
-    return n, r, r * r * r.polynomial(f.expm1)
+    offset = x.held(f.round + biases * f.bias)
+    rounded = x.times_plus(x.held(1 / math.log(2)), offset)
+    whole = rounded - offset
+    r = whole.times_plus(x.held(-f.ln2[1]), whole.times_plus(x.held(-f.ln2[0]), x))
+    return rounded.bits(), r, r * r * r.polynomial(f.expm1)
 
 
 def power_of_two(n: Num, f: Format) -> Num:
     """2ⁿ for an integer, within the normal numbers."""
-    return ((n + f.bias) << f.mantissa).from_bits()
+    return _power_of_two(n + f.bias, f)
+
+
+def _power_of_two(exponent: Num, f: Format) -> Num:
+    """The power of two with these last bits of an exponent."""
+    return (exponent << f.mantissa).from_bits()
 
 
 def _exp(x: Num) -> Num:
     f = _format(x)
-    n, r, rest = _reduce(
-        x.where(">", f.overflow, f.overflow).where("<", f.underflow, f.underflow), f
-    )
-    half = n >> 1  # in two steps: 2ⁿ itself may be too large or too small to be normal
-    return (r + rest + 1) * power_of_two(half, f) * power_of_two(n - half, f)
+    # In two steps, with a bias for each: 2ⁿ itself may be too large or too small to be normal.
+    high, low = x.held(f.overflow), x.held(f.underflow)
+    exponent, r, rest = _reduce(x.where(">", high, high).where("<", low, low), f, biases=2)
+    half = exponent >> 1
+    return (r + rest + x.held(1)) * _power_of_two(half, f) * _power_of_two(exponent - half, f)
 
 
 def _tanh(x: Num) -> Num:
@@ -184,8 +191,8 @@ def _tanh(x: Num) -> Num:
     a = abs(x)
     z = x * x
     small = (z * z.polynomial(f.tanh)).times_plus(x, x)
-    n, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
-    scale = power_of_two(n, f)
+    exponent, r, rest = _reduce(a.where(">", f.tanh_one, f.tanh_one) * 2.0, f)
+    scale = _power_of_two(exponent, f)
     large = x.literal(-2) / (scale * (r + rest) + (scale + 1)) + 1
     return a.choose(">=", f.tanh_edge, large, small).with_sign_of(x)
 
@@ -233,8 +240,8 @@ def _erf(x: Num) -> Num:
     a = abs(x)
     small = x.times_plus((x * x).polynomial(f.erf_small), x)
     a = a.where(">", f.erf_one, f.erf_one)
-    n, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
-    scale = power_of_two(n, f)
+    exponent, r, rest = _reduce(a.polynomial(f.erf_large) - a, f)
+    scale = _power_of_two(exponent, f)
     large = ((scale * (r + rest) + scale) * -1.0 + 1).with_sign_of(x)
     return abs(x).choose(">=", f.erf_edge, large, small)
 

@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from math import inf
 from queue import SimpleQueue
@@ -41,6 +41,16 @@ def threads() -> int:
     if allowed.isdigit() and int(allowed) > 0:
         return int(allowed)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it there is one thread: for work, or plans of work, too short to wake another."""
+    outer, _state.working = getattr(_state, "working", False), True
+    try:
+        yield
+    finally:
+        _state.working = outer
 
 
 def run(
@@ -162,9 +172,8 @@ class _Queue(Generic[T]):
 
     def drain(self, between: Callable[[], None] = lambda: None) -> None:
         """Does pieces until none is left; calls `between` after each."""
-        outer, _state.working = getattr(_state, "working", False), True
         try:
-            with np.errstate(all="ignore"):
+            with alone(), np.errstate(all="ignore"):
                 for piece in self._taken():
                     self.work(piece)
                     self.done += 1
@@ -172,8 +181,6 @@ class _Queue(Generic[T]):
         except BaseException:
             self.stop()
             raise
-        finally:
-            _state.working = outer
 
     def stop(self) -> None:
         """Lets no further piece begin."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, Reduction, cast_array, equal, less
+from einsql.bfloat16 import stored
 from einsql.einsum import Output
 from einsql.errors import DataError
 from einsql.kernels.scalar import Mask, refuse
@@ -68,7 +69,7 @@ class _Monoid:
         self.ufunc = _UFUNCS[self.function]
         self.running_type = _running_type(self.function, output.dtype)
         self.identity = reduction.identity(self.running_type)
-        self.state = np.full(shape, self.identity, self.running_type.numpy)
+        self.state = np.full(shape, self.identity, self.running_type.carrier)
 
     def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
         gone = tuple(range(self.state.ndim, args[0].ndim))
@@ -102,7 +103,7 @@ class _Monoid:
             lo, hi = self.dtype.range
             if np.any((self.state < lo) | (self.state > hi)):
                 raise DataError(SCALARS["add"].fails[self.dtype].reason)
-        return self.state.astype(self.dtype.numpy, copy=False)
+        return stored(self.state, self.dtype).astype(self.dtype.numpy, copy=False)
 
     def _reduce(self, values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
         if self.dtype.is_integer and self.function == "add":
@@ -146,8 +147,8 @@ class _Pair:
     def _start(self, shape: tuple[int, ...]) -> _Best:
         value_type = self.output.args[1].dtype
         return _Best(
-            np.full(shape, self.extreme.identity(value_type), value_type.numpy),
-            np.full(shape, self._no_arg(), self.output.dtype.numpy),
+            np.full(shape, self.extreme.identity(value_type), value_type.carrier),
+            np.full(shape, self._no_arg(), self.output.dtype.carrier),
             np.zeros(shape, bool),
         )
 
@@ -194,8 +195,9 @@ class _Pair:
         self.best.found[where] = found | new.found
 
     def result(self) -> np.ndarray:
-        empty = np.asarray(self.empty, self.output.dtype.numpy)
-        return np.asarray(np.where(self.best.found, self.best.arg, empty))
+        empty = np.asarray(self.empty, self.output.dtype.carrier)
+        found = np.where(self.best.found, self.best.arg, empty)
+        return stored(found, self.output.dtype)
 
 
 def _exact_sum(values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:

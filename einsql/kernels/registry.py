@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.einsum import Call, EinSum, Output, exprs, subexpressions
+from einsql.einsum import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.contraction import (
     CONTRACTION,
@@ -20,6 +20,7 @@ from einsql.kernels.contraction import (
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 
@@ -44,6 +45,16 @@ def _length(node: EinSum) -> int:
     """How much source the node's expressions make."""
     calls = [e for root in exprs(node) for e in subexpressions(root) if isinstance(e, Call)]
     return len(calls) + 4 * sum(may_raise(e) for e in calls)
+
+
+def _match_sparse(node: EinSum, jit: str = "auto") -> Runner | None:
+    if node.points <= SMALL or not (node.guard != TRUE or _reads_sparse(node)):
+        return None
+    from einsql.kernels.sparse import compile_sparse  # what few statements need is read then
+
+    return compile_sparse(
+        node, lambda part: compile_node(part, jit)[1], lambda: _compile_whole(node, jit)[1]
+    )
 
 
 def _match_packed(node: EinSum) -> Runner | None:
@@ -89,15 +100,23 @@ GATHER = Kernel("gather", "rows found by number are copied", _match_gather)
 SEGMENTS = Kernel(
     "segments", "reductions by a key found in data add rows up, or sort them first", _match_segments
 )
+SPARSE = Kernel(
+    "sparse",
+    "a float sum of products over present elements skips absent tiles, or those not stored",
+    _match_sparse,
+)
 PACKED = Kernel(
     "packed", "a reduction over two sides with keys of their own is register tiles", _match_packed
 )
 LOOPS = Kernel("loops", "any node, by compiled loops that fuse everything", _match_loops)
 
 KERNELS: tuple[Kernel, ...] = (
-    VIEWS, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
+    VIEWS, SPARSE, CONTRACTION, WINDOWS, GATHER, SEGMENTS, PACKED, MAPS, VECTOR, LOOPS,
 )  # fmt: skip
 """Every kernel, the cheapest first."""
+
+_SHORT = frozenset({VIEWS.name, GATHER.name, VECTOR.name, LOOPS.name})
+"""Kernels that take operands and results of two bytes an element as they are."""
 
 
 def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
@@ -141,9 +160,26 @@ def _windows(node: EinSum, output: Output) -> bool:
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
+    sparse = None if stores_short(node) else _match_sparse(node, jit)
+    return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
+
+
+def _reads_sparse(node: EinSum) -> bool:
+    return any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
+
+
+def _compile_whole(node: EinSum, jit: str) -> tuple[str, Runner]:
+    """Kernels that read every element of the operands within the domain."""
+    if _reads_sparse(node):
+        from einsql.kernels.sparse import narrowed, over_parts  # as in `_match_sparse`
+
+        part = narrowed(node)
+        if part is not None:
+            name, run = _compile_whole(part, jit)
+            return name, over_parts(node, run)
     compiled = jit == "always" or (jit == "auto" and node.points > SMALL)
     for kernel in (WINDOWS, SEGMENTS) if compiled else ():
-        special = kernel.match(node)
+        special = _match(kernel, node, jit)
         if special is not None:
             return kernel.name, special
     contraction = UNCOMPILED if jit == "never" else CONTRACTION
@@ -155,21 +191,29 @@ def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
     if windows is None:
         gather = replace(GATHER, match=lambda node: _match_gather(node, jit))
         if compiled and (is_streamed(node) or all(_streams(node, o, jit) for o in node.outputs)):
-            return _first((LOOPS, contraction), node)
-        return _first((VIEWS, contraction, gather, *_general(node, jit)), node)
+            return _first((LOOPS, contraction), node, jit)
+        return _first((VIEWS, contraction, gather, *_general(node, jit)), node, jit)
     kernels = _general(windows.node, jit)
     if not windows.overlap:  # a contraction might copy elements as often as they are read
         kernels = (VIEWS, contraction, *kernels)
-    name, run = _first(kernels, windows.node)
+    name, run = _first(kernels, windows.node, jit)
     return name, windows.over(run)
 
 
-def _first(kernels: Sequence[Kernel], node: EinSum) -> tuple[str, Runner]:
+def _first(kernels: Sequence[Kernel], node: EinSum, jit: str) -> tuple[str, Runner]:
     for kernel in kernels:
-        runner = kernel.match(node)
+        runner = _match(kernel, node, jit)
         if runner is not None:
             return kernel.name, runner
     raise InternalError("No kernel takes a node.")
+
+
+def _match(kernel: Kernel, node: EinSum, jit: str) -> Runner | None:
+    if kernel.name in _SHORT or not stores_short(node):
+        return kernel.match(node)
+    if kernel is MAPS:
+        return None  # loops fuse the conversion
+    return match_floats(kernel, node, jit != "never")
 
 
 def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
@@ -184,8 +228,9 @@ def _general(node: EinSum, jit: str) -> tuple[Kernel, ...]:
 
 
 def _repeats(node: EinSum) -> bool:
-    """True if an operand is read again along a key, which slows NumPy's calls to a half."""
-    return any(o.labels and not set(node.keys) <= set(o.labels) for o in node.operands)
+    """True if an operand is repeated over many keys: NumPy has a short loop for each of them."""
+    repeated = (0 < len(o.labels) < len(node.keys) for o in node.operands)
+    return node.points >= STREAMED and any(repeated)
 
 
 def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:

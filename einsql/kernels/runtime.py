@@ -337,3 +337,46 @@ def half(_: Any, a: Any) -> Any:
         return number.with_sign_of((bits << 16).from_bits()).value
 
     return types.float32(types.uint16), generate
+
+
+@intrinsic
+def round_bfloat(_: Any, a: Any) -> Any:
+    """A DOUBLE rounded to BFLOAT16's precision, carried as FLOAT."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x = Num(builder, args[0])
+        # BFLOAT16 keeps 8 significant bits down to 2^-126, and a step of 2^-133 below.
+        bits = x.bits()
+        kept = ((bits + (2**44 - 1) + ((bits >> 45) & 1)) & -(2**45)).from_bits()
+        step = 1.5 * 2.0**-81
+        kept = abs(x).choose("<", 2.0**-126, x + step - step, kept)
+        kept = abs(x).choose(">=", 2.0**128 - 2.0**119, math.inf, kept).with_sign_of(x)
+        return builder.fptrunc(abs(x).choose("<", math.inf, kept, x).value, ir.FloatType())
+
+    return types.float32(types.float64), generate
+
+
+@intrinsic
+def to_bfloat(_: Any, a: Any) -> Any:
+    """The bits of the BFLOAT16 nearest to a FLOAT."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x = Num(builder, args[0])
+        bits = x.bits()
+        near = (bits + (2**15 - 1) + ((bits >> 16) & 1)) >> 16
+        # A NaN stays one: its upper half becomes that of the quiet NaN of its sign.
+        near = abs(x).choose("<=", math.inf, near, ((bits >> 16) & 0x8000) + 0x7FC0)
+        return builder.trunc(near.value, ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+@intrinsic
+def bfloat(_: Any, a: Any) -> Any:
+    """The FLOAT that a BFLOAT16's bits stand for."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = Num(builder, builder.zext(args[0], ir.IntType(32)))
+        return (bits << 16).from_bits().value
+
+    return types.float32(types.uint16), generate

@@ -56,12 +56,12 @@ def compile_expr(expr: Expr, bounds: Mapping[str, tuple[int, int]]) -> Compiled:
         bounds: `[lo, hi)` of every label, to prove that integers do not overflow.
 
     Returns:
-        A function whose results have the expression's dtype and a shape broadcastable to
-        the block. It raises DataError for selected points only, and what lies to the right
-        of AND and OR and in CASE branches is selected only where it decides.
+        A function whose results have the carrier of the expression's type and a shape that is
+        broadcastable to the block. It raises DataError for selected points only, and what
+        lies to the right of AND and OR and in CASE branches is selected only where it decides.
     """
     if isinstance(expr, Const):
-        literal = np.asarray(expr.value, expr.dtype.numpy)
+        literal = np.asarray(expr.value, expr.dtype.carrier)
         literal.flags.writeable = False
         return Compiled(lambda block, mask: literal, False)
     if isinstance(expr, Label):
@@ -88,7 +88,7 @@ def _eager(expr: Call, args: list[Compiled], bounds: Mapping[str, tuple[int, int
     if failure is not None and never_overflows(expr, bounds):
         failure = None
     parts = [a.run for a in args]
-    dtype = target.numpy
+    dtype = target.carrier
 
     def run(block: Block, mask: Mask) -> np.ndarray:
         values = [part(block, mask) for part in parts]

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.kernels import pool
+from einsql.kernels import blas, pool
 
 SPREAD = 2**20
 """Elements from which threads are worth starting."""
@@ -21,10 +21,10 @@ PLANES = 16
 """How many rows are added one after another in float32."""
 WIDE = 512
 """Length from which rows are added to each other by a compiled kernel."""
-SHORT, MIDDLE = 64, 512
-"""Lengths up to which a row is summed by BLAS, which adds several lanes side by side: as it
-is, or in equal parts, of twice the length at most.
-"""
+SHORT = 64
+"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+MIDDLE = 2**11
+"""Bytes of a row up to which np.einsum does so sooner; it is less accurate for longer ones."""
 
 
 def accurate_sum(
@@ -72,7 +72,8 @@ def _spread(
         else:
             out[(slice(None),) * kept.index(axis) + (piece,)] = part
 
-    pool.run(work, range(parts), parts, lambda done: None)
+    with blas.single_threaded():
+        pool.run(work, range(parts), parts, lambda done: None)
     if not whole:
         return out
     return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
@@ -116,14 +117,12 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray, short: int = SHORT) -> np.ndarray:
-    """Sums along the rows; those up to `short` by BLAS."""
-    if matrix.shape[1] <= short:
+def _rows(matrix: np.ndarray) -> np.ndarray:
+    """Sums along the rows."""
+    if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
-    parts = -(-matrix.shape[1] // (2 * SHORT))
-    if matrix.shape[1] <= MIDDLE and matrix.shape[1] % parts == 0:
-        part = _rows(matrix.reshape(len(matrix) * parts, -1), 2 * SHORT)
-        return np.asarray(part.reshape(-1, parts).sum(axis=1, dtype=np.float64))
+    if matrix.shape[1] * matrix.itemsize <= MIDDLE:
+        return np.asarray(np.einsum("ij->i", matrix))
     return np.asarray(np.add.reduce(matrix, axis=1))
 
 

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, cast_array
+from einsql.bfloat16 import loaded, stored
 from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
@@ -86,7 +87,9 @@ def is_gather(node: EinSum) -> bool:
 
 def _no_points(node: EinSum) -> dict[str, np.ndarray]:
     shape = node.schema.shape
-    return {o.name: np.full(shape, _identity(o), o.dtype.numpy) for o in node.outputs}
+    return {
+        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype) for o in node.outputs
+    }
 
 
 def _identity(output: Output) -> object:
@@ -270,8 +273,9 @@ class _Points(Block):
 
     def value(self, operand: int, field: str) -> np.ndarray:
         if (operand, field) not in self.values:
-            array = self.operands[operand][field]
-            self.values[operand, field] = self.plan.reads[operand](self, array)
+            array = self.plan.reads[operand](self, self.operands[operand][field])
+            dtype = self.plan.node.operands[operand].source.schema.dtype(field)
+            self.values[operand, field] = loaded(array, dtype)
         return self.values[operand, field]
 
     def derive(self) -> Mask:
@@ -333,7 +337,7 @@ def _pointwise(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str,
     fields: dict[str, np.ndarray] = {}
     for points, mask in _points(plan, operands, tick):
         for o in plan.outputs:
-            values = _only(o, points, mask)
+            values = stored(_only(o, points, mask), o.output.dtype)
             if values.shape == shape and values.flags.owndata and values.flags.writeable:
                 fields[o.output.name] = values
                 continue

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.bfloat16 import stored
 from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 
@@ -85,8 +87,21 @@ def _value(node: EinSum, o: Output) -> Expr:
     return o.args[0] if o.reduction is None else node.guard
 
 
-def compile_views(node: EinSum) -> Runner | None:
-    """Matches element-wise nodes that compute nothing."""
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """The outputs of a node that computes nothing.
+
+    Attributes:
+        literals: Those that are the same everywhere, by name.
+        reads: The others: their name, the operand, its field, and how it is viewed.
+    """
+
+    literals: dict[str, np.ndarray]
+    reads: tuple[tuple[str, int, str, View | None], ...]
+
+
+def plan_views(node: EinSum) -> ViewPlan | None:
+    """How each output is a view, or None for a node that computes something."""
     if not matches(node):
         return None
     shape = node.schema.shape
@@ -95,10 +110,20 @@ def compile_views(node: EinSum) -> Runner | None:
     for o in node.outputs:
         arg = _value(node, o)
         if isinstance(arg, Const):
-            literals[o.name] = np.broadcast_to(np.asarray(arg.value, o.dtype.numpy), shape)
+            literal = stored(np.asarray(arg.value, o.dtype.carrier), o.dtype)
+            literals[o.name] = np.broadcast_to(literal, shape)
         elif isinstance(arg, Value):
             view = spread(node, node.operands[arg.operand], shape)
             reads.append((o.name, arg.operand, arg.field, view))
+    return ViewPlan(literals, tuple(reads))
+
+
+def compile_views(node: EinSum) -> Runner | None:
+    """Matches element-wise nodes that compute nothing."""
+    plan = plan_views(node)
+    if plan is None:
+        return None
+    literals, reads = plan.literals, plan.reads
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         fields = literals.copy()

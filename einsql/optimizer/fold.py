@@ -65,7 +65,7 @@ def _step(e: Call, bounds: Bounds) -> Expr:
 
 def _constant(e: Call) -> Expr:
     """A call of constants, computed as algebra spells it, unless it raises."""
-    args = [np.asarray(a.value, a.dtype.numpy) for a in e.args if isinstance(a, Const)]
+    args = [np.asarray(a.value, a.dtype.carrier) for a in e.args if isinstance(a, Const)]
     source = e.args[0].dtype
     with np.errstate(all="ignore"):
         if e.fn == "cast":
@@ -97,7 +97,7 @@ def _embeds(narrow: DType, wide: DType) -> bool:
     if narrow.is_integer and wide.is_integer:
         return fits(narrow.range, *wide.range)
     if narrow.is_float and wide.is_float:
-        return narrow.numpy.itemsize <= wide.numpy.itemsize
+        return narrow is wide or narrow.numpy.itemsize < wide.numpy.itemsize
     return False
 
 

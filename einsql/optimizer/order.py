@@ -118,7 +118,7 @@ def _terms(node: EinSum, o: Output) -> _Terms | None:
     if any(len(operands_of(f)) > 1 or not _is_local(node, f) for f in found):
         return None
     same_kind = arg.dtype is o.dtype or (arg.dtype.is_integer and o.dtype.is_integer)
-    return _Terms(o, fn, found) if same_kind and o.dtype is not DType.HALF else None
+    return _Terms(o, fn, found) if same_kind and not o.dtype.is_short else None
 
 
 def _is_exact(node: EinSum, terms: list[_Terms]) -> bool:

@@ -76,11 +76,11 @@ def constant(node: EinSum, output: Output) -> Const | None:
 
 
 def _const(value: object, dtype: DType) -> Const:
-    return Const(np.asarray(value, dtype.numpy).item(), dtype)
+    return Const(np.asarray(value, dtype.carrier).item(), dtype)
 
 
 def _cast(arg: Const, dtype: DType) -> Const:
-    return Const(cast_array(np.asarray(arg.value, arg.dtype.numpy), dtype).item(), dtype)
+    return Const(cast_array(np.asarray(arg.value, arg.dtype.carrier), dtype).item(), dtype)
 
 
 def _group_exists(node: EinSum, where: Expr) -> bool:

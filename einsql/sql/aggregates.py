@@ -120,7 +120,8 @@ class Aggregation:
             if name == "sum":
                 return t, DType.BIGINT
             t = convert(t, DType.DOUBLE)
-        if t.type is DType.HALF:
+        assert isinstance(t.type, DType)
+        if t.type.is_short:
             t = convert(t, DType.FLOAT)
         assert isinstance(t.type, DType)
         if t.type.is_float:
@@ -185,7 +186,7 @@ class Aggregation:
             raise ProgrammingError(
                 f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
             )
-        stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF)
+        stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF, DType.BFLOAT16)
         real = DType.FLOAT if stays else DType.DOUBLE
         x = convert(t, real)
         if name == "logsumexp":

@@ -106,7 +106,7 @@ def cast_expr(e: Expr, target: DType) -> Expr:
         return e
     if isinstance(e, Const):
         failure = cast_failure(source, target)
-        value = np.asarray(e.value, source.numpy)
+        value = np.asarray(e.value, source.carrier)
         with np.errstate(all="ignore"):
             if failure is None or not np.any(failure.numpy(value)):
                 return Const(cast_array(value, target).item(), target)

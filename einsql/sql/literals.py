@@ -69,9 +69,11 @@ def parse_type(node: exp.Expr) -> SqlType:
         return _TYPES[kind]
     if text in ("HALF", "FLOAT16"):
         return DType.HALF
+    if text == "BFLOAT16":
+        return DType.BFLOAT16
     if kind == "DECIMAL":
         return _decimal(text, [p.name for p in node.expressions])
-    names = "BOOLEAN, TINYINT, INTEGER, BIGINT, HALF, FLOAT, DOUBLE"
+    names = ", ".join(t.value for t in DType)
     raise NotSupportedError(f"Tensors have no type {text}", hint=f"Types are {names}.")
 
 

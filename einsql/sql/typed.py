@@ -106,7 +106,7 @@ def _meet2(a: Typed, b: Typed, what: str, truths: bool) -> SqlType:
 def _meet_decimal(x: DType | Decimal, y: DType | Decimal) -> SqlType:
     for t in (x, y):
         if isinstance(t, DType) and t.is_float:
-            return DType.FLOAT if t is DType.HALF else t
+            return DType.FLOAT if t.is_short else t
     return common_decimal(x, y)
 
 

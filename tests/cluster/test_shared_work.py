@@ -169,3 +169,21 @@ def test_ranks_send_the_words_of_the_best_grid(connected: Connected, count: int)
     # Who created the result on the ranks has it there in equal shares.
     con.execute(f"CREATE TENSOR c AS {sql}")
     assert con.execute("DESCRIBE c").fetchall()[-1][-1].count("Shard") == count.bit_length() - 1
+
+
+@pytest.mark.parametrize("kind", ["HALF", "BFLOAT16"])
+def test_ranks_send_two_bytes_an_element(connected: Connected, kind: str) -> None:
+    n, con = 16, connected(2)
+    a, b = (np.random.default_rng(seed).integers(-8, 8, (n, n)) / 2 for seed in (0, 1))
+    for name, array, first, second in (("a", a, "i", "j"), ("b", b, "j", "k")):
+        con.register("given", array, (first, second))
+        con.execute(
+            f"CREATE OR REPLACE TENSOR {name} PARTITION BY ({first} 2) AS "
+            f"SELECT {first}, {second}, CAST(val AS {kind}) AS val FROM given"
+        )
+    sql = MATMUL.format(hint="/*+ PARTITION(i=2) */ ")
+    planned, ran = explained(con, sql), explained(con, sql, "ANALYZE, ")
+    sent = [s["bytes_sent"] for s in ran["per_site"]]
+    assert sent == [s["bytes_sent"] for s in planned["per_site"]] == [n * n // 2 * 2] * 2
+    np.testing.assert_array_equal(con.execute(sql).fetch_numpy(), a @ b)
+    np.testing.assert_array_equal(con.execute("SELECT j, k, val FROM b").fetch_numpy(), b)

@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from einsql.algebra import SCALARS
+from einsql.bfloat16 import loaded, rounded, stored
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -36,8 +37,8 @@ Fields = Mapping[str, np.ndarray]
 Runner = Callable[[Sequence[Fields], Callable[[float], None]], dict[str, np.ndarray]]
 
 B, T, I32, I64 = DType.BOOLEAN, DType.TINYINT, DType.INTEGER, DType.BIGINT
-H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
-TYPES = (B, T, I32, I64, H, F, D)
+H, BF, F, D = DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE
+TYPES = (B, T, I32, I64, H, BF, F, D)
 _INTEGER_FNS = ("add", "sub", "mul", "neg", "abs", "greatest", "least", "idiv", "mod", "bitand",
                 "bitor", "xor", "if")  # fmt: skip
 _FLOAT_FNS = ("add", "sub", "mul", "neg", "abs", "greatest", "least", "floor", "ceil", "trunc",
@@ -47,6 +48,7 @@ _ROUNDING_FNS = ("exp", "sqrt", "cbrt", "sin", "cos", "atan", "tanh", "erf", "di
 _REDUCTIONS = {
     B: ("bool_or", "bool_and", "min", "max", "arg_min", "arg_max"),
     H: ("sum", "min", "max"),
+    BF: ("sum", "min", "max"),
     F: ("sum", "min", "max", "product"),
     D: ("sum", "min", "max", "product"),
     T: ("sum", "min", "max", "arg_min", "arg_max"),
@@ -200,7 +202,7 @@ def _output(
 @st.composite
 def _expr(draw: st.DrawFn, scope: _Scope, dtype: DType, depth: int) -> Expr:
     """A well-typed expression of a type."""
-    if depth == 0 or dtype is H or draw(st.integers(0, 4)) == 0:
+    if depth == 0 or dtype.is_short or draw(st.integers(0, 4)) == 0:
         return draw(_leaf(scope, dtype))
     if draw(st.integers(0, 7)) == 0:
         source = draw(st.sampled_from(_castable(scope, dtype)))
@@ -270,18 +272,18 @@ def random_array(
     specials: bool = False,
     huge: bool = False,
 ) -> np.ndarray:
-    """Small dyadic values, optionally with NaN and infinities or integer extremes."""
+    """Small dyadic values as a field holds them, some NaN and infinite or integer extremes."""
     if dtype is B:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype.is_integer:
         values = np.asarray(rng.integers(-3, 5, shape), dtype=dtype.numpy)
         extremes: list[float] = list(dtype.range) if huge else []
     else:
-        values = np.asarray(rng.integers(-8, 9, shape) / 2, dtype=dtype.numpy)
+        values = np.asarray(rng.integers(-8, 9, shape) / 2, dtype=dtype.carrier)
         extremes = [np.nan, np.inf, -np.inf, -0.0] if specials else []
     for x in extremes:
         values = np.where(rng.random(shape) < 0.1, np.asarray(x, values.dtype), values)
-    return np.asarray(values, dtype=dtype.numpy)
+    return np.asarray(stored(values, dtype), dtype=dtype.numpy)
 
 
 def lay_out(values: np.ndarray, kind: int) -> np.ndarray:
@@ -352,7 +354,7 @@ def check(case: Case, runner: Runner) -> None:
             seen &= wanted[PRESENT]
         if o.reduction is None:
             seen &= exists
-        _compare(a[seen], e[seen], o, case)
+        _compare(loaded(a, o.dtype)[seen], e[seen], o, case)
 
 
 def _compare(got: np.ndarray, wanted: np.ndarray, o: Output, case: Case) -> None:
@@ -360,15 +362,16 @@ def _compare(got: np.ndarray, wanted: np.ndarray, o: Output, case: Case) -> None
         finite = np.isfinite(wanted)
         np.testing.assert_array_equal(np.isfinite(got), finite, err_msg=str(o))
         got, wanted = got[finite], wanted[finite]
-    if not o.dtype.is_float or not (case.inexact or o.dtype is H):
+    if not o.dtype.is_float or not (case.inexact or o.dtype.is_short):
         np.testing.assert_array_equal(got, wanted, err_msg=str(o))
         return
-    # Every value is a sum of at most 64 terms below 2^10; HALF rounds each once.
+    # Every value is a sum of at most 64 terms below 2^10; the short types round each once.
     with np.errstate(over="ignore"):
-        wanted = wanted.astype(o.dtype.numpy)
-    tolerance = 16 * float(np.finfo(o.dtype.numpy).eps)
+        wanted = rounded(wanted) if o.dtype is BF else wanted.astype(o.dtype.numpy)
+    limits = np.finfo(o.dtype.carrier)
+    tolerance = 16 * (2.0**-7 if o.dtype is BF else float(limits.eps))
     sized = np.abs(wanted.astype(np.float64))
-    usual = np.isfinite(wanted) & (sized < np.finfo(o.dtype.numpy).max / 1e3)
+    usual = np.isfinite(wanted) & (sized < limits.max / 1e3)
     np.testing.assert_array_equal(np.isnan(got[~usual]), np.isnan(wanted[~usual]))
     np.testing.assert_allclose(
         got[usual].astype(np.float64),

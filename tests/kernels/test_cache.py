@@ -118,3 +118,21 @@ def test_an_unusable_directory_is_replaced(tmp_path: Path, monkeypatch: pytest.M
 def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:
     with pytest.raises(InternalError, match="does not compile"):
         cache.load("from numba import njit\nkernel = njit('void(int64)')(len)\n")
+
+
+def test_a_statement_leaves_while_a_kernel_compiles(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LeftError(Exception):
+        pass
+
+    def tick(done: float) -> None:
+        raise LeftError
+
+    monkeypatch.setattr(cache, "_PATIENCE", 0.0)
+    with pytest.raises(LeftError):
+        cache.load(SOURCE, tick)
+    kernel: Any = cache.load(SOURCE)  # what had begun is not begun again
+    again: Any = cache.load(SOURCE, tick)
+    assert again is kernel
+    assert sum(kernel.stats.cache_misses.values()) == 1

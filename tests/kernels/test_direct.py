@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_matrices_of_every_form(
     for turn in (np.asarray, _turned):
         left = turn(lay(rng.integers(-4, 5, (s, m, k)).astype(dtype)))
         for part in (left, left[:1]):  # one matrix for all of the stack as well
-            room = np.full((s, m + 2, n + 5), 77, dtype)
+            room: np.ndarray = np.full((s, m + 2, n + 5), 77, dtype)
             out = room[:, 1:-1, 2:-3]
             Direct(part, right, out)(part, right, out, no_tick)
             np.testing.assert_array_equal(out, part @ right)
@@ -63,12 +64,13 @@ def test_what_is_no_number_stays_where_it_is() -> None:
     left, right = np.ones((2, 9, 6), np.float32), np.ones((2, 6, 9), np.float32)
     left[0, 2, 3], right[1, 4, 5], left[1, 8, 0] = np.nan, np.inf, -np.inf
     right[1, 0, 5] = -0.0
-    out = np.full((2, 9, 9), np.nan, np.float32)
+    out: np.ndarray = np.full((2, 9, 9), np.nan, np.float32)
     with np.errstate(invalid="ignore"):
         Direct(left, right, out)(left, right, out, no_tick)
         np.testing.assert_array_equal(out, left @ right)
-    zero = np.full((1, 4, 4), -0.0)
-    Direct(zero, np.ones((1, 4, 4)), out := np.empty((1, 4, 4)))(zero, zero + 1, out, no_tick)
+    zero, one = np.full((1, 4, 4), -0.0), np.ones((1, 4, 4))
+    out = np.full((1, 4, 4), np.nan)
+    Direct(zero, one, out)(zero, one, out, no_tick)
     assert not np.signbit(out).any()
 
 
@@ -117,8 +119,10 @@ def test_products_that_it_serves(
     size = dict(zip(dict.fromkeys("".join(terms)), extents, strict=True))
     rng = np.random.default_rng(0)
     for dtype in (np.float32, np.float64):
-        a, b = (rng.integers(-4, 5, [size[x] for x in t]).astype(dtype) for t in terms)
-        for x, y in ((a, b), (a[::-1], b)):
+        a, b = (rng.integers(-4, 5, [size[x] for x in t]) for t in terms)
+        pairs: list[tuple[Any, Any]] = [(a.astype(dtype), b.astype(dtype))]
+        pairs.append((pairs[0][0][::-1], pairs[0][1]))
+        for x, y in pairs:
             np.testing.assert_array_equal(einsql.einsum(spec, x, y), np.einsum(spec, x, y))
     assert made or spec == "ij,jk->ki"  # whose columns are the long operand's rows
 

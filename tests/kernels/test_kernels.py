@@ -133,7 +133,7 @@ EXAMPLES: dict[str, tuple[st.SearchStrategy[Case], int]] = {
     SEGMENTS.name: (segments(), 30),
     "loops": (products(), 3),  # has a test file of its own
 }
-OWN = {"packed": "test_packed.py"}
+OWN = {"sparse": "test_sparse.py", "packed": "test_packed.py"}
 """Kernels whose nodes are too large or too special for a strategy here, and their tests."""
 
 

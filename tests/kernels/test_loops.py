@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from einsql.algebra import SCALARS, Failure, cast_array, cast_failure, less
+from einsql.bfloat16 import loaded
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -314,6 +315,7 @@ def test_every_template_agrees_with_numpy(dtype: DType) -> None:
 def compare(got: np.ndarray, wanted: np.ndarray, call: Call) -> None:
     exact = call.fn == "cast" or SCALARS[call.fn].cheap
     assert got.dtype == call.dtype.numpy
+    got = loaded(got, call.dtype)
     if exact or not call.dtype.is_float:
         np.testing.assert_array_equal(got, wanted, err_msg=str(call))
     else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.oracle.choices import Choices
 from tests.oracle.data import Database, Tensor
 
-OURS = ((r"\bTENSOR\b", "TABLE"), (r"DIM\(\d+\)", "BIGINT"), (r"\bHALF\b", "FLOAT"),
+OURS = ((r"\bTENSOR\b", "TABLE"), (r"DIM\(\d+\)", "BIGINT"), (r"\b(HALF|BFLOAT16)\b", "FLOAT"),
         (r"PARTITION BY \([^)]*\) ?", ""))  # fmt: skip
 """What only einsql has, and what stands for it in DuckDB."""
 

@@ -7,20 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from einsql.bfloat16 import narrow, rounded
 from tests.oracle.choices import Choices
 from tests.oracle.relations import Column, Relation
 
 NAMES = ("i", "j", "k", "l", "m")
 NUMPY = {
     "BOOLEAN": np.bool_, "INTEGER": np.int32, "BIGINT": np.int64,
-    "HALF": np.float16, "FLOAT": np.float32, "DOUBLE": np.float64,
+    "HALF": np.float16, "BFLOAT16": np.float32, "FLOAT": np.float32, "DOUBLE": np.float64,
 }  # fmt: skip
+SHORT = ("HALF", "BFLOAT16")
+"""Types that compute as FLOAT, which is how DuckDB has their values."""
 MOST_ELEMENTS = 120
 
 
 @dataclass
 class Tensor:
-    """A registered array; `dtype` is einsql's name of its type."""
+    """A registered array; `dtype` is einsql's name of its type, BFLOAT16 is float32 here."""
 
     name: str
     dims: tuple[str, ...]
@@ -28,11 +31,17 @@ class Tensor:
     array: np.ndarray
 
     @property
+    def given(self) -> np.ndarray:
+        """The array as einsql gets it."""
+        return narrow(self.array) if self.dtype == "BFLOAT16" else self.array
+
+    @property
     def literal(self) -> str:
-        """The array as Python text."""
+        """What einsql gets as Python text."""
         values = [_literal(v) for v in self.array.ravel().tolist()]
         kind = np.dtype(self.array.dtype).name
-        return f"np.array([{', '.join(values)}], np.{kind}).reshape({self.array.shape})"
+        text = f"np.array([{', '.join(values)}], np.{kind}).reshape({self.array.shape})"
+        return f"einsql.bfloat16.narrow({text})" if self.dtype == "BFLOAT16" else text
 
 
 @dataclass
@@ -80,6 +89,8 @@ _EXTREME = {
     "INTEGER": Pool((1, 0, 2**31 - 1, -(2**31), 2**30, -1), 2.0**31, 0),
     "BIGINT": Pool((1, 0, 2**63 - 1, -(2**63), 2**53 + 1, -1), 2.0**63, 0),
     "HALF": Pool((1.0, 0.0, 65504.0, -65504.0, 2.0**-24), 65504.0, 24),
+    "BFLOAT16": Pool((1.0, 0.0, 3.3895313892515355e38, -3.3895313892515355e38, 2.0**-133,
+                      2.0**-126), 3.4e38, None),
     "FLOAT": Pool((1.0, 0.0, 3.4028234663852886e38, -3.4028234663852886e38, 2.0**-149,
                    2.0**-126), 3.5e38, None),
     "DOUBLE": Pool((1.0, 0.0, 1.7976931348623157e308, -1.7976931348623157e308, 5e-324), 1.8e308,
@@ -97,7 +108,7 @@ def _pool(c: Choices, dtype: str) -> Pool:
 
 
 def _relation(t: Tensor, pool: Pool) -> Relation:
-    dtype = "FLOAT" if t.dtype == "HALF" else t.dtype
+    dtype = "FLOAT" if t.dtype in SHORT else t.dtype
     # -0.0 in every pool of floats is harmless, except that SPECIAL really holds it.
     keys = [
         Column(n, "BIGINT", float(max(0, e - 1)), 0, bounds=(0, e))
@@ -109,7 +120,8 @@ def _relation(t: Tensor, pool: Pool) -> Relation:
 
 def _array(c: Choices, shape: tuple[int, ...], dtype: str, pool: Pool) -> np.ndarray:
     values = [c.pick(pool.values) for _ in range(math.prod(shape))]
-    return np.array(values, dtype=NUMPY[dtype]).reshape(shape)
+    array: np.ndarray = np.array(values, dtype=NUMPY[dtype]).reshape(shape)
+    return rounded(array) if dtype == "BFLOAT16" else array
 
 
 def random_database(c: Choices) -> Database:
@@ -128,13 +140,13 @@ def random_database(c: Choices) -> Database:
             shape = tuple(max(1, e - 1) for e in shape)
         dtype = c.weighted(
             [(6, "FLOAT"), (6, "DOUBLE"), (4, "INTEGER"), (2, "BIGINT"), (2, "BOOLEAN"),
-             (1, "HALF")]
+             (1, "HALF"), (1, "BFLOAT16")]
         )  # fmt: skip
         pool = _pool(c, dtype)
         tensor = Tensor(f"t{n}", dims, dtype, _array(c, shape, dtype, pool))
         db.tensors.append(tensor)
         db.relations.append(_relation(tensor, pool))
-        if dtype == "HALF":
+        if dtype in SHORT:
             db.tags.add("ours")
     for n in range(c.below(3)):
         _derive(c, db, f"d{n}")

@@ -19,7 +19,7 @@ import numpy as np
 from tests.levels import run_as_blocks
 from tests.oracle.changes import for_duckdb
 from tests.oracle.compare import Row, difference
-from tests.oracle.data import Database, Tensor
+from tests.oracle.data import SHORT, Database, Tensor
 from tests.oracle.generate import Query
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Outcome:
 class Oracle:
     """DuckDB over one row per existing element.
 
-    HALF is stored as FLOAT. One thread makes every answer repeatable.
+    HALF and BFLOAT16 are stored as FLOAT. One thread makes every answer repeatable.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class Oracle:
         array = tensor.array
         grid = np.indices(array.shape).reshape(array.ndim, array.size)
         columns: dict[str, Any] = {d: grid[n] for n, d in enumerate(tensor.dims)}
-        dtype = "FLOAT" if tensor.dtype == "HALF" else tensor.dtype
+        dtype = "FLOAT" if tensor.dtype in SHORT else tensor.dtype
         flat = array.ravel()
-        columns["val"] = flat.astype(np.float32) if tensor.dtype == "HALF" else flat
+        columns["val"] = flat.astype(np.float32) if tensor.dtype in SHORT else flat
         kinds = [f"{d} BIGINT" for d in tensor.dims] + [f"val {dtype}"]
         self.con.execute(f"CREATE TABLE {tensor.name} ({', '.join(kinds)})")
         rows = [list(r) for r in zip(*(c.tolist() for c in columns.values()), strict=True)]
@@ -157,7 +157,7 @@ class Pair:
             self.con.execute(f"SET {name} = '{value}'")
         self.con.execute(f"SET float_math = '{self.db.float_math}'")
         for t in self.db.tensors:
-            self.con.register(t.name, t.array, dims=t.dims)
+            self.con.register(t.name, t.given, dims=t.dims)
         for s in self.db.statements:
             self.con.execute(s)
 

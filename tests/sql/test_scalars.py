@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.bfloat16 import narrow, rounded
 
 NAN, INF = math.nan, math.inf
 TYPES = {"b": "BOOLEAN", "y": "TINYINT", "n": "INTEGER", "m": "BIGINT", "f": "FLOAT", "d": "DOUBLE"}
@@ -203,6 +204,9 @@ EDGES: dict[str, np.ndarray] = {
     "BIGINT": np.array(
         [-(2**63), -(2**31) - 1, -(2**31), 65520, 0, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1]),
     "HALF": np.array([NAN, INF, -INF, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 127.5, 65504], np.float16),
+    "BFLOAT16": rounded(np.array(
+        [NAN, INF, -INF, -0.0, 0.5, 1.5, 2.5, -2.5, 127.5, -128.5, 65280, 65536, 2**31, -(2**31),
+         2.0**63, -(2.0**63), 3.3895313892515355e38, 2.0**-133])),
     "FLOAT": np.array(
         [NAN, INF, -INF, -0.0, 0.5, 1.5, 2.5, -2.5, 0.1, 127.4, 127.5, -128.5, -128.6, 65519,
          65520, 2**31, -(2**31), 2.0**63, -(2.0**63), 3e38], np.float32),
@@ -220,24 +224,31 @@ def test_casts_between_all_types(source: str, jit: str) -> None:
     for target, array in EDGES.items():
         expected = [_cast(v, source, target) for v in EDGES[source]]
         fits = np.array([e is not None for e in expected])
-        con.register("x", EDGES[source][fits], ("i",))
+        con.register("x", _given(EDGES[source][fits], source), ("i",))
         found = con.execute(f"SELECT i, CAST(val AS {target}) AS v FROM x").fetch_numpy()
         wanted = np.array([e for e in expected if e is not None], array.dtype)
         assert found.dtype == array.dtype
         assert list(map(repr, found.tolist())) == list(map(repr, wanted.tolist())), target
         for value in EDGES[source][~fits]:
-            con.register("x", np.array([value]), ("i",))
+            con.register("x", _given(np.array([value]), source), ("i",))
             with pytest.raises(einsql.DataError, match="out of range"):
                 con.execute(f"SELECT i, CAST(val AS {target}) AS v FROM x")
 
 
+def _given(array: np.ndarray, name: str) -> np.ndarray:
+    return narrow(array) if name == "BFLOAT16" else array
+
+
 def _cast(value: np.generic, source: str, target: str) -> object:
-    """The value in another type by DuckDB, by NumPy for HALF; None where it does not fit."""
+    """The value in another type by DuckDB, which lacks two; None where it does not fit."""
+    if target == "BFLOAT16":
+        near = rounded(np.asarray(value))[()]
+        return near if np.isfinite(near) or not np.isfinite(float(value)) else None
     if target == "HALF":
         with np.errstate(over="ignore"):
             half = np.float16(value)
         return half if np.isfinite(half) or not np.isfinite(float(value)) else None
-    name = "FLOAT" if source == "HALF" else source
+    name = "FLOAT" if source in ("HALF", "BFLOAT16") else source
     text = repr(value.item())
     try:
         row = duckdb.execute(f"SELECT CAST('{text}'::{name} AS {target})").fetchone()

@@ -101,12 +101,15 @@ def write(path: str, array: np.ndarray, name: str) -> None:
 
     Raises:
         OperationalError: The suffix is unknown or the file cannot be written.
+        NotSupportedError: The format has no such type.
     """
+    dtype = DType.of(array.dtype)
     if _suffix(path, "writes") == ".npz":
+        if dtype is not None:
+            npy.check_type(dtype)
         with part_file(path) as file:
             np.savez(file, allow_pickle=False, **{name: array})
         return
-    dtype = DType.of(array.dtype)
     if dtype is None:
         raise OperationalError(f"'{path}' cannot be written: {array.dtype} is no tensor type")
     draft = create(path, dtype, array.shape, name)

@@ -18,7 +18,7 @@ import numpy as np
 
 from einsql.engine.files.mapped import Mapped, pick
 from einsql.engine.files.tensor import Content, single
-from einsql.engine.relation import BOOLEAN_BYTES
+from einsql.engine.relation import arrow_metadata
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import DType, is_flag
 
@@ -36,6 +36,8 @@ _TYPES = {
     "float": DType.FLOAT,
     "double": DType.DOUBLE,
 }
+_STAND_INS = {DType.BOOLEAN: "uint8", DType.BFLOAT16: "uint16"}
+"""Arrow's types of columns whose metadata say what they stand for."""
 _HINT = (
     "It reads columns of fixed-shape tensors: one row, or tiles with their numbers in int64 "
     "columns. pyarrow.FixedShapeTensorArray.from_numpy_ndarray(array[None]) makes one row."
@@ -95,8 +97,10 @@ def _columns(file: Mapped, schema: pa.Schema, member: str | None) -> tuple[str, 
 
 def _dtype(file: Mapped, field: pa.Field) -> DType:
     kind = str(field.type.value_type)
-    if kind == "uint8" and BOOLEAN_BYTES.items() <= (field.metadata or {}).items():
-        return DType.BOOLEAN
+    told = (field.metadata or {}).items()
+    for dtype, stands in _STAND_INS.items():
+        if kind == stands and (arrow_metadata(dtype) or {}).items() <= told:
+            return dtype
     if kind not in _TYPES:
         raise file.no_type(f"Arrow's {kind}")
     return _TYPES[kind]
@@ -174,8 +178,7 @@ def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> i
         raise ProgrammingError(
             f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
         )
-    boolean = dtype is DType.BOOLEAN
-    element = pa.uint8() if boolean else pa.from_numpy_dtype(dtype.numpy)
+    element = pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
     # Memory that is never touched, so it takes none.
     room = mmap.mmap(
         -1, max(1, prod(shape) * dtype.numpy.itemsize),
@@ -187,7 +190,7 @@ def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> i
         pa.list_(element, prod(shape)), 1, [None], children=[values]
     )
     column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), storage)
-    field = pa.field(name, column.type, metadata=BOOLEAN_BYTES if boolean else None)
+    field = pa.field(name, column.type, metadata=arrow_metadata(dtype))
     sink = _Sparse(file, body)
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema([field])) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([column], schema=pa.schema([field])))

@@ -75,7 +75,7 @@ def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
         InterfaceError: Box, shape or dtype are wrong.
     """
     where = box_of(draft.shape, box)
-    if array.shape != tuple(boxes.extents(where)) or DType.of(array.dtype) is not draft.dtype:
+    if array.shape != tuple(boxes.extents(where)) or DType.held(array.dtype) is not draft.dtype:
         raise InterfaceError(
             f"An array of shape {array.shape} and dtype {array.dtype} is not the box "
             f"{where.tolist()} of '{draft.path}'"

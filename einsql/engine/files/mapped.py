@@ -62,7 +62,7 @@ class Mapped:
 
     def no_type(self, name: str) -> OperationalError:
         """An error saying that elements of this kind are no tensor's."""
-        known = ", ".join(t.numpy.name for t in DType)
+        known = ", ".join(t.numpy_name for t in DType)
         return self.refusal(f"holds {name}, which is no tensor type", f"dtypes are {known}.")
 
     def view(

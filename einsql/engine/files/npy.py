@@ -14,6 +14,7 @@ import numpy as np
 
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.tensor import Content, single
+from einsql.errors import NotSupportedError
 from einsql.schema import DType
 
 MAGIC = b"\x93NUMPY"
@@ -103,12 +104,29 @@ def placed(
     return kind, file.view(start, dtype, shape, fortran)
 
 
+def check_type(dtype: DType) -> None:
+    """Refuses a type that the format, which is NumPy's, has no name for.
+
+    Raises:
+        NotSupportedError: It is BFLOAT16.
+    """
+    if dtype is DType.BFLOAT16:
+        raise NotSupportedError(
+            "A .npy or .npz file cannot hold BFLOAT16, which NumPy does not have",
+            hint="A .safetensors or .arrow file can; or CAST the values to FLOAT, which is exact.",
+        )
+
+
 def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> int:
     """Writes a header, and makes room for the elements; the name is not used.
 
     Returns:
         Where they begin.
+
+    Raises:
+        NotSupportedError: NumPy has no such type.
     """
+    check_type(dtype)
     kind = dtype.numpy.newbyteorder("<").str
     fields = {"descr": kind, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, fields)

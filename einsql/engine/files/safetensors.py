@@ -25,6 +25,7 @@ _NAMES = {
     DType.INTEGER: "I32",
     DType.BIGINT: "I64",
     DType.HALF: "F16",
+    DType.BFLOAT16: "BF16",
     DType.FLOAT: "F32",
     DType.DOUBLE: "F64",
 }

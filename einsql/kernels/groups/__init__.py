@@ -1,8 +1,9 @@
 """Several nodes run together, block by block over keys that all of them have.
 
 What passes between them stays in a cache and is never there as a whole. Files by theme:
-`find` (which nodes), `classes` (labels that are one key), `limits` (guards), `members` and
-`plan` (how they run), `driver` (source text), `tiles` (what it calls), `group` (a run).
+`find` (which nodes), `classes` (labels that are one key), `limits` and `masks` (guards), `members`
+and `plan` (how they run), `weights` (what algebra lets them do otherwise), `places`, `online` and
+`driver` (source text), `tiles` and `carried` (what it calls), `group` (a run).
 """
 
 from __future__ import annotations

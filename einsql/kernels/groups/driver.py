@@ -14,26 +14,25 @@ from einsql.kernels.codegen import generate
 from einsql.kernels.expressions import STORED
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
-from einsql.kernels.groups.places import (
-    Driver,
-    Places,
-    Source,
-    extreme,
-    itemsize,
-)
+from einsql.kernels.groups.online import Online
+from einsql.kernels.groups.places import Driver, Source, extreme, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
+from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _IMPORTS = """\
-from einsql.kernels.groups.tiles import any_nan, clear, copy, copied, multiply, pack
+from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
+from einsql.kernels.groups.tiles import (
+    any_empty, clear, copy, copy_numbers, multiply, not_finite, pack, spoilt,
+)
 from einsql.kernels.runtime import at, real
 """
 
 
 def external(plan: Plan) -> list[Source]:
     """What the nodes read that does not lie in a buffer, as far as their expressions say."""
-    number = {id(n): at for at, n in enumerate(plan.nodes)}
+    number = {id(m.origin): at for at, m in enumerate(plan.members)}
     found: list[Source] = []
     for at, m in enumerate(plan.members):
         for operand, name in _reads(plan, at, m):
@@ -61,7 +60,7 @@ def write(plan: Plan, strided: frozenset[Source]) -> Driver:
     return _Writer(plan, strided).write()
 
 
-class _Writer(Places):
+class _Writer(Online):
     """Writes products and loops."""
 
     def write(self) -> Driver:
@@ -99,19 +98,42 @@ class _Writer(Places):
             self.emit(f"rest //= {extent}")
 
     def body(self) -> None:
-        """The stages, behind what lays out the right sides of products once for each batch."""
+        """The stages; right sides are laid out once for each batch, or part by part."""
         plan = self.plan
-        marks = len(self.lines)
-        for stage, strip in zip(plan.stages, plan.strips, strict=True):
-            first = plan.members[stage[0]]
-            if first.product is not None:
-                self.product(stage[0], first, first.product)
-            else:
-                self.loops(stage, strip)
-        if self.packing:
-            pad = "    " * 2
-            packed = [f"{pad}if batch != packed:", *self.packing, f"{pad}    packed = batch"]
-            self.lines[marks:marks] = packed
+        stages = list(zip(plan.stages, plan.strips, strict=True))
+        mark, pad = len(self.lines), "    " * self.depth
+        if plan.parts is not None:
+            self.begin(plan.parts)
+            if not plan.parts.whole:
+                mark, pad = len(self.lines), "    " * self.depth
+        for stage, strip in stages[: plan.inner]:
+            self.stage(stage, strip)
+        packing = self.packing
+        if plan.parts is not None:
+            self.finish()
+        if packing and (plan.parts is None or plan.parts.whole):
+            packing = [
+                "if batch != held[0]:",
+                *(f"    {x}" for x in packing),
+                "    held[0] = batch",
+            ]
+        self.lines[mark:mark] = [pad + line for line in packing]
+        for at, m in enumerate(plan.members):
+            if m.product is not None:
+                self.leave(at, m, m.product)
+        _, looked_at = masks_fit(plan.members)
+        if looked_at is not None:
+            self.emit(f"bad[{len(plan.members)}] |= any_empty({self.row(looked_at, '0')}, rows)")
+        for stage, strip in stages[plan.inner :]:
+            self.stage(stage, strip)
+
+    def stage(self, stage: Sequence[int], strip: int) -> None:
+        """A product, or consecutive loops."""
+        first = self.plan.members[stage[0]]
+        if first.product is not None:
+            self.product(stage[0], first, first.product)
+        else:
+            self.loops(stage, strip)
 
     # ---- products
 
@@ -120,20 +142,12 @@ class _Writer(Places):
         plan, node = self.plan, m.node
         (output,) = node.outputs
         size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
-        depth, wide = (node.axis(x).extent for x in (product.summed, product.wide))
         panel = self.param(lambda g: g.panel[at])
-        deep, across = self.param(depth), self.param(wide)
-        # Panels are as wide as tiles, which are at most 2 · PAD elements.
-        right = self.param(self.room(depth * (-(-wide // (2 * PAD)) * 2 * PAD) * size))
-        begin, _ = self.read((at, *product.right))
-        down, along = (self.step((at, *product.right), x) for x in (product.summed, product.wide))
-        self.packing.append(
-            f"            pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
-            f"at(scratch + {right}, {element}), {panel})"
-        )
+        right, depth = self.right(at, m, product, panel)
+        deep, across = (self.length(m.own[x]) for x in (product.summed, product.wide))
         left, between = self.read((at, *product.left))
         if not self.lies_apart((at, *product.left)):
-            step = -(-depth // (2 * PAD)) * 2 * PAD + PAD
+            step = -(-node.axis(product.summed).extent // (2 * PAD)) * 2 * PAD + PAD
             own, step_name = self.param(self.room(plan.rows * step * size)), self.param(step)
             self.emit(
                 f"copy(at({left}, {element}), {between} // {size}, "
@@ -152,21 +166,64 @@ class _Writer(Places):
         into, stride = f"scratch + {self.param(self.at[at, output.name])}", buffer.row * size
         scale = self.param(bits(Const(product.scale, output.dtype)))
         constant = f"{element}(real({scale}))"
+        adds = self.param(int(at in self.sums))
+        if at in self.sums:
+            self.rescale(at)
         self.emit(
-            f"multiply({left}, {between}, rows, scratch + {right}, {deep}, {terms}, {columns}, "
-            f"{into}, {self.param(stride)}, {constant}, {panel}, {size})"
+            f"multiply({left}, {between}, rows, {right}, {depth}, {terms}, {columns}, "
+            f"{into}, {self.param(stride)}, {constant}, {panel}, {size}, {adds})"
         )
-        row = self.param(buffer.row)
-        if m.own[product.summed] in limited:
-            self.emit(
-                f"bad[{len(plan.members)}] |= any_nan(at({into}, {element}), {row}, rows, {across})"
-            )
-        if plan.visible[at]:
-            begin, step_bytes = self.leaving((at, output.name), size)
+
+    def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:
+        """Lays a right side out; its address for what is at hand, and the terms of a panel."""
+        plan, size = self.plan, itemsize(m.node.outputs[0].dtype)
+        element = f"np.{STORED[m.node.outputs[0].dtype]}"
+        labels = product.summed, product.wide
+        depth, wide = (plan.held(m.own[x]) for x in labels)
+        # Panels are as wide as tiles, which are at most 2 · PAD elements.
+        start = f"scratch + {self.param(self.room(depth * -(-wide // (2 * PAD)) * 2 * PAD * size))}"
+        whole, parted = plan.parts is not None and plan.parts.whole, self.parted
+        self.parted = parted and not whole
+        begin, _ = self.read((at, *product.right))
+        down, along = (self.step((at, *product.right), x) for x in labels)
+        deep, across = (self.length(m.own[x]) for x in labels)
+        self.parted = parted
+        self.packing.append(
+            f"pack(at({begin}, {element}), {down}, {along}, {deep}, {across}, "
+            f"at({start}, {element}), {panel})"
+        )
+        if whole and self.along in (m.own[x] for x in labels):
+            row = panel if m.own[product.summed] == self.along else deep
+            start = f"{start} + part * {row} * {size}"
+        return start, deep
+
+    def leave(self, at: int, m: Member, product: Product) -> None:
+        """Looks through a block of a product, and copies it to where it leaves."""
+        plan, (output,), buffer = self.plan, m.node.outputs, self.plan.buffers[at]
+        assert buffer is not None
+        size, element = itemsize(output.dtype), f"np.{STORED[output.dtype]}"
+        into, row = f"scratch + {self.param(self.at[at, output.name])}", self.param(buffer.row)
+        bad, across = f"bad[{len(plan.members)}]", self.param(m.node.axis(product.wide).extent)
+        divisor = self.divisor(at, m)
+        if divisor is not None:
+            place, between = self.made((divisor, plan.members[divisor].node.outputs[0].name))
+            divisors = f"at({place}, {element}), {between} // {size}"
+            self.emit(f"{bad} |= spoilt(at({into}, {element}), {row}, rows, {across}, {divisors})")
+        elif m.own[product.summed] in {x.inner for x in m.limits}:
+            self.emit(f"{bad} |= not_finite(at({into}, {element}), {row}, rows, {across})")
+        if m.visible:
+            begin, step = self.leaving((at, output.name), size)
             self.emit(
                 f"copy(at({into}, {element}), {row}, 1, rows, {across}, at({begin}, {element}), "
-                f"{step_bytes} // {size})"
+                f"{step} // {size})"
             )
+
+    def divisor(self, at: int, m: Member) -> int | None:
+        """The sum of the weights that a product sums, if it is divided by it alone."""
+        if m.divisor is not None:
+            return self.number[id(m.divisor)]
+        parts = self.plan.parts
+        return parts.weights.total if parts is not None and at in self.sums else None
 
     def lies_apart(self, source: Source) -> bool:
         """True if a left side lies in a buffer whose rows tiles can read."""
@@ -192,16 +249,21 @@ class _Writer(Places):
                 inner, edges = self.edges(m)
                 lines[m.limits] = inner, edges, self.around(m)
         calls = [self.call(at, plan.members[at]) for at in stage]
-        self.emit(f"for r in range(0, rows, {self.param(strip)}):")
+        step = self.param(strip)
+        if lines and strip > 1:  # row by row where a limit crosses the part
+            inside = [self.covers(inner, edges) for inner, edges, _ in lines.values()]
+            self.emit(f"step = {step} if {' and '.join(inside)} else 1")
+            step = "step"
+        self.emit(f"for r in range(0, rows, {step}):")
         self.depth += 1
-        self.emit(f"strip = min({self.param(strip)}, rows - r)")
+        self.emit(f"strip = min({step}, rows - r)")
         names: dict[frozenset[Limit], tuple[str, str]] = {}
         for limits, (inner, edges, _) in lines.items():
-            whole = self.param(plan.extent(inner))
+            whole = self.length(inner)
             least, most = ["0"], [whole]
             for rises, start, slope in edges:
                 (least if rises else most).append(f"{start} + r * {slope}")
-            name = f"w{len(self.out.numbers)}"
+            name = f"w{len(self.out.numbers)}_{len(names)}"
             self.emit(f"{name} = min({extreme('max', least)}, {whole})")
             self.emit(f"{name}e = max({extreme('min', most)}, {name})")
             names[limits] = name, f"{name}e"
@@ -209,6 +271,8 @@ class _Writer(Places):
             m = plan.members[at]
             outer = lines[m.limits][2] if m.limits else None
             self.run(at, m, call, names.get(m.limits), outer)
+            if self.parted:
+                self.carry(at)
         self.depth -= 1
 
     def call(self, at: int, m: Member) -> list[str]:
@@ -217,7 +281,7 @@ class _Writer(Places):
         Returns:
             The address of each array that it is given, as text over the row `r`.
         """
-        nest = self.plan.nests[at]
+        plan, nest = self.plan, self.plan.nests[at]
         assert nest is not None
         apart = frozenset((o, f) for a, o, f in self.strided if a == at)
         program = generate(m.node, nest, apart)
@@ -230,8 +294,8 @@ class _Writer(Places):
         first = len(self.out.numbers)
         numbers: list[str] = []
         for label in nest.loops:
-            whole = 1 if m.own[label] in self.rows else m.node.axis(label).extent
-            numbers += [self.param(0), self.param(whole)]
+            c = m.own[label]
+            numbers += [self.param(0), self.param(1 if c in self.rows else plan.extent(c))]
         for p in program.params:
             if p.kind == "stride":
                 numbers.append(self.step((at, *program.arrays[p.array]), p.label))
@@ -248,7 +312,8 @@ class _Writer(Places):
             self.emit(f"a{at}_{n} = {begin}")
             addresses.append(f"a{at}_{n} + r * {between}")
         room = len(numbers) + len(places)
-        self.head.append(f"q{at} = copied(p, {first}, {len(numbers)}, {room})")
+        self.head.append(f"q{at} = at(scratch + {self.param(self.room(8 * room))}, np.int64)")
+        self.head.append(f"copy_numbers(p, {first}, {len(numbers)}, q{at})")
         return addresses
 
     def run(
@@ -265,6 +330,8 @@ class _Writer(Places):
             elif m.own[label] == inner and limits is not None:
                 self.emit(f"q{at}[{2 * n}] = {limits[0]}")
                 self.emit(f"q{at}[{2 * n + 1}] = {limits[1]}")
+            elif self.parted and m.own[label] == self.along:
+                self.emit(f"q{at}[{2 * n + 1}] = width")
         first = 2 * len(nest.loops)
         for n, p in enumerate(program.params):
             c = m.own.get(p.label)
@@ -272,6 +339,8 @@ class _Writer(Places):
                 lo = self.param(m.node.axis(p.label).lo)
                 moved = " + r" if c == self.plan.block else ""
                 self.emit(f"q{at}[{first + n}] = {lo} + x{self.rows.index(c)}{moved}")
+            elif p.kind == "lo" and self.parted and c == self.along:
+                self.emit(f"q{at}[{first + n}] = {self.param(m.node.axis(p.label).lo)} + part")
         first += len(program.params) + len(program.constants)
         for n, address in enumerate(addresses):
             self.emit(f"q{at}[{first + n}] = {address}")
@@ -291,10 +360,11 @@ class _Writer(Places):
     def assemble(self) -> str:
         """The module's text."""
         lines = "\n".join(self.lines)
-        named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", lines)})
+        text = "\n".join([*self.head, lines])
+        named = sorted({int(n) for n in re.findall(r"\bg(\d+)\b", text)})
         head = [f"    g{n} = p[{n}]" for n in named]
         head += [f"    {line}" for line in self.head]
-        head.append("    packed = -1")
+        head.append("    held = at(scratch, np.int64)")
         signature = '"void(int64, int64, int64[::1], int64[::1], int64)"'
         decorator = f'@njit({signature}, cache=True, nogil=True, error_model="numpy")'
         parts = [

@@ -80,8 +80,10 @@ class _Search:
         return any(self.reached[at] >> n & 1 for n in numbers)
 
     def _joined(self, at: int, near: list[_Found]) -> tuple[_Found, list[_Found]] | None:
-        """The node with all of the groups near it, or with the latest of them that takes it."""
+        """The node with the groups near it: all, all but one, or the latest that takes it."""
         tries = [near] if len(near) > 1 else []
+        if len(near) > 2:  # a mask, for example, is not for every row
+            tries += [[g for g in near if g is not f] for f in near if self._is_first(f, near)]
         tries += [[f] for f in sorted(near, key=lambda f: -max(f.numbers))]
         for parts in tries:
             numbers = frozenset({at}.union(*(f.numbers for f in parts)))
@@ -92,6 +94,13 @@ class _Search:
             if plan is not None:
                 return _Found(numbers, plan), parts
         return None
+
+    def _is_first(self, single: _Found, near: Sequence[_Found]) -> bool:
+        """True for a node by itself that reads none of the others."""
+        if single.plan is not None:
+            return False
+        (at,) = single.numbers
+        return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
     def _closed(self, numbers: frozenset[int]) -> frozenset[int]:
         """The nodes with all that lie between them."""

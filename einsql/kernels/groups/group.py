@@ -21,7 +21,9 @@ from einsql.schema import PRESENT
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 
-PIECE = 2**23
+NOTHING = -1
+"""Number of the batch that a new scratch holds right sides of."""
+PIECE = 2**25
 """Work of one piece, in cheap operations: some milliseconds."""
 PIECES = 4
 """Least number of pieces for each thread, so that no thread waits long for the others."""
@@ -42,7 +44,7 @@ class Group:
     def __init__(self, plan: Plan, compile_node: Compile) -> None:
         self.plan = plan
         self.nodes: tuple[EinSum, ...] = plan.nodes
-        self.results = tuple(n for n, v in zip(plan.nodes, plan.visible, strict=True) if v)
+        self.results = tuple(n for n, m in zip(plan.nodes, plan.members, strict=True) if m.visible)
         inside = {id(n) for n in plan.nodes}
         outside = {id(o.source): o.source for n in plan.nodes for o in n.operands}
         self.sources: tuple[Node, ...] = tuple(s for k, s in outside.items() if k not in inside)
@@ -51,10 +53,15 @@ class Group:
 
     @property
     def detail(self) -> str:
-        """The size of a block, for EXPLAIN."""
-        node, own = self.plan.nodes[-1], self.plan.members[-1].own
-        label = next(k for k in node.keys if own[k] == self.plan.block)
-        return f"blocks of {label}:{self.plan.rows}"
+        """The size of a block, and of the parts that its rows are taken in, for EXPLAIN."""
+        m, parts = self.plan.members[-1], self.plan.parts
+        label = next(k for k in m.node.keys if m.own[k] == self.plan.block)
+        blocks = f"blocks of {label}:{self.plan.rows}"
+        if parts is None:
+            return blocks
+        own = self.plan.members[parts.weights.made].own
+        along = next(k for k, c in own.items() if c == parts.weights.along)
+        return f"{blocks}, parts of {along}:{parts.size}"
 
     @cached_property
     def _external(self) -> list[Source]:
@@ -97,7 +104,7 @@ class Group:
                 for o in node.outputs
             }
             for at, node in enumerate(self.nodes)
-            if self.plan.visible[at]
+            if self.plan.members[at].visible
         ]
 
     def _apart(self, operands: Sequence[Fields], tick: Tick) -> list[dict[str, np.ndarray]]:
@@ -107,7 +114,7 @@ class Group:
         for at, (node, runner) in enumerate(zip(self.nodes, self._singly, strict=True)):
             fields = runner([made[id(o.source)] for o in node.operands], tick)
             made[id(node)] = fields
-            if self.plan.visible[at]:
+            if self.plan.members[at].visible:
                 results.append(fields)
         return results
 
@@ -118,7 +125,7 @@ class Group:
         made = {id(s): f for s, f in zip(self.sources, operands, strict=True)}
         results: dict[tuple[int, str], np.ndarray] = {}
         for at, m in enumerate(plan.members):
-            if plan.visible[at]:
+            if m.visible:
                 own = {o.name: empty(m.node.schema.shape, o.dtype.numpy) for o in m.node.outputs}
                 results |= {(at, name): array for name, array in own.items()}
                 made[id(plan.nodes[at])] = own
@@ -188,7 +195,9 @@ def _run(
         For each node the bits of its failures, and a last one that tells that the whole
         has to run otherwise.
     """
-    kernel = cache.load(driver.source)
+    if driver.kernel is None:
+        driver.kernel = cache.load(driver.source, tick)
+    kernel = driver.kernel
     bad = np.zeros(nodes + 1, np.int64)
     free: list[np.ndarray] = []
 
@@ -199,9 +208,9 @@ def _run(
             scratch = free.pop()
         except IndexError:
             scratch = _scratch(driver.scratch + 64)
-        start = scratch.ctypes.data
+            _held(scratch)[0] = NOTHING
         found = np.zeros_like(bad)
-        kernel(*blocks, numbers, found, start + -start % 64)
+        kernel(*blocks, numbers, found, _held(scratch).ctypes.data)
         free.append(scratch)
         np.bitwise_or(bad, found, out=bad)
 
@@ -209,9 +218,17 @@ def _run(
     return bad
 
 
+def _held(scratch: np.ndarray) -> np.ndarray:
+    """The scratch from its first whole line of a cache on, which begins with an integer.
+
+    It says of which batch the right sides are that lie there.
+    """
+    return scratch[-scratch.ctypes.data % 64 :].view(np.uint8)[:8].view(np.int64)
+
+
 def _scratch(nbytes: int) -> np.ndarray:
     """Memory for what is passed between nodes; it may hold anything."""
-    return np.empty(nbytes, np.uint8)
+    return empty((nbytes,), np.dtype(np.uint8))
 
 
 def _strided(node: EinSum, operand: Operand, name: str, values: np.ndarray) -> Strided:

@@ -24,6 +24,7 @@ from einsql.einsum import (
 from einsql.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes
 from einsql.kernels.groups.limits import Limit, limit, never_empty
+from einsql.kernels.groups.masks import Mask, Masks, mask, masked, over
 from einsql.schema import PRESENT, DType
 
 MOST_WORK = 4
@@ -59,16 +60,24 @@ class Member:
     """A node as it runs in a group.
 
     Attributes:
+        origin: The node that the operands of others name.
         node: The node without its guard, which the limits stand for, and without presence.
         own: Class of each label.
-        product: How it is a product of matrices; None for loops.
         limits: Where its points exist, or are asked for.
+        masks: Data that says so too.
+        visible: True if its result leaves the group.
+        product: How it is a product of matrices; None for loops.
+        divisor: The node that this sum is divided by, where the graph divides its terms.
     """
 
+    origin: EinSum
     node: EinSum
     own: dict[str, int]
-    product: Product | None
     limits: Limits
+    masks: Masks
+    visible: bool
+    product: Product | None = None
+    divisor: EinSum | None = None
 
 
 def members(
@@ -85,56 +94,75 @@ def members(
     found = _within_limits(nodes, classes)
     if found is None:
         return None
-    resolved, held = found
+    resolved, held, masks = found
     _narrow(nodes, resolved, held, classes, visible)
     made: list[Member] = []
-    for n, own, limits in zip(resolved, classes.of, held, strict=True):
-        product = match_product(n, own, classes.rows, block)
-        if product is None and not _loops(n):
+    for all_of in zip(nodes, resolved, classes.of, held, masks, visible, strict=True):
+        m = Member(*all_of)
+        m = replace(m, product=match_product(m.node, m.own, classes.rows, block))
+        if m.product is None and not _loops(m.node):
             return None
-        made.append(Member(n, own, product, limits))
+        if m.visible and m.masks > over(m.masks, _kept(m.node, m.own)):
+            return None  # what leaves has no place to say where it exists
+        made.append(m)
     return made
 
 
 def _within_limits(
     nodes: Sequence[EinSum], classes: Classes
-) -> tuple[list[EinSum], list[Limits]] | None:
-    """The nodes without guards, and the limits that these are."""
+) -> tuple[list[EinSum], list[Limits], list[Masks]] | None:
+    """The nodes without guards, and the limits and masks that these are."""
     number = {id(n): at for at, n in enumerate(nodes)}
     resolved: list[EinSum] = []
     held: list[Limits] = []
+    hidden: list[Masks] = []
     for node, own in zip(nodes, classes.of, strict=True):
         inside = {
             n: number[id(o.source)] for n, o in enumerate(node.operands) if id(o.source) in number
         }
         shown = {n: _shown(nodes[p], classes.of[p], held[p]) for n, p in inside.items()}
+        behind = {
+            n: hidden[p] - over(hidden[p], _kept(nodes[p], classes.of[p]))
+            for n, p in inside.items()
+        }
         limits: set[Limit] = set()
+        masks: set[Mask] = set()
         for term in conjuncts(node.guard):
             if isinstance(term, Value) and term.field == PRESENT and term.operand in inside:
                 limits |= shown[term.operand]
-                continue
-            new = limit(term, node, own, classes.rows)
-            if new is None:
+                masks |= behind[term.operand]
+            elif (new := limit(term, node, own, classes.rows)) is not None:
+                limits.add(new)
+            elif (data := mask(term, node, own, number)) is not None:
+                masks.add(data)
+            else:
                 return None
-            limits.add(new)
-        kept = {own[k] for k in node.keys}
+        kept = _kept(node, own)
+        if any(not b <= masks for b in behind.values()):
+            return None
         if any(not held_by <= limits for held_by in shown.values()) or any(
             m.inner not in own.values() for m in limits
         ):
             return None
         if not never_empty(frozenset(m for m in limits if m.inner not in kept), classes.bounds):
             return None
-        bare = _bare(node, frozenset(n for n, s in shown.items() if not s))
+        bare = _bare(node, frozenset(n for n, s in shown.items() if not s and not behind[n]))
+        bare = masked(bare, own, frozenset(masks)) if bare is not None else None
         if bare is None:
             return None
         resolved.append(bare)
         held.append(frozenset(limits))
-    return resolved, held
+        hidden.append(frozenset(masks))
+    return resolved, held, hidden
+
+
+def _kept(node: EinSum, own: Mapping[str, int]) -> set[int]:
+    return {own[k] for k in node.keys}
 
 
 def _shown(node: EinSum, own: Mapping[str, int], limits: Limits) -> Limits:
     """The limits of a node that its readers see; within the others every row has points."""
-    kept = {own[k] for k in node.keys}
+    kept = _kept(node, own)
     return frozenset(m for m in limits if m.inner in kept)
 
 
@@ -285,4 +313,5 @@ def _loops(node: EinSum) -> bool:
     sizes = [prod(a.extent for a in node.axes if a.label in o.labels) for o in node.operands]
     fields = [f.dtype for o in node.operands for f in o.source.schema.fields]
     fields += [o.dtype for o in node.outputs]
-    return node.points <= MOST_WORK * max(node.schema.size, *sizes, 1) and DType.HALF not in fields
+    short = any(t.is_short for t in fields)
+    return node.points <= MOST_WORK * max(node.schema.size, *sizes, 1) and not short

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from einsql.kernels.cache import Kernel
 from einsql.kernels.expressions import Program
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
@@ -58,17 +59,20 @@ class Driver:
     Attributes:
         numbers: Its integers, in order, from what a run gives.
         reasons: For each node what the bits of its failures say.
-        scratch: Bytes that a thread needs.
+        scratch: Bytes that a thread needs; the first of them number the batch whose right
+            sides it holds.
         blocks: How many blocks there are.
         batch: Blocks that have the same right sides.
+        kernel: The compiled source, once it was called.
     """
 
     source: str = ""
     numbers: list[Number] = field(default_factory=list)
     reasons: list[list[str]] = field(default_factory=list)
-    scratch: int = 0
+    scratch: int = 64
     blocks: int = 0
     batch: int = 0
+    kernel: Kernel | None = None
 
 
 class Places:
@@ -82,8 +86,9 @@ class Places:
         self.packing: list[str] = []
         self.head: list[str] = []
         self.depth = 1
+        self.parted = False  # whether what is written takes a part of the rows
         self.rows = plan.classes.rows
-        self.number = {id(n): at for at, n in enumerate(plan.nodes)}
+        self.number = {id(m.origin): at for at, m in enumerate(plan.members)}
         self.functions: dict[str, None] = {}
         self.bodies: list[str] = []
         self.programs: dict[int, Program] = {}
@@ -106,6 +111,19 @@ class Places:
         self.out.scratch += -(-nbytes // 64) * 64
         return start
 
+    # ---- extents
+
+    @property
+    def along(self) -> int:
+        """The class that rows are cut along; -1 where they are whole."""
+        return self.plan.parts.weights.along if self.plan.parts is not None else -1
+
+    def length(self, c: int) -> str:
+        """How many values of a class there are at a time."""
+        if self.parted and c == self.along:
+            return "width"
+        return self.param(1 if c in self.rows else self.plan.extent(c))
+
     # ---- addresses
 
     def outside(self, steps: Callable[[Given, int], int], held: Sequence[int], size: int) -> str:
@@ -113,13 +131,15 @@ class Places:
 
         Args:
             steps: Elements from one value of a class to the next.
-            held: The classes of the rows that the array has.
+            held: The classes that the array has.
             size: Bytes of an element.
         """
         terms = []
         for n, c in enumerate(self.rows):
             if c in held:
                 terms.append(f"x{n} * {self.param(partial(_bytes, steps, c, size))}")
+        if self.parted and self.along in held:
+            terms.append(f"part * {self.param(partial(_bytes, steps, self.along, size))}")
         return " + ".join(terms) or "0"
 
     def read(self, source: Source) -> tuple[str, str]:
@@ -168,6 +188,14 @@ class Places:
 
     # ---- limits
 
+    def covers(self, inner: int, edges: Sequence[tuple[bool, str, str]]) -> str:
+        """A condition: all that there is at a time is within the limits of every row."""
+        terms = []
+        for rises, start, slope in edges:
+            ends = f"{start}, {start} + (rows - 1) * {slope}"
+            terms.append(f"max({ends}) <= 0" if rises else f"min({ends}) >= {self.length(inner)}")
+        return " and ".join(terms)
+
     def edges(self, m: Member) -> tuple[int, list[tuple[bool, str, str]]]:
         """The class that a node's limits are about, and each limit as a line over the rows.
 
@@ -189,14 +217,15 @@ class Places:
                 terms.append(f"x{self.rows.index(c)} * {by}")
                 slope = by if c == self.plan.block else slope
             name = f"y{len(self.out.numbers)}"
-            self.emit(f"{name} = {' + '.join(terms)}")
+            before = " - part" if self.parted and inner == self.along else ""
+            self.emit(f"{name} = {' + '.join(terms)}{before}")
             lines.append((x.rises, name, slope))
         return inner, lines
 
     def around(self, m: Member) -> tuple[str, str]:
         """First and last value of the label with limits that any row of the block has."""
         inner, lines = self.edges(m)
-        whole = self.param(self.plan.extent(inner))
+        whole = self.length(inner)
         least, most = ["0"], [whole]
         for rises, start, slope in lines:
             ends = f"{start}, {start} + (rows - 1) * {slope}"

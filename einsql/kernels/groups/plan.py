@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.einsum import EinSum
+from einsql.kernels import pool
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members
+from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
 from einsql.kernels.nest import Nest, plan_nest, weight
 
 IN_CACHE = 2**19
@@ -19,6 +21,10 @@ LARGEST = 2**24
 """Bytes that a block and the right sides of its products may take on each thread."""
 ROWS = (24, 192)
 """Least and most rows of a block of a product."""
+PART = 2**10
+"""Bytes of a row that are taken at a time."""
+LEAST_ROWS = 48
+"""Rows below which a block of whole rows reads the right sides too often."""
 PAD = 16
 """Elements behind each row, so that rows do not meet in the same lines of a cache."""
 
@@ -41,31 +47,50 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """How rows are taken part by part.
+
+    Attributes:
+        weights: What is carried from part to part, with the class that is cut.
+        size: Values of that class in a part.
+        folds: Numbers of the nodes that run over that class.
+        whole: Whether the right sides of whole rows are kept, not those of a part.
+    """
+
+    weights: Weights
+    size: int
+    folds: frozenset[int]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Nodes that run together.
 
     Attributes:
         nodes: As they are in the graph, producers first.
-        members: As they run.
+        members: As they run, the result of each node in the same place.
         classes: Their labels; the last of its rows is the one that is cut in blocks.
-        visible: Whose results leave.
         stages: Numbers of the nodes that run one after another: a product, or loops that
             take the block strip by strip.
+        inner: How many of them take a part of the rows; all where rows are taken whole.
         rows: Rows of a block.
         strips: Rows of a strip in each stage.
         nests: The loops of each node; None for a product.
         buffers: For each node what its block is kept in; None if that is its result.
+        parts: How rows are taken part by part; None where they are taken whole.
     """
 
     nodes: tuple[EinSum, ...]
     members: tuple[Member, ...]
     classes: Classes
-    visible: tuple[bool, ...]
     stages: tuple[tuple[int, ...], ...]
+    inner: int
     rows: int
     strips: tuple[int, ...]
     nests: tuple[Nest | None, ...]
     buffers: tuple[Buffer | None, ...]
+    parts: Parts | None
 
     @property
     def block(self) -> int:
@@ -76,6 +101,13 @@ class Plan:
         """How many values a class has."""
         lo, hi = self.classes.bounds[c]
         return hi - lo
+
+    def held(self, c: int) -> int:
+        """How many of them a right side has at a time, at most."""
+        parts = self.parts
+        if parts is None or parts.whole or c != parts.weights.along:
+            return self.extent(c)
+        return min(self.extent(c), parts.size)
 
 
 def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
@@ -96,7 +128,9 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
         ordered = replace(classes, rows=(*rows, block))
         found = members(nodes, ordered, visible, block)
         if found is not None and _limits_fit(found):
-            return _sized(nodes, found, ordered, visible)
+            found = deferred(found, ordered.rows, block)
+            fits, _ = masks_fit(found)
+            return _sized(nodes, found, ordered) if fits else None
     return None
 
 
@@ -120,60 +154,121 @@ def _flat(m: Member) -> bool:
     return m.own[last] in inner or all(m.own[k] not in inner for k in m.node.keys)
 
 
-def _sized(
-    nodes: Sequence[EinSum], found: list[Member], classes: Classes, visible: Sequence[bool]
-) -> Plan | None:  # fmt: skip
-    stages = _stages(found)
-    number = {id(n): at for at, n in enumerate(nodes)}
+def _sized(nodes: Sequence[EinSum], found: list[Member], classes: Classes) -> Plan | None:
+    """The plan with whole rows, or part by part where they are too long to stay in a cache."""
+    whole = _laid_out(nodes, found, classes, None)
+    lo, hi = classes.bounds[classes.rows[-1]]
+    enough = min(LEAST_ROWS, hi - lo)
+    products = any(m.product is not None for m in found)
+    if not products or hi - lo < ROWS[0] or (whole is not None and whole.rows >= enough):
+        return whole
+    taken = taken_in_parts(found, classes.rows)
+    if taken is None:
+        return whole
+    weights, folds = taken
+    size = PART // found[weights.made].node.outputs[0].dtype.numpy.itemsize
+    size = max(1, size // (2 * PAD)) * 2 * PAD  # whole panels
+    for kept in (True, False):
+        cut = _laid_out(nodes, found, classes, Parts(weights, size, folds, kept))
+        if cut is not None:
+            return cut
+    return whole
+
+
+def _laid_out(
+    nodes: Sequence[EinSum], found: list[Member], classes: Classes, parts: Parts | None
+) -> Plan | None:
+    held = [_part(m, parts) for m in found]
+    stages, inner = _stages(found, parts)
     stage_of = {at: s for s, stage in enumerate(stages) for at in stage}
-    crossing = [m.product is not None for m in found]
-    for at, n in enumerate(nodes):
-        for o in n.operands:
-            source = number.get(id(o.source))
-            if source is not None and stage_of[source] != stage_of[at]:
-                crossing[source] = True
-    widths = [_row_bytes(m, classes.rows) for m in found]
+    crossing = _crossing(found, stage_of, parts)
+    widths = [_row_bytes(m, classes.rows) for m in held]
     products = any(m.product is not None for m in found)
     extent = classes.bounds[classes.rows[-1]][1] - classes.bounds[classes.rows[-1]][0]
-    held = sum(w for w, c in zip(widths, crossing, strict=True) if c) if products else sum(widths)
-    rows = max(1, IN_CACHE // max(1, held))
+    row = sum(w for w, c in zip(widths, crossing, strict=True) if c) if products else sum(widths)
+    rows = max(1, IN_CACHE // max(1, row))
     if products:
         least, most = ROWS
         rows = max(least, min(most, rows // 12 * 12))
     rows = min(rows, extent)
-    right = sum(_right_bytes(m) for m in found)
-    if rows * held + right > LARGEST:
+    right = found if parts is None or parts.whole else held
+    if rows * row + sum(map(_right_bytes, right)) > LARGEST:
+        return None
+    blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
+    if row > IN_CACHE and blocks < pool.threads():  # long rows are better cut, by single nodes
         return None
     strips = tuple(
-        1 if any(found[at].limits for at in stage)
+        1 if parts is None and any(found[at].limits for at in stage)
         else max(1, min(rows, IN_FIRST_CACHE // max(1, sum(widths[at] for at in stage))))
         for stage in stages
     )  # fmt: skip
     nests: list[Nest | None] = []
     buffers: list[Buffer | None] = []
-    for at, m in enumerate(found):
+    for at, m in enumerate(held):
         strip = strips[stage_of[at]]
         nest = None if m.product is not None else plan_nest(_narrowed(m, classes.rows, strip))
         if nest is not None and nest.keeps_state:
             return None
         nests.append(nest)
         held_rows = rows if crossing[at] else strip
-        own = m.product is None and visible[at]
+        own = m.product is None and m.visible
         buffers.append(None if own else _buffer(m, classes.rows, held_rows, crossing[at]))
     return Plan(
-        tuple(nodes), tuple(found), classes, tuple(visible), stages, rows, strips,
-        tuple(nests), tuple(buffers),
+        tuple(nodes), tuple(found), classes, stages, inner, rows, strips,
+        tuple(nests), tuple(buffers), parts,
     )  # fmt: skip
 
 
-def _stages(found: Sequence[Member]) -> tuple[tuple[int, ...], ...]:
-    stages: list[list[int]] = []
+def _part(m: Member, parts: Parts | None) -> Member:
+    """A member with the part of a row that it has at a time."""
+    if parts is None:
+        return m
+    axes = tuple(
+        replace(a, hi=min(a.hi, a.lo + parts.size)) if m.own[a.label] == parts.weights.along else a
+        for a in m.node.axes
+    )
+    return replace(m, node=replace(m.node, axes=axes))
+
+
+def _crossing(
+    found: Sequence[Member], stage_of: Mapping[int, int], parts: Parts | None
+) -> list[bool]:
+    """For each member whether all rows of its block are kept, not those of a strip alone."""
+    number = {id(m.origin): at for at, m in enumerate(found)}
+    crossing = [m.product is not None for m in found]
     for at, m in enumerate(found):
-        if m.product is None and stages and found[stages[-1][0]].product is None:
-            stages[-1].append(at)
-        else:
-            stages.append([at])
-    return tuple(map(tuple, stages))
+        for o in m.node.operands:
+            source = number.get(id(o.source))
+            if source is not None and stage_of[source] != stage_of[at]:
+                crossing[source] = True
+    for at in parts.folds if parts is not None else ():
+        crossing[at] = True
+    _, looked_at = masks_fit(found)
+    if looked_at is not None:
+        crossing[looked_at] = True
+    return crossing
+
+
+def _stages(
+    found: Sequence[Member], parts: Parts | None
+) -> tuple[tuple[tuple[int, ...], ...], int]:
+    """The stages, those that take a part of the rows first, and how many these are."""
+
+    def is_part(at: int) -> bool:
+        return parts is None or parts.weights.along in found[at].own.values()
+
+    stages: list[list[int]] = []
+    for wanted in (True, False):
+        for at, m in enumerate(found):
+            if is_part(at) is not wanted:
+                continue
+            before = stages[-1][0] if stages else at
+            joins = m.product is None and found[before].product is None
+            if stages and joins and is_part(before) is wanted:
+                stages[-1].append(at)
+            else:
+                stages.append([at])
+    return tuple(map(tuple, stages)), sum(is_part(stage[0]) for stage in stages)
 
 
 def _row_bytes(m: Member, rows: Sequence[int]) -> int:

@@ -116,14 +116,23 @@ def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
         builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
         builder.position_at_end(after)
         scales = _spread(builder, factor, vector)
-        for n in range(TALL):
-            there = builder.icmp_signed("<", word(n), rows)
-            line = builder.select(there, builder.add(into, builder.mul(word(n), stride)), spare)
-            for m in range(WIDE):
-                cell = pointer(builder.add(line, word(m * BYTES)), vector)
-                # Where nothing is kept what is there may be NaN, so it is not multiplied.
-                old = builder.select(kept, builder.load(cell, align=size), zero)
-                builder.store(builder.fadd(builder.fmul(new[n][m], scales), old), cell, align=size)
+
+        def store(adds: bool) -> None:
+            for n in range(TALL):
+                there = builder.icmp_signed("<", word(n), rows)
+                line = builder.select(there, builder.add(into, builder.mul(word(n), stride)), spare)
+                for m in range(WIDE):
+                    cell = pointer(builder.add(line, word(m * BYTES)), vector)
+                    made = builder.fmul(new[n][m], scales)
+                    if adds:
+                        made = builder.fadd(made, builder.load(cell, align=size))
+                    builder.store(made, cell, align=size)
+
+        with builder.if_else(kept) as (added, alone):
+            with added:
+                store(True)
+            with alone:
+                store(False)
         return context.get_dummy_value()
 
     return types.void(a, b, c, scale, keep), generate
@@ -168,12 +177,10 @@ def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, s
 
 
 @njit
-def copied(numbers: Any, first: int, count: int, room: int) -> Any:
-    """Integers of an array, with room for others behind them."""
-    made = np.zeros(room, np.int64)
+def copy_numbers(numbers: Any, first: int, count: int, into: Any) -> None:
+    """Copies some integers of an array."""
     for n in range(count):
-        made[n] = numbers[first + n]
-    return made
+        into[n] = numbers[first + n]
 
 
 @njit
@@ -184,22 +191,44 @@ def clear(into: Any, first: int, stop: int) -> None:
 
 
 @njit
-def any_nan(values: Any, step: int, rows: int, wide: int) -> bool:
-    """True if a block has a NaN."""
-    total = values[0] - values[0]
+def not_finite(values: Any, step: int, rows: int, wide: int) -> bool:
+    """True if a block has a NaN or an infinity."""
+    found = 0
     for r in range(rows):
         for n in range(wide):
             x = values[np.uintp(r * step + n)]
-            total += x - x  # 0, or NaN for what is not finite
-    return bool(total != total)
+            found |= x - x != 0
+    return found != 0
+
+
+@njit
+def spoilt(values: Any, step: int, rows: int, wide: int, divisors: Any, between: int) -> bool:
+    """True if a row with a finite divisor has a NaN or an infinity."""
+    found = 0
+    for r in range(rows):
+        divisor = divisors[np.uintp(r * between)]
+        if divisor - divisor == 0:
+            for n in range(wide):
+                x = values[np.uintp(r * step + n)]
+                found |= x - x != 0
+    return found != 0
+
+
+@njit
+def any_empty(extremes: Any, step: int, rows: int) -> bool:
+    """True if a row's greatest value is that of no values, -infinity."""
+    found = False
+    for r in range(rows):
+        found |= extremes[np.uintp(r * step)] == -np.inf
+    return found
 
 
 @njit
 def multiply(
     left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
-    into: int, stride: int, scale: Any, panel: int, size: int,
+    into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
 ) -> None:  # fmt: skip
-    """Sets a block to scale · left · right, for some terms and panels of columns.
+    """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
 
     Args:
         left: Address of the left block's first row.
@@ -214,6 +243,7 @@ def multiply(
         scale: The factor.
         panel: Columns of a panel.
         size: Bytes of an element.
+        adds: 1 if the product is added to what is there, otherwise 0.
     """
     first = columns[0] // panel * panel
     for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):
@@ -226,5 +256,5 @@ def multiply(
                     beside,
                     (into + r * stride + n * size, stride),
                     scale,
-                    start > terms[0],
+                    adds != 0 or start > terms[0],
                 )

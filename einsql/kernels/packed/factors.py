@@ -1,14 +1,13 @@
-"""Counts, sums of integers and tests of pairs that are matrix products.
+"""Sums of integers, and counts, that are matrix products.
 
 Where an output's term is a product of what each side has alone, and every sum of such
-products is exact in FLOAT or DOUBLE, BLAS adds them: it multiplies integers faster than the
-processor's integer instructions do. BOOL_OR of a conjunction holds where a count is not 0.
+products is exact in FLOAT or DOUBLE, BLAS adds them: nothing is compiled, and it multiplies
+large integers faster than the processor's integer instructions do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -33,63 +32,45 @@ EXACT = ((np.dtype(np.float32), 2**24), (np.dtype(np.float64), 2**53))
 Leaf = Value | Label
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """An output as a product of matrices.
-
-    Attributes:
-        sides: Expressions whose product is the element of each side.
-        count: Whether elements are 0 and 1 and only matters whether a sum is 0.
-        inverse: Whether the output holds where the sum is 0.
-    """
-
-    sides: Mapping[str, Sequence[Expr]]
-    count: bool
-    inverse: bool
+Factors = Mapping[str, Sequence[Expr]]
+"""Expressions whose product is the element of each side."""
 
 
 def factors_of(columns: Columns, o: Output, where: Expr | None) -> Factors | None:
-    """The factors of an output, or None if it is no sum of products of two sides.
+    """The factors of an output, or None if it is no sum of products of integers.
 
     Args:
         columns: The node's sides.
         o: The output.
         where: What selects pairs, or None for all of them.
     """
-    count = o.reduction in ("bool_or", "bool_and")
-    inverse = o.reduction == "bool_and"
-    if not count and not (o.reduction == "sum" and o.args[0].dtype.is_integer):
+    if o.reduction != "sum" or not o.args[0].dtype.is_integer:
         return None
     sides: dict[str, list[Expr]] = {ROWS: [], COLUMNS: []}
-    whole = _split(columns, o.args[0], sides, inverse)
-    if where is not None:
-        whole = whole and _split(columns, where, sides, False)
-    if not whole or not all(sides.values()):
+    terms = (o.args[0], TRUE if where is None else where)
+    if not all(_split(columns, e, sides) for e in terms):
         return None
-    return Factors(sides, count, inverse)
+    return sides if all(sides.values()) else None
 
 
-def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]], inverse: bool) -> bool:
-    """Sorts the factors of an expression, or of its negation, by sides; False if it has others."""
-    if e == TRUE and not inverse:
+def _split(columns: Columns, e: Expr, sides: dict[str, list[Expr]]) -> bool:
+    """Sorts the factors of an expression by sides; False if some are of both."""
+    if e == TRUE:
         return True
     side = columns.side(e)
     if side is not None:
-        if side not in sides:
-            return False
-        sides[side].append(Call("not", (e,), DType.BOOLEAN) if inverse else e)
-        return True
+        sides.setdefault(side, []).append(e)
+        return side in (ROWS, COLUMNS)
     if not isinstance(e, Call):
         return False
-    if inverse:
-        return e.fn == "or" and all(_split(columns, a, sides, True) for a in e.args)
+    args = e.args
     if e.fn == "cast" and e.args[0].dtype is not DType.BOOLEAN is e.dtype:
         return False  # no factor any more, but whether it is 0
-    if e.fn == "cast" and not e.args[0].dtype.is_float:
-        return _split(columns, e.args[0], sides, False)
     if e.fn == "if" and isinstance(e.args[2], Const) and not e.args[2].value:
-        return all(_split(columns, a, sides, False) for a in e.args[:2])
-    return e.fn in ("mul", "and") and all(_split(columns, a, sides, False) for a in e.args)
+        args = e.args[:2]
+    elif e.fn not in ("mul", "and", "cast") or e.args[0].dtype.is_float:
+        return False
+    return all(_split(columns, a, sides) for a in args)
 
 
 class FactorProduct:
@@ -104,10 +85,9 @@ class FactorProduct:
     def __init__(
         self, layout: Layout, factors: Factors, bounds: Mapping[str, tuple[int, int]]
     ) -> None:
-        self.factors = factors
         self._sizes = layout.sizes
         self._compiled = {
-            side: [compile_expr(e, bounds) for e in exprs] for side, exprs in factors.sides.items()
+            side: [compile_expr(e, bounds) for e in exprs] for side, exprs in factors.items()
         }
         extent = dict(zip("bmnk", layout.sizes, strict=True))
         labels = Labels(tuple("bmk"), tuple("bnk"), tuple("bmn"), extent)
@@ -122,8 +102,6 @@ class FactorProduct:
         terms = self._sizes[3]
         if terms < TERMS:
             return None
-        if self.factors.count:
-            return EXACT[0][0]  # whole numbers that are not 0 do not sum to 0
         return next((dtype for dtype, limit in EXACT if most * terms < limit), None)
 
     def run(
@@ -142,11 +120,7 @@ class FactorProduct:
         left = _matrices(self._compiled[ROWS], block, (b, m, k), dtype)
         right = _matrices(self._compiled[COLUMNS], block, (b, n, k), dtype)
         sums = self._products[dtype](left, right, tick)
-        if not self.factors.count:
-            _in_pieces(out.shape, lambda at: np.copyto(out[at], sums[at], casting="unsafe"))
-            return
-        test = np.equal if self.factors.inverse else np.not_equal
-        _in_pieces(out.shape, lambda at: test(sums[at], 0, out=out[at]))
+        _in_pieces(out.shape, lambda at: np.copyto(out[at], sums[at], casting="unsafe"))
 
 
 class _Cubes(Block):

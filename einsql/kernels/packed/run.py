@@ -146,8 +146,7 @@ class _Part:
         variant, most = found
         exact = None if self.product is None else self.product.type_for(most)
         if self.product is not None and exact is not None:
-            count = self.output.dtype is DType.BOOLEAN
-            _, view, result = self.allocate(np.dtype(np.bool_ if count else np.int64))
+            _, view, result = self.allocate(np.dtype(np.int64))
             self.product.run(arrays, exact, view, tick)
             return self.finish(result)
         result, wild = self.compute(variant, arrays, tick)
@@ -192,7 +191,7 @@ class _Part:
             program = self.programs[variant] = generate(
                 self.columns, self.output, self.where, variant, machine()
             )
-        kernel = cache.load(program.source)
+        kernel = cache.load(program.source, tick)
         flats, strides = [], []
         for leaf in program.leaves:
             flat, steps = flatten(arrays[leaf], leaf.dtype)

@@ -89,7 +89,7 @@ def in_registers(e: Call) -> bool:
     """True if a function has a vector form for its arguments."""
     if e.fn == "cast":
         source, target = e.args[0].dtype, e.dtype
-        if target is DType.HALF or target is DType.BOOLEAN:
+        if target.is_short or target is DType.BOOLEAN:
             return source is target
         return not (source.is_float and target.is_integer)
     if e.fn == "pow":

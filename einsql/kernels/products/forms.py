@@ -62,8 +62,6 @@ class Form:
         """
         if out.strides[-1] != out.itemsize:
             return None
-        if self.n > NARROW and right.strides[-1] != right.itemsize:
-            return None  # each would be copied
         if self.kind == "narrow" and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
         return (_long if self.kind == "long" else Direct)(left, right, out)

@@ -141,6 +141,7 @@ class _Plan:
         ]
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
+        self.plain = self._transposed()
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
 
@@ -219,9 +220,27 @@ class _Plan:
 
     def whole(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it by one call."""
+        if self.plain is not None:
+            left, right, result = self.plain
+            made = empty(self.shape, self.product.work)
+            out = made.T if result else made
+            np.matmul(a.T if left else a, b.T if right else b, out=out)
+            return made.transpose(self.turn)
         made, out = self._result()
         self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
         return made.transpose(self.turn)
+
+    def _transposed(self) -> tuple[bool, bool, bool] | None:
+        """Of a product of two plain matrices: which of them and the result are transposed."""
+        layout, labels = self.layout, self.product.labels
+        groups = layout.m, layout.n, layout.k
+        few = self.m * self.n < FEW and self.k >= LONG_SUM
+        if few or layout.batch or layout.left.copied or layout.right.copied:
+            return None
+        if any(len(x) != 1 for x in groups):
+            return None
+        (m,), (_,), (k,) = groups
+        return labels.left[0] != m, labels.right[0] != k, layout.result[0] != m
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
@@ -259,7 +278,12 @@ class _Plan:
             _spun[0] = monotonic()
             return made.transpose(self.turn)
 
-        return run
+        def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            made = self.whole(a, b, tick)
+            _spun[0] = monotonic()
+            return made
+
+        return at_once if prod(whole) == 1 else run
 
     def _by_sum(self, pieces: int) -> Multiply:
         """Cuts K: each piece has a sum of its own, and these are added."""

@@ -210,14 +210,14 @@ class _Segments:
         """
         width = self.width
         long = np.flatnonzero(np.diff(starts) * width > 2 * PIECE)
-        kernel = cache.load(sorting_source(self.reduced, self.leaves))
+        kernel = cache.load(sorting_source(self.reduced, self.leaves), tick)
         jobs: list[_Job] = [
             (kernel, lo, hi, starts, results) for lo, hi in self.pieces(starts, long)
         ]
         divided: list[tuple[int, list[np.ndarray]]] = []
         if long.size:  # their parts are not rounded
             running_ = [replace(o, dtype=running(o)) for o in self.reduced]
-            kernel = cache.load(sorting_source(running_, self.leaves))
+            kernel = cache.load(sorting_source(running_, self.leaves), tick)
             for s in long.tolist():
                 rows = int(starts[s + 1] - starts[s])
                 count = ceil(rows * width / PIECE)

@@ -68,7 +68,7 @@ def scattered(
     rows = len(at)
     workers = pool.threads() if rows * width >= PARALLEL else 1
     workers = max(1, min(workers, rows // count))  # or merging takes longer than adding
-    kernel = cache.load(source)
+    kernel = cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
         np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),

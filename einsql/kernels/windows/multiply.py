@@ -93,7 +93,7 @@ class _Multiply:
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
         tile = tile_for(self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
-        kernel = cache.load(source_of(tile))
+        kernel = cache.load(source_of(tile), tick)
         rows, steps = self.table(self.inner, strides), self.table(terms, strides)
         row_places = self.table(self.inner, places)
         column_places = self.table(product.n, places)

@@ -1,0 +1,123 @@
+"""Tensors that lack most of their elements, beside dense products and SciPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import einsql
+from benchmarks.matrices import MATMUL, Array, check, connected, random
+from benchmarks.measure import Times, measure
+from benchmarks.report import Finding, Section, factor, times
+
+N, TILE = 4096, 128
+TILES = 0.05
+ELEMENTS = (0.001, 0.01, 0.05, 0.2)
+NODES, EACH, FEATURES = 100_000, 10, 64
+APART = 0.15
+"""Seconds between turns; BLAS's threads take the cores for 0.1 s after a long product."""
+
+MASKED = """
+CREATE TENSOR a AS SELECT raw.i, raw.j, raw.val FROM raw JOIN kept USING (i, j) WHERE kept.val
+"""
+
+
+def sparse() -> Section:
+    """Tiles and elements that are absent, and SciPy's arrays."""
+    return Section(
+        "Sparse tensors, float32: the other's time / einsql's time",
+        (*_tiles(), *(_elements(d) for d in ELEMENTS), *_stored()),
+    )
+
+
+def _line(what: str, taken: Times, peer: str, aim: float | None) -> Finding:
+    found = taken.ratio(peer, "einsql")
+    return Finding(
+        f"{what}, vs {peer}",
+        factor(found, 2),
+        "" if aim is None else f"≥ {aim}×",
+        None if aim is None else found.value >= aim,
+        times({name: taken.median(name) for name in taken.seconds}),
+    )
+
+
+def _masked(kept: Array) -> tuple[einsql.Connection, einsql.Connection, Array, Array]:
+    """Connections that know a and b, without and with the elements of a that are left out."""
+    raw, b = random(N, N), random(N, N, seed=1)
+    con = connected({"raw": raw, "kept": kept, "b": b})
+    con.execute(MASKED)
+    whole = connected({"a": raw, "b": b})
+    check(con.execute(MATMUL).fetch_numpy(), np.where(kept, raw, np.float32(0)) @ b)
+    return con, whole, raw, b
+
+
+def _tiles() -> list[Finding]:
+    """Every row of the result exists, so that arrays are handed out as they are."""
+    chance = np.random.default_rng(0)
+    per_row = N // TILE
+    kept = np.zeros((per_row, per_row), np.bool_)
+    kept[np.arange(per_row), chance.permutation(per_row)] = True
+    more = round(TILES * per_row**2) - per_row
+    kept.reshape(-1)[chance.choice(np.flatnonzero(~kept), more, replace=False)] = True
+    con, whole, raw, b = _masked(np.kron(kept, np.ones((TILE, TILE), np.bool_)))
+    taken = measure(
+        {
+            "einsql": lambda: con.execute(MATMUL).fetch_numpy(),
+            "einsql, dense": lambda: whole.execute(MATMUL).fetch_numpy(),
+            "numpy, dense": lambda: raw @ b,
+        },
+        rounds=7,
+        seconds=0.0,
+        pause=APART,
+    )
+    what = f"{N}², {TILES:.0%} of the tiles of {TILE}²"
+    return [_line(what, taken, peer, 10.0) for peer in ("einsql, dense", "numpy, dense")]
+
+
+def _elements(density: float) -> Finding:
+    chance = np.random.default_rng(1)
+    kept = chance.random((N, N)) < density
+    kept[np.arange(N), chance.integers(0, N, N)] = True
+    con, _, raw, b = _masked(kept)
+    taken = measure(
+        {"einsql": lambda: con.execute(MATMUL).fetch_numpy(), "numpy, dense": lambda: raw @ b},
+        rounds=5,
+        seconds=0.0,
+        pause=APART,
+    )
+    return _line(f"{N}², {density:.1%} of the elements", taken, "numpy, dense", None)
+
+
+def _stored() -> list[Finding]:
+    from scipy.sparse import csr_array
+
+    chance = np.random.default_rng(2)
+    apart = NODES // EACH
+    columns = chance.integers(0, apart, (NODES, EACH)) + apart * np.arange(EACH)
+    values = chance.standard_normal(NODES * EACH, dtype=np.float32)
+    starts = np.arange(0, NODES * EACH + 1, EACH)
+    m = csr_array((values, columns.reshape(-1), starts), shape=(NODES, NODES))
+    d = random(NODES, FEATURES)
+    cases: list[tuple[str, Any, str, Array]] = [
+        (f"CSR {NODES:,}², {NODES * EACH:,} stored × {FEATURES} columns", lambda: m @ d,
+         "SELECT m.i, d.k, SUM(m.val * d.val) AS val FROM m JOIN d ON m.j = d.i "
+         "GROUP BY m.i, d.k", d),
+        ("the same × a vector", lambda: m @ d[:, 0],
+         "SELECT m.i, SUM(m.val * d.val) AS val FROM m JOIN d ON m.j = d.i GROUP BY m.i",
+         np.ascontiguousarray(d[:, 0])),
+    ]  # fmt: skip
+    findings = []
+    for what, theirs, sql, dense in cases:
+        con = einsql.connect()
+        con.register("m", m, dims=("i", "j"))
+        con.register("d", dense, dims=("i", "k")[: dense.ndim])
+        check(con.execute(sql).fetch_numpy(), theirs())
+
+        def ours(con: einsql.Connection = con, sql: str = sql) -> Array:
+            found: Array = con.execute(sql).fetch_numpy()
+            return found
+
+        taken = measure({"einsql": ours, "scipy": theirs}, rounds=15, seconds=1.0)
+        findings.append(_line(what, taken, "scipy", 0.91))
+    return findings

@@ -1,0 +1,108 @@
+"""What kernels ask of a device: memory, copies, matrix products, launches.
+
+There are two: a GPU by CuPy and numba-cuda, and the processor standing in for one, with NumPy
+and Numba's CUDA simulator. What is above this line runs on either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from einsql.errors import OperationalError
+
+Array = Any
+"""An array on a device: CuPy's, or NumPy's in the simulator. Both slice, transpose, sum."""
+
+WAY_OUT = (
+    "SET device = 'cpu', or install einsql[cuda] on a machine with an NVIDIA GPU and its driver."
+)
+
+
+class Device(Protocol):
+    """A device with memory of its own."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, for people."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that relations may take on it."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, a power of two."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that keep it busy; more of them wait."""
+
+    @property
+    def grid(self) -> int:
+        """Blocks of one launch at most."""
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Outputs of one thread of a tiled kernel, rows and columns."""
+
+    def full(self, shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Array:
+        """A new array in C order with one value everywhere."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """A new array in C order, not initialised."""
+
+    def upload(self, array: np.ndarray) -> Array:
+        """A copy on the device, in C order."""
+
+    def download(self, array: Array) -> np.ndarray:
+        """A copy in the memory of the processor."""
+
+    def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
+        """A stack of matrix products.
+
+        Args:
+            a: (batch, m, k), of any strides, FLOAT, DOUBLE or HALF.
+            b: (batch, k, n), of the same type.
+            dtype: Of the result and of sums: theirs, or FLOAT for HALF.
+            precision: 'float32', or 'tf32' where factors of FLOAT may be rounded to 11 bits.
+
+        Returns:
+            A new array (batch, m, n) in C order.
+        """
+
+    def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
+        """Runs `kernel` of a generated module over blocks of `threads` threads."""
+
+    def wait(self) -> None:
+        """Waits until everything is done that was begun."""
+
+
+def simulated() -> bool:
+    """True if Numba's simulator stands in for a GPU in this process."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+@lru_cache(maxsize=1)
+def device() -> Device:
+    """The device of this process.
+
+    Raises:
+        OperationalError: There is none, or a package or the driver is missing.
+    """
+    if simulated():
+        from einsql.kernels.cuda.simulator import Simulator
+
+        return Simulator()
+    try:
+        from einsql.kernels.cuda.gpu import Gpu  # CuPy and numba-cuda are for who asks for them
+
+        return Gpu()
+    except ImportError as error:
+        raise OperationalError(
+            f"device = 'cuda' needs CuPy and numba-cuda: {error}", hint=WAY_OUT
+        ) from error

@@ -1,0 +1,233 @@
+"""Runs generated kernels on a device: any node whose keys can be laid over a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from einsql.algebra import REDUCTIONS
+from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
+from einsql.errors import DataError
+from einsql.kernels.codegen import cells
+from einsql.kernels.cuda.device import Array, Device
+from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
+from einsql.kernels.expressions import Param, Program
+from einsql.kernels.nest import failing, free_labels
+from einsql.schema import DType
+
+Arrays = Mapping[str, Array]
+"""A relation's fields on a device, by name."""
+Compute = Callable[[Sequence[Arrays]], dict[str, Array]]
+"""Takes the operands' fields, those that the node reads, and returns the outputs' fields."""
+
+LONG = 256
+"""Points of a key from which it is worth a team of threads, where keys are few."""
+
+EACH = 4
+"""Points that a thread of a team has at least, where several blocks share a key."""
+
+
+def start(o: Output) -> Any:
+    """What an output holds at a key without any point."""
+    return 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
+
+
+def compile_generated(node: EinSum, device: Device) -> Compute | None:
+    """A generated kernel for a node, or None where a computed key defeats the grid.
+
+    Element-wise outputs are 0 where no point exists. What it returns raises DataError for a
+    selected element that fails.
+    """
+    shape = node.schema.shape
+    if any(a.extent == 0 for a in node.axes):
+        return lambda operands: {
+            o.name: device.full(shape, start(o), o.dtype.numpy) for o in node.outputs
+        }
+    grid = plan_grid(node)
+    if grid is None:
+        return None
+    if grid.sorted and _tells_too_early(node, grid):
+        return None
+    team, splits = _team(node, grid, device)
+    program = generate_cuda(node, grid, team)
+    if program is None:
+        return None
+    return _Generated(node, device, grid, program, team, splits).run
+
+
+def _team(node: EinSum, grid: Grid, device: Device) -> tuple[int, int]:
+    """How many threads share a key in a block, and how many blocks share one."""
+    size = _size(node, grid)
+    points = prod(node.axis(x).extent for x in grid.nest.loops[grid.nest.kept :])
+    enough = device.blocks * device.threads
+    if grid.indexed or size * 4 > enough or points < LONG or size == 0:
+        return 1, 1
+    wanted = min(device.blocks // size, points // (EACH * device.threads))
+    return device.threads, max(1, wanted)
+
+
+def _size(node: EinSum, grid: Grid) -> int:
+    """Keys that a grid runs over."""
+    if grid.sorted:
+        return node.schema.size
+    return prod(node.axis(x).extent for x in grid.nest.loops[: grid.nest.kept])
+
+
+class _Generated:
+    """A node with its plan."""
+
+    def __init__(
+        self, node: EinSum, device: Device, grid: Grid, program: Program, team: int, splits: int
+    ) -> None:
+        self.node, self.device, self.grid = node, device, grid
+        self.program, self.team, self.splits = program, team, splits
+        self.size = _size(node, grid)
+        self.failed: Array | None = None
+        self.axes = {a.label: a for a in node.axes}
+        self.partial = node.guard != TRUE or any(a.define is not None for a in node.axes)
+        self.finish = finishing(node, grid) if team > 1 else None
+        self.places = compile_generated(_places(node, grid), device) if grid.sorted else None
+
+    def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
+        """Launches the kernels."""
+        node, device = self.node, self.device
+        sorts = list(self.sort(operands)) if self.places is not None else []
+        outputs = [self.result(o) for o in node.outputs]
+        numbers: list[Any] = [self.size]
+        given = [
+            *(self.axes[x].extent for x in self.grid.nest.loops),
+            *map(self.argument, self.program.params),
+            *map(literal, self.program.constants),
+            *(self.array(operands, *key) for key in self.program.arrays),
+            *sorts,
+        ]
+        if self.finish is None:
+            self.launch(self.program, self.size, [*numbers, *given, *outputs])
+        else:
+            states = [self.state(d, v) for o in node.outputs for d, v in _states(o)]
+            numbers.append(self.splits)
+            work = self.size * self.splits * device.threads
+            self.launch(self.program, work, [*numbers, *given, *states])
+            self.launch(self.finish, self.size, [*numbers, *states, *outputs])
+        return {
+            o.name: a.view(o.dtype.numpy).reshape(node.schema.shape)
+            for o, a in zip(node.outputs, outputs, strict=True)
+        }
+
+    def launch(self, program: Program, work: int, args: list[Any]) -> None:
+        """Runs a kernel over so many threads; what it found wrong is raised."""
+        device = self.device
+        if program.reasons or self.failed is None:
+            self.failed = device.full((1,), 0, np.dtype(np.int64))
+        failed = self.failed
+        blocks = max(1, min(-(-work // device.threads), device.grid))
+        device.launch(program.source, blocks, [*args, failed])
+        if program.reasons:
+            bits = int(device.download(failed)[0])
+            if bits:
+                raise DataError(program.reasons[(bits & -bits).bit_length() - 1])
+
+    def sort(self, operands: Sequence[Arrays]) -> tuple[Array, Array]:
+        """The points by the key they belong to, and where each key's begin among them."""
+        assert self.places is not None
+        places = self.places(operands)["place"].reshape(-1)  # 0 where there is none
+        order = places.argsort()
+        keys = [k for k in self.node.keys if not self.is_plain(k)]
+        segments = prod(self.axes[k].extent for k in keys)
+        wanted = self.device.upload(np.arange(1, segments + 2))
+        return order, np.searchsorted(places[order], wanted)
+
+    def is_plain(self, key: str) -> bool:
+        """True for a key that nothing computes and that decides none that is computed."""
+        return key in self.grid.nest.loops and key not in self.grid.sorted
+
+    def result(self, o: Output) -> Array:
+        """The array a kernel writes for an output."""
+        dtype = stored_type(o.dtype)
+        if self.partial or self.grid.sorted:
+            return self.device.full((self.node.schema.size,), start(o), dtype)
+        return self.device.empty((self.node.schema.size,), dtype)
+
+    def state(self, dtype: DType, value: Any) -> Array:
+        """Running values of every block of every key, as they are without any point."""
+        carried = np.dtype(np.float32) if dtype is DType.HALF else stored_type(dtype)
+        return self.device.full((self.size * self.splits,), value, carried)
+
+    def argument(self, p: Param) -> int:
+        """The value of an integer argument."""
+        if p.kind == "lo":
+            return self.axes[p.label].lo
+        if p.kind == "hi":
+            return self.axes[p.label].hi
+        place = self.node.keys.index(p.label)
+        return prod(self.node.schema.shape[place + 1 :])
+
+    def array(self, operands: Sequence[Arrays], operand: int, name: str) -> Array:
+        """The part of a field that the domain covers."""
+        read = self.node.operands[operand]
+        keys = read.source.schema.keys
+        bounds = [(self.axes[x], k) for x, k in zip(read.labels, keys, strict=True)]
+        array = operands[operand][name]
+        if array.dtype == np.bool_:
+            array = array.view(np.uint8)
+        return array[tuple(slice(a.lo - k.lo, a.hi - k.lo) for a, k in bounds)]
+
+
+def _states(o: Output) -> list[tuple[DType, Any]]:
+    """Type and start of each running value of an output."""
+    first, *rest = (dtype for _, dtype, _ in cells(0, o))
+    return [(first, start(o)), *((dtype, 0) for dtype in rest)]
+
+
+def stored_type(dtype: DType) -> np.dtype:
+    """How kernels see the elements of arrays."""
+    return np.dtype(np.uint8) if dtype is DType.BOOLEAN else dtype.numpy
+
+
+def literal(c: Const) -> Any:
+    """A literal as an argument of a kernel."""
+    value = c.dtype.numpy.type(c.value)
+    return np.float32(value) if c.dtype is DType.HALF else value
+
+
+def _placed(node: EinSum, grid: Grid) -> list[Axis]:
+    """The computed axes that sorted labels alone decide."""
+    decided = free_labels(node)
+    return [a for a in node.axes if a.define is not None and decided[a.label] <= {*grid.sorted}]
+
+
+def _tells_too_early(node: EinSum, grid: Grid) -> bool:
+    """True if sorting could find a failure at a point that another computed axis excludes."""
+    placed = _placed(node, grid)
+    others = any(a.define is not None and a not in placed for a in node.axes)
+    return others and any(a.define is not None and failing(node, a.define) for a in placed)
+
+
+def _places(node: EinSum, grid: Grid) -> EinSum:
+    """A node that numbers, for each point of the sorted labels, its place among their keys.
+
+    The first place is 1; where no key is met the result is 0.
+    """
+    needed = [a.label for a in _placed(node, grid)]
+    axes = tuple(a for a in node.axes if a.label in needed or a.label in grid.sorted)
+    place: Expr = Const(0, DType.BIGINT)
+    for k in node.keys:
+        if k not in grid.nest.loops or k in grid.sorted:
+            place = _digit(place, node.axis(k))
+    place = _call("add", place, Const(1, DType.BIGINT))
+    output = Output("place", (place,), DType.BIGINT)
+    return replace(node, axes=axes, guard=TRUE, keys=grid.sorted, outputs=(output,), hint=())
+
+
+def _digit(number: Expr, axis: Axis) -> Expr:
+    """A number with one more digit, a label's."""
+    digit = _call("sub", Label(axis.label), Const(axis.lo, DType.BIGINT))
+    return _call("add", _call("mul", number, Const(axis.extent, DType.BIGINT)), digit)
+
+
+def _call(fn: str, a: Expr, b: Expr) -> Expr:
+    return Call(fn, (a, b), DType.BIGINT)

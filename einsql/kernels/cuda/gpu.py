@@ -1,0 +1,129 @@
+"""An NVIDIA GPU: memory and matrix products by CuPy, kernels by numba-cuda.
+
+Everything goes to one stream, so that nothing waits but copies to the processor.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import cupy
+import cupyx
+import numba.cuda
+import numpy as np
+from cupy.cuda import device as cupy_device
+from cupy.cuda import runtime
+from cupy_backends.cuda.libs import cublas
+
+from einsql.errors import OperationalError
+from einsql.kernels.cuda.device import WAY_OUT, Array
+from einsql.kernels.cuda.loader import load
+from einsql.kernels.cuda.stacks import WIDEST, Stack, stack_of
+
+numba_cuda: Any = numba.cuda  # without types of its own
+SHARE = 0.85
+"""Of the memory that is free at first; the rest is for libraries and for what they pad."""
+
+_TYPES = {"e": runtime.CUDA_R_16F, "f": runtime.CUDA_R_32F, "d": runtime.CUDA_R_64F}
+_COMPUTE = {"f": cublas.CUBLAS_COMPUTE_32F, "d": cublas.CUBLAS_COMPUTE_64F}
+_OPERATIONS = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+
+
+class Gpu:
+    """The GPU that CUDA numbers 0; CUDA_VISIBLE_DEVICES chooses among several.
+
+    Raises:
+        OperationalError: There is none, or its driver is missing.
+    """
+
+    threads = 256
+    tile = (8, 8)
+
+    def __init__(self) -> None:
+        try:
+            found = runtime.getDeviceProperties(0) if runtime.getDeviceCount() else None
+        except runtime.CUDARuntimeError as error:
+            raise OperationalError(
+                f"device = 'cuda' finds no GPU: {error}", hint=WAY_OUT
+            ) from error
+        if found is None:
+            raise OperationalError("device = 'cuda' finds no GPU", hint=WAY_OUT)
+        self.name = found["name"].decode()
+        self.blocks = 8 * int(found["multiProcessorCount"])
+        self.grid = 16 * self.blocks
+        self.memory = int(runtime.memGetInfo()[0] * SHARE)
+        for name in ("numba.core.config", "numba.cuda.core.config"):
+            _quiet(name)
+
+    def full(self, shape: tuple[int, ...], value: Any, dtype: np.dtype) -> Array:
+        """As `Device` says."""
+        return cupy.full(shape, value, dtype)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """As `Device` says."""
+        return cupy.empty(shape, dtype)
+
+    def upload(self, array: np.ndarray) -> Array:
+        """As `Device` says; CuPy copies through pinned memory."""
+        return cupy.array(array, order="C")
+
+    def download(self, array: Array) -> np.ndarray:
+        """As `Device` says, into pinned memory."""
+        array = cupy.ascontiguousarray(array).reshape(array.shape)
+        made: np.ndarray = cupyx.empty_pinned(array.shape, array.dtype)
+        array.get(out=made)
+        return made
+
+    def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
+        """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
+        (batch, m, k), n = a.shape, b.shape[2]
+        if max(m, n, k) > WIDEST:
+            return cupy.matmul(a.astype(dtype), b.astype(dtype))
+        result = cupy.empty((batch, m, n), dtype)
+        (left, of_a), (right, of_b) = _stack(a), _stack(b)
+        compute = _COMPUTE[dtype.char]
+        if precision == "tf32" and a.dtype == np.float32:
+            compute = cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+        one, zero = np.ones((), dtype), np.zeros((), dtype)
+        cublas.gemmStridedBatchedEx(
+            cupy_device.get_cublas_handle(),
+            _OPERATIONS[of_b.turned], _OPERATIONS[of_a.turned], n, m, k, one.ctypes.data,
+            right.data.ptr, _TYPES[b.dtype.char], of_b.step, of_b.next,
+            left.data.ptr, _TYPES[a.dtype.char], of_a.step, of_a.next, zero.ctypes.data,
+            result.data.ptr, _TYPES[dtype.char], n, m * n,
+            batch, compute, cublas.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+        return result
+
+    def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
+        """As `Device` says; both libraries use the same stream, so that neither waits."""
+        given = [
+            numba_cuda.as_cuda_array(a, sync=False) if isinstance(a, cupy.ndarray) else a
+            for a in args
+        ]
+        load(source)[blocks, self.threads](*given)
+
+    def wait(self) -> None:
+        """As `Device` says."""
+        runtime.deviceSynchronize()
+
+
+def _stack(array: Array) -> tuple[Array, Stack]:
+    """An array as cuBLAS reads it, copied where it has to be."""
+    found = stack_of(array.shape, tuple(s // array.itemsize for s in array.strides))
+    if found is None:
+        array = cupy.ascontiguousarray(array)
+        _, rows, columns = array.shape
+        found = Stack(False, columns, rows * columns)
+    return array, found
+
+
+def _quiet(name: str) -> None:
+    """Small grids are no mistake here, so numba-cuda need not say so."""
+    try:
+        config = importlib.import_module(name)
+    except ImportError:  # the module moved between versions
+        return
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # a module's variable

@@ -1,0 +1,210 @@
+"""Relations on a device: what is there, what was there and waits in the processor's memory.
+
+A buffer is one field's elements, in one memory or in both; views of it are handles. When room
+is needed, the buffers that were used least recently leave the device, copied out if nothing
+else holds their elements. Stored tensors never change, so theirs are kept between statements.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from einsql.kernels.cuda.device import Array, Device
+
+View = Callable[[Array], Array]
+"""An array, on the device or not, re-indexed without a copy where its memory allows."""
+
+
+class Buffer:
+    """The elements of a field, in C order when they come to the device.
+
+    Attributes:
+        array: Those on the device, or None.
+        host: Those in the processor's memory, or None.
+        stored: Whether a stored tensor has them, so that they need no copy when they leave.
+        made: Whether a step computed them, so that nobody else has them.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, stored: bool = False) -> None:
+        self.shape, self.dtype, self.stored = shape, dtype, stored
+        self.made = False
+        self.host: np.ndarray | None = None
+        self.array: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes on the device."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A field of a relation: a buffer, or a view of one.
+
+    Attributes:
+        memory: The memory that the buffer is in, or comes to.
+        source: The stored tensor's array that the buffer is a copy of.
+        views: What to do to the buffer's array, in order.
+    """
+
+    memory: Memory
+    buffer: Buffer
+    shape: tuple[int, ...]
+    source: np.ndarray | None = None
+    views: tuple[View, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of its elements."""
+        return self.buffer.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def viewed(self, view: View, shape: tuple[int, ...]) -> Handle:
+        """A view of this."""
+        return replace(self, shape=shape, views=(*self.views, view))
+
+    def whole(self) -> np.ndarray:
+        """The buffer's elements in the processor's memory, where they are kept from now on."""
+        if self.source is not None:
+            return self.source
+        return self.memory.held(self.buffer)
+
+    def host(self) -> np.ndarray:
+        """The elements in the processor's memory; they may be shared, so leave them alone."""
+        return np.asarray(self._through(self.whole()))
+
+    def device(self) -> Array:
+        """The elements on the device, where `Memory.bring` has put the buffer."""
+        return self._through(self.buffer.array)
+
+    @property
+    def is_given(self) -> bool:
+        """True if it shows an array of a tensor or of the caller's."""
+        return not self.buffer.made
+
+    def _through(self, array: Any) -> Any:
+        for view in self.views:
+            array = view(array)
+        return array
+
+
+class Memory:
+    """The memory of a device.
+
+    Args:
+        device: The device.
+        limit: Bytes that buffers may take together; what the device says without.
+    """
+
+    def __init__(self, device: Device, limit: int | None = None) -> None:
+        self.device = device
+        self.limit = device.memory if limit is None else min(limit, device.memory)
+        self.used = 0
+        self._there: dict[int, weakref.ref[Buffer]] = {}  # least recently used first
+        self._stored: dict[int, tuple[weakref.ref[np.ndarray], Buffer]] = {}
+        self._lock = threading.RLock()
+
+    def given(self, array: np.ndarray, made: bool = False) -> Handle:
+        """A handle on an array of the caller's, which may change after the statement.
+
+        Args:
+            array: The array, in the processor's memory.
+            made: Whether a step has computed it, and nobody else has it.
+        """
+        core = _once(array)
+        buffer = Buffer(core.shape, core.dtype)
+        buffer.host, buffer.made = core, made
+        return self._repeated(buffer, array.shape)
+
+    def stored(self, array: np.ndarray) -> Handle:
+        """A handle on an array that never changes; its copy on the device is used again."""
+        key = id(array)
+        with self._lock:
+            found = self._stored.get(key)
+            if found is None or found[0]() is not array:
+                # The entry must not keep the array alive: what is dropped has to be freed.
+                buffer = Buffer(array.shape, array.dtype, stored=True)
+                gone = weakref.ref(array, lambda _: self._stored.pop(key, None))
+                found = self._stored[key] = gone, buffer
+        return Handle(self, found[1], array.shape, array)
+
+    def made(self, array: Array) -> Handle:
+        """A handle on a result of the device's."""
+        core = _once(array)
+        buffer = Buffer(tuple(core.shape), np.dtype(core.dtype))
+        with self._lock:
+            buffer.array, buffer.made = core, True
+            self._enter(buffer)
+        return self._repeated(buffer, tuple(array.shape))
+
+    def _repeated(self, buffer: Buffer, shape: tuple[int, ...]) -> Handle:
+        """A handle on a buffer that is repeated along axes of length 1."""
+        handle = Handle(self, buffer, buffer.shape)
+        if buffer.shape == shape:
+            return handle
+        return handle.viewed(lambda a: np.broadcast_to(a, shape), shape)
+
+    def held(self, buffer: Buffer) -> np.ndarray:
+        """A buffer's elements in the processor's memory."""
+        with self._lock:
+            if buffer.host is None:
+                buffer.host = self.device.download(buffer.array)
+            return buffer.host
+
+    def bring(self, handles: Sequence[Handle], room: int) -> bool:
+        """Puts handles on the device, with room for more bytes beside them.
+
+        Returns:
+            False if that is more than the device holds; nothing has moved then.
+        """
+        with self._lock:
+            wanted = {id(h.buffer): h for h in handles}
+            if sum(h.buffer.nbytes for h in wanted.values()) + room > self.limit:
+                return False
+            missing = [h for h in wanted.values() if h.buffer.array is None]
+            self._clear(sum(h.buffer.nbytes for h in missing) + room, set(wanted))
+            for h in missing:
+                h.buffer.array = self.device.upload(h.whole())
+                self._enter(h.buffer)
+            for key in wanted:
+                self._there[key] = self._there.pop(key)
+            return True
+
+    def _clear(self, room: int, keep: set[int]) -> None:
+        """Moves buffers out, but for those kept, until so many bytes are free."""
+        for key, ref in list(self._there.items()):
+            if self.used + room <= self.limit:
+                return
+            buffer = ref()
+            if buffer is None or key in keep:
+                continue
+            if not buffer.stored:
+                self.held(buffer)
+            self._forget(key, buffer.nbytes)
+            buffer.array = None
+
+    def _enter(self, buffer: Buffer) -> None:
+        key, nbytes = id(buffer), buffer.nbytes
+        self.used += nbytes
+        self._there[key] = weakref.ref(buffer, lambda _: self._forget(key, nbytes))
+
+    def _forget(self, key: int, nbytes: int) -> None:
+        with self._lock:
+            if self._there.pop(key, None) is not None:
+                self.used -= nbytes
+
+
+def _once(array: Array) -> Array:
+    """The elements of an array, axes that it is repeated along having length 1."""
+    return array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]

@@ -1,0 +1,215 @@
+"""One node on a device: which kernel runs it, and what happens where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from einsql.einsum import EinSum, Input, Operand, Value, exprs, subexpressions
+from einsql.kernels.cuda.generated import Compute, compile_generated
+from einsql.kernels.cuda.memory import Handle, Memory
+from einsql.kernels.cuda.products import compile_product
+from einsql.kernels.cuda.slabs import Piece, plan_slabs, slabs
+from einsql.kernels.cuda.tiles import LEAST, compile_tiles
+from einsql.kernels.kernel import Tick
+from einsql.kernels.registry import compile_node
+from einsql.kernels.views import plan_views
+from einsql.schema import DType, Key, Schema
+
+Handles = Mapping[str, Handle]
+Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]
+
+TYPES = frozenset(DType(x) for x in (
+    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "FLOAT", "DOUBLE"
+))  # fmt: skip
+"""What kernels of devices compute with; the processor's take the others."""
+TEMPORARY = 2
+"""How many times its own bytes an array may take while it is used: operands may be copied
+into another order, running values are as wide as DOUBLE."""
+
+
+def compile_on_device(
+    node: EinSum, memory: Memory, precision: str = "float32", jit: str = "auto",
+    least: int = LEAST,
+) -> tuple[str, Runner]:  # fmt: skip
+    """Chooses a kernel of the device for a node.
+
+    Args:
+        node: A node with well-typed expressions.
+        memory: The memory of the device.
+        precision: Of products of FLOAT: 'float32' or 'tf32'.
+        jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
+        least: Rows, columns and terms from which products other than float sums are tiled.
+
+    Returns:
+        The kernel's name and its runner, over handles. It raises DataError as kernels of the
+        processor do.
+    """
+    views = _views(node, memory)
+    if views is not None:
+        return "cuda view", views
+    if not TYPES.issuperset(_types(node)):
+        return _on_processor(node, memory, jit)
+    name, compute = _compute(node, memory, precision, least)
+    if compute is None:
+        return _on_processor(node, memory, jit)
+    return name, _Operator(node, memory, compute, precision, jit, least).run
+
+
+def _compute(
+    node: EinSum, memory: Memory, precision: str, least: int
+) -> tuple[str, Compute | None]:  # fmt: skip
+    product = compile_product(node, memory.device, precision)
+    if product is not None:
+        return "cuda gemm", product
+    tiles = compile_tiles(node, memory.device, least)
+    if tiles is not None:
+        return "cuda tiles", tiles
+    return "cuda grid", compile_generated(node, memory.device)
+
+
+def _views(node: EinSum, memory: Memory) -> Runner | None:
+    plan = plan_views(node)
+    if plan is None:
+        return None
+    shape = node.schema.shape
+
+    def run(operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
+        fields: dict[str, Handle] = {}
+        for name, value in plan.literals.items():
+            fields[name] = memory.given(value)
+        for name, operand, field, view in plan.reads:
+            handle = operands[operand][field]
+            fields[name] = handle if view is None else handle.viewed(view, shape)
+        return fields
+
+    return run
+
+
+def _on_processor(node: EinSum, memory: Memory, jit: str) -> tuple[str, Runner]:
+    """The processor's kernel, between copies."""
+    name, runner = compile_node(node, jit)
+    reads = _reads(node)
+
+    def run(operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
+        fields = [
+            {name: h.host() for name, h in o.items() if (n, name) in reads}
+            for n, o in enumerate(operands)
+        ]
+        return {name: memory.given(a, made=True) for name, a in runner(fields, tick).items()}
+
+    return name, run
+
+
+def _types(node: EinSum) -> set[DType]:
+    """Types of the expressions and results of a node."""
+    found = (e for root in exprs(node) for e in subexpressions(root))
+    return {e.dtype for e in found} | {o.dtype for o in node.outputs}
+
+
+def _reads(node: EinSum) -> set[tuple[int, str]]:
+    """Operand numbers and fields that a node reads."""
+    found = (e for root in exprs(node) for e in subexpressions(root))
+    return {(e.operand, e.field) for e in found if isinstance(e, Value)}
+
+
+class _Operator:
+    """A node with a kernel of the device."""
+
+    def __init__(
+        self, node: EinSum, memory: Memory, compute: Compute, precision: str, jit: str, least: int
+    ) -> None:
+        self.node, self.memory, self.compute = node, memory, compute
+        self.precision, self.jit, self.least = precision, jit, least
+        self.reads = _reads(node)
+        self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
+
+    def run(self, operands: Sequence[Handles], tick: Tick) -> dict[str, Handle]:
+        """Runs all of it at once, slab by slab, or on the processor: what fits."""
+        read = [
+            {name: h for name, h in o.items() if (n, name) in self.reads}
+            for n, o in enumerate(operands)
+        ]
+        handles = [h for o in read for h in o.values()]
+        room = TEMPORARY * self.results + (TEMPORARY - 1) * sum(h.nbytes for h in handles)
+        limit = self.memory.limit
+        if self.memory.bring(handles, room):
+            try:
+                made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
+                tick(1.0)
+                return {name: self.memory.made(a) for name, a in made.items()}
+            except MemoryError:  # what libraries take beside it is not foreseen
+                limit //= 2
+        parts = plan_slabs(self.pieces(read), self.cuttable(), limit)
+        if parts is None:
+            return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
+        return self.in_slabs(read, parts, tick)
+
+    def cuttable(self) -> dict[str, int]:
+        """Extents of the keys that nothing computes."""
+        axes = [self.node.axis(k) for k in self.node.keys]
+        return {a.label: a.extent for a in axes if a.define is None}
+
+    def pieces(self, read: Sequence[Handles]) -> list[Piece]:
+        """What a slab needs."""
+        pieces = [
+            Piece(frozenset(self.node.operands[n].labels), TEMPORARY * h.nbytes)
+            for n, o in enumerate(read)
+            for h in o.values()
+        ]
+        return [*pieces, Piece(frozenset(self.node.keys), TEMPORARY * self.results)]
+
+    def in_slabs(
+        self, read: Sequence[Handles], parts: Mapping[str, int], tick: Tick
+    ) -> dict[str, Handle]:
+        """Runs slab after slab; the result is put together in the processor's memory."""
+        node = self.node
+        host = [{name: h.host() for name, h in o.items()} for o in read]
+        whole = {o.name: np.empty(node.schema.shape, o.dtype.numpy) for o in node.outputs}
+        bounds = {x: (node.axis(x).lo, node.axis(x).hi) for x in parts}
+        total = prod(parts.values())
+        held: list[tuple[tuple[slice, ...], Handles] | None] = [None] * len(read)
+        for number, slab in enumerate(slabs(bounds, parts)):
+            part, cuts = _slab(node, slab)
+            for n, cut in enumerate(cuts):
+                last = held[n]
+                if last is None or last[0] != cut:  # the same part as before is still there
+                    held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
+            operands = [fields for _, fields in filter(None, held)]
+            run = compile_on_device(part, self.memory, self.precision, self.jit, self.least)[1]
+            made = run(operands, lambda _: None)
+            into = tuple(
+                slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
+                if k in slab
+                else slice(None)
+                for k in node.keys
+            )
+            for name, handle in made.items():
+                whole[name][into] = handle.host()
+            del operands, made
+            tick(min(1.0, (number + 1) / total))
+        return {name: self.memory.given(a, made=True) for name, a in whole.items()}
+
+
+def _slab(
+    node: EinSum, slab: Mapping[str, tuple[int, int]]
+) -> tuple[EinSum, list[tuple[slice, ...]]]:
+    """The node for part of its keys, and the parts of the operands that it reads."""
+    axes = tuple(
+        replace(a, lo=slab[a.label][0], hi=slab[a.label][1]) if a.label in slab else a
+        for a in node.axes
+    )
+    operands, cuts = [], []
+    for n, o in enumerate(node.operands):
+        keys, cut = [], []
+        for label, key in zip(o.labels, o.source.schema.keys, strict=True):
+            lo, hi = slab.get(label, (key.lo, key.hi))
+            keys.append(Key(key.name, lo, hi))
+            cut.append(slice(lo - key.lo, hi - key.lo))
+        source = Input(f"slab{n}", Schema(tuple(keys), o.source.schema.fields))
+        operands.append(Operand(source, o.labels))
+        cuts.append(tuple(cut))
+    return replace(node, axes=axes, operands=tuple(operands)), cuts

@@ -1,0 +1,95 @@
+"""How an operator that does not fit onto a device is cut along keys of its result.
+
+Each slab is the operator for part of the keys: it reads the part of the operands that these
+keys index, and all of those that they do not. Nothing is merged, for keys do not share points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An array that a slab needs.
+
+    Attributes:
+        labels: The labels along which it can be cut.
+        nbytes: Bytes of all of it, with what its use takes beside it.
+    """
+
+    labels: frozenset[str]
+    nbytes: int
+
+
+def plan_slabs(
+    pieces: Sequence[Piece], extent: Mapping[str, int], limit: int
+) -> dict[str, int] | None:
+    """Into how many parts each label is cut, so that a slab fits.
+
+    Every step halves the parts of the label that makes the least traffic for what it saves;
+    an operand is copied once for every slab of the labels it does not have.
+
+    Args:
+        pieces: What a slab needs, operands and results.
+        extent: Values of the labels that may be cut.
+        limit: Bytes that a slab may take.
+
+    Returns:
+        Parts of the labels that are cut, or None if single keys are still too large.
+    """
+    parts = dict.fromkeys(extent, 1)
+    while (now := size(pieces, extent, parts)) > limit:
+        best: tuple[float, str, int] | None = None
+        for label, n in extent.items():
+            more = min(n, parts[label] * 2)
+            tried = {**parts, label: more}
+            saved = now - size(pieces, extent, tried)
+            if more == parts[label] or saved <= 0:
+                continue
+            cost = traffic(pieces, tried) / saved
+            if best is None or cost < best[0]:
+                best = cost, label, more
+        if best is None:
+            return None
+        parts[best[1]] = best[2]
+    return {label: n for label, n in parts.items() if n > 1}
+
+
+def size(pieces: Sequence[Piece], extent: Mapping[str, int], parts: Mapping[str, int]) -> int:
+    """Bytes of the largest slab."""
+    total = 0
+    for p in pieces:
+        share = 1.0
+        for x in p.labels & extent.keys():
+            share *= -(-extent[x] // parts[x]) / max(1, extent[x])
+        total += -int(-p.nbytes * share // 1)
+    return total
+
+
+def traffic(pieces: Sequence[Piece], parts: Mapping[str, int]) -> float:
+    """Bytes that all slabs move."""
+    return float(
+        sum(p.nbytes * prod(n for x, n in parts.items() if x not in p.labels) for p in pieces)
+    )
+
+
+def slabs(
+    bounds: Mapping[str, tuple[int, int]], parts: Mapping[str, int]
+) -> Iterator[dict[str, tuple[int, int]]]:
+    """The `[lo, hi)` of the cut labels for one slab after another.
+
+    Args:
+        bounds: `[lo, hi)` of every label that is cut.
+        parts: Into how many parts.
+    """
+    cuts = []
+    for label, n in parts.items():
+        lo, hi = bounds[label]
+        width = -(-(hi - lo) // n)
+        cuts.append([(label, (at, min(hi, at + width))) for at in range(lo, hi, width)])
+    for chosen in product(*cuts):
+        yield dict(chosen)

@@ -1,0 +1,310 @@
+"""CUDA source text of an EinSum, in the terms of the loops that processors run.
+
+A grid runs over the keys of the result. By itself a thread visits all points of its key; in a
+team, the threads of a block share them, and several blocks may share a key: their running
+values are merged in shared memory, stored, and merged again by a second kernel. Keys found in
+data (segments) are visited through a list of points sorted by key, without atomics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.einsum import Call, EinSum, Output, Value
+from einsql.kernels.codegen import Writer, cells
+from einsql.kernels.cuda.spelling import for_cuda, power, template
+from einsql.kernels.expressions import Program, memory
+from einsql.kernels.nest import Mode, Nest, free_labels, product
+from einsql.schema import DType
+
+HEADER = """\
+import numpy as np
+from numba import cuda
+from einsql.kernels.cuda.runtime import (
+    add_overflows, arccos, arccosh, arcsin, arctanh, asinh, atan, atan2, cbrt, ceil, cos, cosh,
+    degrees, eq, erf, exp, floor, fmod, half, idiv, isfinite, isinf, less, lgamma, log, log10,
+    log2, maximum, minimum, mul_double, mul_float, mul_overflows, plus, power, radians, remainder,
+    rint, round_away, round_half, sign_of, sin, sinh, sqrt, sub_overflows, tan, tanh, times,
+    to_half, truncate,
+)
+
+
+"""
+_COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
+_BITS = {"and": "&", "or": "|"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How a kernel's threads are laid over a node.
+
+    Attributes:
+        nest: The free labels, keys first.
+        sorted: The free labels that decide keys found in data; empty where there are none.
+        indexed: Whether keys are computed and every point has a place of its own among them.
+    """
+
+    nest: Nest
+    sorted: tuple[str, ...]
+    indexed: bool
+
+
+def plan_grid(node: EinSum) -> Grid | None:
+    """Lays a grid over a node, or returns None where a computed key defeats that."""
+    decided = free_labels(node)
+    free = [a.label for a in node.axes if a.define is None]
+    kept = [k for k in node.keys if k in free]
+    derived = [k for k in node.keys if k not in free]
+    gone = [x for x in free if x not in kept]
+    deciding = {x for k in derived for x in decided[k]}
+    if not deciding & set(gone):
+        nest = Nest((*kept, *gone), len(kept), Mode.REGISTERS, False)
+        return Grid(nest, (), bool(derived))
+    order = tuple(x for x in free if x in deciding)
+    gone.sort(key=lambda x: x not in deciding)
+    return Grid(Nest((*kept, *gone), len(kept), Mode.REGISTERS, False), order, False)
+
+
+def generate_cuda(node: EinSum, grid: Grid, team: int) -> Program | None:
+    """Writes the kernel of a node, or returns None where a key is known inside its sum only.
+
+    Args:
+        node: Any EinSum without empty axes.
+        grid: How threads are laid over it.
+        team: How many threads share a key; 1 for one by itself.
+    """
+    if grid.indexed:
+        probe = CudaWriter(node, grid, team)
+        probe.conditions()
+        if any(probe.level[k] > grid.nest.kept for k in node.keys):
+            return None
+    return CudaWriter(node, grid, team).write()
+
+
+class CudaWriter(Writer):
+    """The statements of a kernel in the terms of a grid."""
+
+    def __init__(self, node: EinSum, grid: Grid, team: int) -> None:
+        super().__init__(node, grid.nest, frozenset())
+        self.grid, self.team = grid, team
+
+    # Expressions -------------------------------------------------------------------
+
+    def load(self, e: Value) -> str:
+        """Reads an operand, an array with an axis per label."""
+        key = (e.operand, e.field)
+        if key not in self.out.arrays:
+            self.out.arrays.append(key)
+        labels = self.node.operands[e.operand].labels
+        index = ", ".join(self.index[x] for x in labels) or "()"
+        text = f"a{self.out.arrays.index(key)}[{index}]"
+        if e.dtype is DType.BOOLEAN:
+            return f"{text} != 0"
+        return f"half({text})" if e.dtype is DType.HALF else text
+
+    def call(self, e: Call) -> str:
+        """As `Points.call`; powers are products that are rounded."""
+        if product(e) is None:
+            return super().call(e)
+        text = power(e, self.value(e.args[0]))
+        assert text is not None
+        return self.temp(text)
+
+    def spelled(self, e: Call) -> str:
+        """The source of a function over its arguments."""
+        return template(e)
+
+    def skip_unless(self, test: str) -> None:
+        """Leaves the current point, or the current key."""
+        self.emit(f"if not {test}:")
+        self.emit("    continue")
+
+    def in_lanes(self, o: Output) -> bool:
+        """A thread takes one value at a time."""
+        return False
+
+    def folds(self, o: Output) -> bool:
+        """Teams add what their threads have summed."""
+        return False
+
+    def scans(self, o: Output, test: str | None) -> bool:
+        """No strips: threads wait for each other, not for comparisons."""
+        return False
+
+    def result_index(self, level: int) -> str:
+        """Position in the result arrays."""
+        return super().result_index(level) if self.grid.indexed else "x"
+
+    # Reductions --------------------------------------------------------------------
+
+    def finish_reductions(self) -> None:
+        """Stores results, or the running values of a team."""
+        if self.team == 1:
+            super().finish_reductions()
+            return
+        self.at = self.nest.kept
+        after = self.after[self.at]
+        found = [c for n, o in enumerate(self.node.outputs) for c in cells(n, o)]
+        after += [f"h_{name}[t] = {name}" for name, _, _ in found]
+        after += ["cuda.syncthreads()", f"step = {self.team // 2}", "while step > 0:"]
+        after.append("    if t < step:")
+        for n, o in enumerate(self.node.outputs):
+            other = [read(f"h_{c}[t + step]", d) for c, d, _ in cells(n, o)]
+            after += ["        " + line for line in self.merged(n, o, other)]
+            after += [f"        h_{c}[t] = {c}" for c, _, _ in cells(n, o)]
+        after += ["    cuda.syncthreads()", "    step = step // 2", "if t == 0:"]
+        after += [f"    o_{name}[w] = {name}" for name, _, _ in found]
+        after.append("cuda.syncthreads()")
+
+    def merged(self, n: int, o: Output, other: Sequence[str]) -> list[str]:
+        """Statements that take other running values of output `n` into its own."""
+        entry = REDUCTIONS[o.reduction or ""]
+        new = other[0]
+        if entry.better is not None:
+            wins = entry.better.format(other[1], f"m{n}")
+            loses = entry.better.format(f"m{n}", other[1])
+            tied = f"(not {loses} and {new} < s{n})"
+            return [
+                f"if {other[2]} and (not f{n} or {wins} or {tied}):",
+                f"    s{n} = {new}", f"    m{n} = {other[1]}", f"    f{n} = True",
+            ]  # fmt: skip
+        if entry.monoid in ("and", "or"):
+            return [f"s{n} = s{n} {_BITS[entry.monoid]} {new}"]
+        lines = []
+        if o.reduction in ("sum", "product") and o.dtype.is_integer:
+            fails = SCALARS[entry.monoid or ""].fails
+            lines += [
+                f"if {fails[DType.BIGINT].numba.format(f's{n}', new)}:",
+                f"    bad |= {self.bit(fails[o.dtype].reason)}",
+            ]
+        return [*lines, f"s{n} = {_COMBINE[o.reduction or '']}(s{n}, {new})"]
+
+    # Text --------------------------------------------------------------------------
+
+    def assemble(self) -> str:
+        """The module's text."""
+        kept, depth = self.nest.kept, self.depth
+        lines = ["bad = np.int64(0)"]
+        if self.team > 1:
+            lines.append("t = cuda.threadIdx.x")
+            for n, o in enumerate(self.node.outputs):  # one a line: the simulator keys on it
+                lines += [
+                    f"h_{c} = cuda.shared.array({self.team}, np.{memory(d)})"
+                    for c, d, _ in cells(n, o)
+                ]
+            lines.append("for w in range(cuda.blockIdx.x, size * splits, cuda.gridDim.x):")
+            lines += ["    x = w // splits", "    part = w % splits"]
+        else:
+            lines.append("for x in range(cuda.grid(1), size, cuda.gridsize(1)):")
+        pad = "    "
+        lines += [pad + line for line in self.key_digits()]
+        for n in range(kept + 1):
+            lines += [pad + line for line in self.before[n]]
+        done = kept
+        for head, digits, last in self.heads():
+            lines += [pad + head]
+            pad += "    "
+            lines += [pad + line for line in digits]
+            for n in range(done + 1, last + 1):
+                lines += [pad + line for line in self.before[n]]
+            done = last
+        assert done == depth
+        lines += ["    " + line for line in self.after[kept]]
+        lines += ["if bad != 0:", "    cuda.atomic.or_(failed, 0, bad)"]
+        body = "\n".join(f"    {for_cuda(line)}" for line in lines)
+        return f"{HEADER}@cuda.jit\ndef kernel({', '.join(self.arguments())}):\n{body}\n"
+
+    def key_digits(self) -> list[str]:
+        """The labels of the result's key number `x`."""
+        if not self.grid.sorted:
+            found = [(f"l{n}", f"e{n}") for n in range(self.nest.kept)]
+            return _digits("x", found)
+        found, number = [], []
+        for n, k in enumerate(self.node.keys):
+            if k in self.nest.loops:
+                at = self.nest.loops.index(k)
+                found.append((f"l{at}", f"e{at}"))
+            else:
+                found.append((f"g{n}", f"({self.param('hi', k)} - {self.param('lo', k)})"))
+            if k not in self.nest.loops or k in self.grid.sorted:
+                number.append(found[-1])
+        text = "0"
+        for digit, extent in number:
+            text = digit if text == "0" else f"({text}) * {extent} + {digit}"
+        return [*_digits("x", found), f"segment = {text}"]
+
+    def heads(self) -> list[tuple[str, list[str], int]]:
+        """The loops over points: their heads, what they begin with, the level they reach."""
+        kept, depth = self.nest.kept, self.depth
+        first = f"part * {self.team} + t"
+        if self.grid.sorted:
+            last = kept + sum(x in self.grid.sorted for x in self.nest.loops[kept:])
+            places = [self.nest.loops.index(x) for x in self.grid.sorted]
+            digits = _digits("order[q]", [(f"l{n}" if n >= kept else "", f"e{n}") for n in places])
+            ends = "bounds[segment]", "bounds[segment + 1]"
+            if self.team > 1:
+                start = f"{ends[0]} + {first}"
+                heads = [(f"for q in range({start}, {ends[1]}, splits * {self.team}):", digits,
+                          last)]  # fmt: skip
+            else:
+                heads = [(f"for q in range({ends[0]}, {ends[1]}):", digits, last)]
+        elif self.team > 1:
+            total = " * ".join(f"e{n}" for n in range(kept, depth))
+            digits = _digits("v", [(f"l{n}", f"e{n}") for n in range(kept, depth)])
+            return [(f"for v in range({first}, {total}, splits * {self.team}):", digits, depth)]
+        else:
+            heads, last = [], kept
+        nested = [(f"for l{n} in range(e{n}):", list[str](), n + 1) for n in range(last, depth)]
+        return heads + nested
+
+    def arguments(self) -> list[str]:
+        """The names of the kernel's arguments."""
+        names = ["size", *(["splits"] if self.team > 1 else [])]
+        names += [f"e{n}" for n in range(self.depth)]
+        names += [f"p{n}" for n in range(len(self.out.params))]
+        names += [f"c{n}" for n in range(len(self.out.constants))]
+        names += [f"a{n}" for n in range(len(self.out.arrays))]
+        names += ["order", "bounds"] if self.grid.sorted else []
+        if self.team > 1:
+            names += [f"o_{c}" for n, o in enumerate(self.node.outputs) for c, _, _ in cells(n, o)]
+        else:
+            names += [f"o{n}" for n in range(len(self.node.outputs))]
+        return [*names, "failed"]
+
+
+def finishing(node: EinSum, grid: Grid) -> Program:
+    """The kernel that merges the running values a team's blocks left, and stores results."""
+    writer = CudaWriter(node, grid, 1)
+    writer.finish_reductions()
+    lines = ["bad = np.int64(0)", "for x in range(cuda.grid(1), size, cuda.gridsize(1)):"]
+    for n, o in enumerate(node.outputs):
+        lines += [f"    {c} = {read(f'o_{c}[x * splits]', d)}" for c, d, _ in cells(n, o)]
+    lines.append("    for part in range(1, splits):")
+    for n, o in enumerate(node.outputs):
+        other = [read(f"o_{c}[x * splits + part]", d) for c, d, _ in cells(n, o)]
+        lines += ["        " + line for line in writer.merged(n, o, other)]
+    lines += ["    " + line for line in writer.after[grid.nest.kept]]
+    lines += ["if bad != 0:", "    cuda.atomic.or_(failed, 0, bad)"]
+    states = [f"o_{c}" for n, o in enumerate(node.outputs) for c, _, _ in cells(n, o)]
+    names = ["size", "splits", *states, *(f"o{n}" for n in range(len(node.outputs))), "failed"]
+    body = "\n".join(f"    {for_cuda(line)}" for line in lines)
+    writer.out.source = f"{HEADER}@cuda.jit\ndef kernel({', '.join(names)}):\n{body}\n"
+    return writer.out
+
+
+def _digits(number: str, found: Sequence[tuple[str, str]]) -> list[str]:
+    """Statements that take a number apart; digits without a name are passed over."""
+    if not found:
+        return []
+    lines = [f"y = {number}"]
+    for digit, extent in reversed(found[1:]):
+        lines += [f"{digit} = y % {extent}"] if digit else []
+        lines.append(f"y = y // {extent}")
+    return [*lines, f"{found[0][0]} = y"] if found[0][0] else lines
+
+
+def read(cell: str, dtype: DType) -> str:
+    """A running value in memory, where a BOOLEAN is a byte."""
+    return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell

@@ -1,0 +1,81 @@
+"""Rows taken part by part: the greatest x so far, and sums of weights exp(x - it).
+
+A row whose greatest x so far is -infinity has seen nothing that weighs: its weights are made
+with 0 in its place, which makes them 0. Compiled into the kernels of groups by Numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from einsql.kernels.maths import exp
+from einsql.kernels.runtime import maximum
+
+
+@njit
+def begin(extremes: Any, factors: Any, totals: Any, rows: int) -> None:
+    """Rows of which nothing was seen."""
+    for r in range(rows):
+        n = np.uintp(r)
+        extremes[n] = -np.inf
+        factors[n] = 1
+        totals[n] = 0
+
+
+@njit
+def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
+    """Sets sums to 0."""
+    for r in range(rows):
+        for n in range(wide):
+            values[np.uintp(r * step + n)] = 0
+
+
+@njit
+def carry(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
+    """Takes the greatest x of a part; `found` is then that of all parts so far."""
+    for r in range(rows):
+        n, at = np.uintp(r), np.uintp(r * step)
+        old = extremes[n]
+        new = maximum(old, found[at])
+        extremes[n] = new
+        found[at] = new
+        if new == -np.inf:
+            found[at] = 0
+        factors[n] = 1
+        if old != new:
+            factors[n] = exp(old - new)
+
+
+@njit
+def fold(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
+    """Takes the sums of a part's weights."""
+    for r in range(rows):
+        n = np.uintp(r)
+        totals[n] = totals[n] * factors[n] + found[np.uintp(r * step)]
+
+
+@njit
+def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
+    """Multiplies the sums so far by their rows' factors."""
+    for r in range(rows):
+        factor = factors[np.uintp(r)]
+        if factor != 1:
+            for n in range(wide):
+                values[np.uintp(r * step + n)] *= factor
+
+
+@njit
+def finish(
+    extremes: Any, factors: Any, totals: Any,
+    found: Any, step: int, sums: Any, between: int, rows: int,
+) -> None:  # fmt: skip
+    """Writes the greatest x and the sums of whole rows."""
+    for r in range(rows):
+        n = np.uintp(r)
+        found[np.uintp(r * step)] = extremes[n]
+        sums[np.uintp(r * between)] = totals[n]
+        if extremes[n] == -np.inf:  # infinity minus infinity
+            sums[np.uintp(r * between)] = np.nan

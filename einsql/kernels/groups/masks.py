@@ -1,0 +1,129 @@
+"""Guards that read data: where such a mask does not hold, a row has no point.
+
+Values there are 0 and extremes pass over them. Whether a row has any point is known at run
+time alone, so nodes that run over such a label are weights and their sums, which tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from einsql.einsum import (
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Operand,
+    Output,
+    conj,
+    labels_of,
+    operands_of,
+    relabel,
+    renumber,
+)
+from einsql.intervals import can_raise
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A condition, whose labels are numbers of classes.
+
+    Attributes:
+        term: The condition over the operands.
+        operands: What it reads, from outside of the group.
+    """
+
+    term: Expr
+    operands: tuple[Operand, ...]
+
+    @property
+    def classes(self) -> frozenset[int]:
+        """The classes that it depends on."""
+        labels = labels_of(self.term).union(*(o.labels for o in self.operands))
+        return frozenset(map(int, labels))
+
+
+Masks = frozenset[Mask]
+
+
+def mask(
+    term: Expr, node: EinSum, own: Mapping[str, int], number: Mapping[int, int]
+) -> Mask | None:
+    """A term of a guard as a mask, or None if it is none.
+
+    Args:
+        term: A term that holds wherever a point exists.
+        node: The node it belongs to.
+        own: Class of each label.
+        number: The nodes of the group, by identity.
+    """
+    read = sorted(operands_of(term))
+    sources = [node.operands[n] for n in read]
+    if not read or any(id(o.source) in number for o in sources):
+        return None
+    labels = labels_of(term).union(*(o.labels for o in sources))
+    derived = any(node.axis(x).define is not None for x in labels)
+    if derived or can_raise(term, {a.label: (a.lo, a.hi) for a in node.axes}):
+        return None
+    names = {x: str(own[x]) for x in labels}
+    operands = tuple(Operand(o.source, tuple(names[x] for x in o.labels)) for o in sources)
+    return Mask(relabel(renumber(term, {n: at for at, n in enumerate(read)}), names), operands)
+
+
+def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:
+    """A node whose masks hold in its expressions; None where that is unknown.
+
+    Args:
+        node: A node without a guard.
+        own: Class of each label.
+        masks: Where its points exist.
+    """
+    if not masks:
+        return node
+    kept = {own[k] for k in node.keys}
+    floats = (DType.FLOAT, DType.DOUBLE)
+    if any(o.dtype not in floats or o.args[0].dtype is not o.dtype for o in node.outputs):
+        return None
+    if any(not m.classes <= set(own.values()) for m in masks):
+        return None
+    if not node.is_elementwise:
+        masks = over(masks, kept)
+        if not masks or all(o.reduction == "sum" and o.where == TRUE for o in node.outputs):
+            return node  # a sum of what is 0 there; `masks_fit` finds where it is not
+    label = {str(c): x for x, c in own.items()}
+    operands = list(node.operands)
+    terms: list[Expr] = []
+    for m in sorted(masks, key=_text):
+        place = {n: len(operands) + n for n in range(len(m.operands))}
+        terms.append(relabel(renumber(m.term, place), label))
+        operands += [Operand(o.source, tuple(label[x] for x in o.labels)) for o in m.operands]
+    test = conj(*terms)
+    outputs: list[Output] = []
+    for o in node.outputs:
+        if o.where != TRUE:
+            return None
+        if o.reduction is None:
+            value = Call("if", (test, o.args[0], Const(0.0, o.dtype)), o.dtype)
+            outputs.append(replace(o, args=(value,)))
+        else:
+            outputs.append(replace(o, where=test))
+    return replace(node, operands=tuple(operands), outputs=tuple(outputs))
+
+
+def over(masks: Masks, kept: set[int]) -> Masks:
+    """The masks that decide which points a node runs over, not which ones it has."""
+    return frozenset(m for m in masks if not m.classes <= kept)
+
+
+def unmasked(value: Expr) -> Expr:
+    """What a masked value is where its masks hold."""
+    zero = isinstance(value, Call) and value.fn == "if" and isinstance(value.args[2], Const)
+    return value.args[1] if zero and isinstance(value, Call) else value
+
+
+def _text(m: Mask) -> str:
+    """An order of masks that is the same in every process."""
+    return repr((m.term, [o.labels for o in m.operands]))

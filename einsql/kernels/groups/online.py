@@ -1,0 +1,86 @@
+"""What is carried from one part of a row to the next: text of a group's kernel.
+
+For each row the greatest x so far, and what the sums so far are multiplied by when it
+grows. A part that has nothing greater costs a comparison.
+"""
+
+from __future__ import annotations
+
+from einsql.kernels.expressions import STORED
+from einsql.kernels.groups.places import Places, Source, itemsize
+from einsql.kernels.groups.plan import Parts, Plan
+
+
+class Online(Places):
+    """Writes what goes on around the stages of a part."""
+
+    def __init__(self, plan: Plan, strided: frozenset[Source]) -> None:
+        super().__init__(plan, strided)
+        parts = plan.parts
+        self.sums: list[int] = []
+        if parts is None:
+            return
+        w = parts.weights
+        self.carries = {w.extreme: "carry", w.total: "fold"}
+        self.sums = sorted(parts.folds - set(self.carries))
+        dtype = plan.members[w.made].node.outputs[0].dtype
+        self.size, self.element = itemsize(dtype), f"np.{STORED[dtype]}"
+        self.extremes, self.factors, self.totals = (
+            self.param(self.room(plan.rows * width)) for width in (self.size, self.size, 8)
+        )
+
+    def begin(self, parts: Parts) -> None:
+        """Nothing has been seen of any row; then the loop over parts."""
+        plan = self.plan
+        self.emit(f"begin({self.carried('0')}, rows)")
+        for at in self.sums:
+            self.emit(f"clear_rows({self.summed(at)})")
+        whole, step = self.param(plan.extent(parts.weights.along)), self.param(parts.size)
+        m = plan.members[parts.weights.total]
+        first, stop = self.around(m) if m.limits else ("0", whole)
+        self.emit(f"for part in range({first} // {step} * {step}, {stop}, {step}):")
+        self.depth += 1
+        self.emit(f"width = min({step}, {whole} - part)")
+        self.parted = True
+
+    def carry(self, at: int) -> None:
+        """Takes what a strip of rows has for a node into what is carried."""
+        if at in self.carries:
+            self.emit(f"{self.carries[at]}({self.carried('r')}, {self.row(at, 'r')}, strip)")
+
+    def rescale(self, at: int) -> None:
+        """Multiplies the sums so far by what the weights have shrunk by."""
+        self.emit(f"rescale({self.summed(at)}, {self.lying(self.factors, '0', self.size)})")
+
+    def finish(self) -> None:
+        """The extremes and sums of whole rows go where they are read."""
+        self.depth -= 1
+        self.parted = False
+        found, total = (self.row(at, "0") for at in self.carries)
+        self.emit(f"finish({self.carried('0')}, {found}, {total}, rows)")
+
+    def carried(self, row: str) -> str:
+        """The extremes, factors and sums from a row on."""
+        double = self.lying(self.totals, row, 8).replace(self.element, "np.float64")
+        rest = (self.lying(start, row, self.size) for start in (self.extremes, self.factors))
+        return ", ".join([*rest, double])
+
+    def lying(self, start: str, row: str, size: int) -> str:
+        """What lies in the scratch from a row on."""
+        return f"at(scratch + {start} + {row} * {size}, {self.element})"
+
+    def row(self, at: int, row: str) -> str:
+        """A node's result from a row on, and elements between rows."""
+        (o,) = self.plan.members[at].node.outputs
+        begin, between = self.made((at, o.name))
+        array = f"at({begin} + {row} * {between}, np.{STORED[o.dtype]})"
+        return f"{array}, {between} // {itemsize(o.dtype)}"
+
+    def summed(self, at: int) -> str:
+        """The sums of a product: values, elements between rows, rows, and columns."""
+        m, buffer = self.plan.members[at], self.plan.buffers[at]
+        assert m.product is not None
+        assert buffer is not None
+        begin = f"scratch + {self.param(self.at[at, m.node.outputs[0].name])}"
+        wide = self.param(m.node.axis(m.product.wide).extent)
+        return f"at({begin}, {self.element}), {self.param(buffer.row)}, rows, {wide}"

@@ -1,0 +1,288 @@
+"""Weights e = exp(x - m) of rows, with m the greatest x of a row, and what sums them.
+
+They are known by their algebra, not by a name: 0 ≤ e ≤ 1, and their sum z is at least 1. So
+Σ (e / z) · v = (Σ e · v) / z loses nothing but for rounding, and divides one row of results
+instead of one of terms. And as exp(x - m') = exp(x - m) · exp(m - m'), all sums of them can
+be taken over a part of the row at a time, with the greatest x so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from einsql.einsum import (
+    TRUE,
+    Call,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Operand,
+    Output,
+    Value,
+    rewrite,
+)
+from einsql.kernels.groups.masks import Masks, over, unmasked
+from einsql.kernels.groups.members import Limits, Member, match_product
+from einsql.schema import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Numbers of the members of a group that make weights.
+
+    Attributes:
+        extreme: m, the greatest x of each row.
+        made: e.
+        total: z, the sum of e over the same points.
+        along: The class that m and z run over.
+    """
+
+    extreme: int
+    made: int
+    total: int
+    along: int
+
+
+def find_weights(found: Sequence[Member]) -> list[Weights]:
+    """The weights among the members of a group."""
+    number = {id(m.origin): at for at, m in enumerate(found)}
+    powers = {at: e for at, m in enumerate(found) if (e := _power(m)) is not None}
+    pairs = ((at, other) for at in powers for other in range(len(found)))
+    every = (_weights(found, number, powers[at], at, other) for at, other in pairs)
+    return [w for w in every if w is not None]
+
+
+def _power(m: Member) -> Call | None:
+    """The exponential that a member is for each of its points."""
+    e = _only(m, None)
+    return e if isinstance(e, Call) and e.fn == "exp" else None
+
+
+def _weights(
+    found: Sequence[Member], number: Mapping[int, int], read: Call, made: int, total: int
+) -> Weights | None:
+    """The weights that a node makes and another one sums."""
+    summed = _only(found[total], "sum")
+    if not isinstance(summed, Value) or summed.dtype is not read.dtype:
+        return None
+    if number.get(id(_source(found[total], summed))) != made:
+        return None
+    (inside,) = read.args
+    if not isinstance(inside, Call) or inside.fn != "sub" or inside.dtype is not read.dtype:
+        return None
+    x, m = inside.args
+    extreme = number.get(id(_source(found[made], m))) if isinstance(m, Value) else None
+    if extreme is None or not isinstance(m, Value):
+        return None
+    greatest = _only(found[extreme], "max")
+    if greatest is None or greatest.dtype is not read.dtype:
+        return None
+    if _at_classes(greatest, found[extreme]) != _at_classes(x, found[made]):
+        return None
+    three = [found[at] for at in (made, extreme, total)]
+    if len({frozenset(m.own.values()) for m in three}) > 1 or len(set(map(_points_of, three))) > 1:
+        return None
+    rows = [set(_keys(found[at])) for at in (extreme, total)]
+    gone = set(found[made].own.values()) - rows[0]
+    if rows[0] != rows[1] or len(gone) != 1 or set(_points(found[made], m)) != rows[0]:
+        return None
+    return Weights(extreme, made, total, gone.pop())
+
+
+def _at_classes(e: Expr, m: Member) -> object:
+    """An expression over classes and nodes, equal for what has the same value at a point."""
+    if isinstance(e, Label):
+        return m.own[e.name]
+    if isinstance(e, Value):
+        return id(_source(m, e)), e.field, tuple(_points(m, e))
+    if isinstance(e, Call):
+        return e.fn, e.dtype, tuple(_at_classes(a, m) for a in e.args)
+    return e
+
+
+def _keys(m: Member) -> list[int]:
+    """Classes of a member's keys, in order."""
+    return [m.own[k] for k in m.node.keys]
+
+
+def deferred(found: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
+    """The members with sums of divided weights divided afterwards.
+
+    Args:
+        found: The members in their order.
+        rows: Classes of the rows.
+        block: The class that is cut in blocks.
+    """
+    made = list(found)
+    for w in find_weights(found):
+        for at in range(len(made)):
+            _defer(made, w, at, rows, block)
+    return made
+
+
+def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: int) -> None:
+    """Where a member divides weights for one sum alone, lets it sum, and the sum divide."""
+    share = made[at]
+    quotient = _only(share, None)
+    if share.visible or not isinstance(quotient, Call) or quotient.fn != "div":
+        return
+    e, z = quotient.args
+    weights, total = made[w.made], made[w.total]
+    if not isinstance(e, Value) or not isinstance(z, Value):
+        return
+    if _source(share, e) is not weights.origin or _source(share, z) is not total.origin:
+        return
+    if not e.dtype is z.dtype is quotient.dtype:
+        return
+    if _points(share, e) != _keys(weights):
+        return
+    readers = [
+        n for n, m in enumerate(made) if any(o.source is share.origin for o in m.node.operands)
+    ]
+    if len(readers) != 1:
+        return
+    reader = made[readers[0]]
+    product = reader.product
+    if (
+        product is None
+        or reader.own[product.summed] != w.along
+        or _points_of(reader) != _points_of(share)
+    ):
+        return
+    operand, _ = product.left
+    if reader.node.operands[operand].source is not share.origin:
+        return
+    if reader.node.outputs[0].dtype is not e.dtype:
+        return
+    label = {c: x for x, c in reader.own.items()}
+    of_terms = Operand(weights.origin, tuple(label[weights.own[k]] for k in weights.node.keys))
+    node = _reading(reader.node, operand, of_terms, e.field)
+    (field,) = node.outputs
+    summing = replace(
+        reader,
+        origin=node,
+        node=node,
+        visible=False,
+        product=match_product(node, reader.own, rows, block),
+        divisor=total.origin,
+    )
+    keys = [a for a in node.axes if a.label in node.keys]
+    of_total = Operand(total.origin, tuple(label[total.own[k]] for k in total.node.keys))
+    divided = Call(
+        "div", (Value(0, field.name, field.dtype), Value(1, z.field, z.dtype)), field.dtype
+    )
+    dividing = replace(
+        reader,
+        node=EinSum(
+            tuple(keys), (Operand(node, node.keys), of_total), TRUE, node.keys,
+            (Output(field.name, (divided,), field.dtype),),
+        ),
+        own={k: reader.own[k] for k in node.keys},
+        limits=frozenset(),
+        masks=frozenset(),
+        product=None,
+    )  # fmt: skip
+    if summing.product is None:
+        return
+    made[at], made[readers[0]] = summing, dividing
+
+
+def _reading(node: EinSum, operand: int, terms: Operand, name: str) -> EinSum:
+    """A sum that reads other terms, and which field of them."""
+
+    def visit(e: Expr) -> Expr:
+        return replace(e, field=name) if isinstance(e, Value) and e.operand == operand else e
+
+    operands = tuple(terms if n == operand else o for n, o in enumerate(node.operands))
+    outputs = tuple(replace(o, args=tuple(rewrite(a, visit) for a in o.args)) for o in node.outputs)
+    return replace(node, operands=operands, outputs=outputs)
+
+
+def taken_in_parts(
+    found: Sequence[Member], rows: Sequence[int]
+) -> tuple[Weights, frozenset[int]] | None:
+    """The weights whose rows can be taken part by part, and all nodes that run over them.
+
+    That is so where every node either has the class of the terms as a key and is read for
+    the same point, or runs over it and is m, z or a product Σ e · v, or does not have it.
+    """
+    weights = find_weights(found)
+    if len(weights) != 1 or weights[0].along in rows:
+        return None
+    (w,) = weights
+    number = {id(m.origin): at for at, m in enumerate(found)}
+    folds: set[int] = set()
+    terms: set[int] = set()
+    for at, m in enumerate(found):
+        reads = {number[id(o.source)] for o in m.node.operands if id(o.source) in number}
+        if w.along not in m.own.values():
+            continue
+        if w.along in _keys(m):
+            terms.add(at)
+            allowed = terms | ({w.extreme} if at == w.made else set())
+            if m.visible or not reads <= allowed or (w.made in reads):
+                return None
+        elif at in (w.extreme, w.total) or _sums_weights(m, found[w.made], w):
+            folds.add(at)
+        else:
+            return None
+    if any(set(_keys(found[at])) != set(rows) for at in (w.extreme, w.total)):
+        return None
+    return w, frozenset(folds)
+
+
+def _sums_weights(m: Member, weights: Member, w: Weights) -> bool:
+    """True for Σ e · v over all points of the weights."""
+    if (
+        m.product is None
+        or m.own[m.product.summed] != w.along
+        or _points_of(m) != _points_of(weights)
+    ):
+        return False
+    operand, _ = m.product.left
+    return m.node.operands[operand].source is weights.origin
+
+
+def masks_fit(found: Sequence[Member]) -> tuple[bool, int | None]:
+    """Whether all that runs over masked points is weights and their sums, and their extreme.
+
+    Where a row has no point its extreme is -infinity, so a group with masks has to look.
+    """
+    running = [at for at, m in enumerate(found) if over(m.masks, set(_keys(m)))]
+    if not running:
+        return True, None
+    weights = find_weights(found)
+    if len(weights) != 1:
+        return False, None
+    (w,) = weights
+    known = {w.extreme, w.total}
+    known |= {at for at in running if _sums_weights(found[at], found[w.made], w)}
+    return set(running) <= known, w.extreme
+
+
+def _points_of(m: Member) -> tuple[Limits, Masks]:
+    """What says which points a member has."""
+    return m.limits, m.masks
+
+
+def _only(m: Member, reduction: str | None) -> Expr | None:
+    """What a FLOAT or DOUBLE member computes, if it is one output of that reduction."""
+    if len(m.node.outputs) != 1 or any(a.define is not None for a in m.node.axes):
+        return None
+    (o,) = m.node.outputs
+    if o.reduction != reduction or (o.where != TRUE and not m.masks) or len(o.args) != 1:
+        return None
+    if o.dtype not in (DType.FLOAT, DType.DOUBLE) or o.args[0].dtype is not o.dtype:
+        return None
+    return unmasked(o.args[0]) if m.masks and reduction is None else o.args[0]
+
+
+def _source(m: Member, value: Value) -> Node:
+    return m.node.operands[value.operand].source
+
+
+def _points(m: Member, value: Value) -> list[int]:
+    """Classes that a value is read at."""
+    return [m.own[x] for x in m.node.operands[value.operand].labels]

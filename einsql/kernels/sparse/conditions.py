@@ -1,0 +1,77 @@
+"""Conditions on the values of a matrix stored sparsely, asked of its stored elements alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from einsql.einsum import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+    conj,
+    conjuncts,
+    labels_of,
+    renumber,
+    subexpressions,
+)
+from einsql.kernels.kernel import Runner
+from einsql.kernels.sparse.match import Side
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+
+Condition = Callable[[np.ndarray], np.ndarray]
+"""Takes the stored values and tells which of them are meant."""
+
+SIZES = 4
+"""Numbers of elements that a condition is compiled for at a time."""
+
+
+def split(side: Side) -> tuple[bool, Expr] | None:
+    """Whether a side asks for present elements, and what else it asks of their values.
+
+    Returns:
+        None if its guard reads anything but its operand's value.
+    """
+    asked = Value(side.operand, PRESENT, DType.BOOLEAN)
+    terms = list(conjuncts(side.guard))
+    rest = conj(*(t for t in terms if t != asked))
+    reads = [e for e in subexpressions(rest) if isinstance(e, Value)]
+    if labels_of(rest) or any(v.operand != side.operand or v.field == PRESENT for v in reads):
+        return None
+    return asked in terms, rest
+
+
+def condition_of(
+    side: Side, rest: Expr, field: Field, compile_node: Callable[[EinSum], Runner]
+) -> Condition | None:
+    """What asks it; None for nothing.
+
+    Args:
+        side: The side.
+        rest: What is asked.
+        field: The operand's value.
+        compile_node: What compiles a node.
+    """
+    if rest == TRUE:
+        return None
+    guard = renumber(rest, {side.operand: 0})
+
+    @lru_cache(maxsize=SIZES)
+    def compiled(stored: int) -> Runner:
+        source = Input("stored", Schema((Key("n", 0, stored),), (field,)))
+        kept = Output("kept", (guard,), DType.BOOLEAN)
+        axes, operands = (Axis("n", 0, stored),), (Operand(source, ("n",)),)
+        return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
+
+    return lambda values: compiled(len(values))([{field.name: values}], _silent)["kept"]
+
+
+def _silent(_: float) -> None:
+    """The progress of a node that is no step of its own."""

@@ -1,0 +1,120 @@
+"""Products of stored elements with dense matrices, by SciPy's kernels on all threads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from einsql.buffers import empty
+from einsql.kernels import pool
+from einsql.kernels.kernel import Tick
+from einsql.kernels.products.copying import spread_copy
+from einsql.kernels.sparse.tiles import Grid, share
+from einsql.sparse import Compressed
+
+PER_POINT = 2e-10
+"""Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""
+SPREAD = 2e-4
+"""Seconds from which threads are worth starting."""
+MOST = 3e-2
+"""Seconds that a piece may take."""
+NEAR, LEAST = 2**24, 64
+"""Bytes of a dense matrix that stay in a cache, and columns that are read at once at least."""
+OFTEN = 16
+"""How often each row of a dense matrix is read if it pays to read it in parts."""
+IN_ORDER = 2**16
+"""Elements of a row that may be added one after another in FLOAT."""
+
+
+def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarray:
+    """The product of a sparse matrix and a dense one.
+
+    Args:
+        matrix: `[rows, terms]`, of the type of the result.
+        dense: `[terms, columns]` of that type.
+        tick: Told the fraction done.
+
+    Returns:
+        A C-contiguous array `[rows, columns]`. Sums start at 0, so none is -0.0.
+    """
+    work = matrix.values.dtype
+    longest = matrix.counts.max(initial=0) if matrix.stored > IN_ORDER else 0
+    if work == np.float32 and longest > IN_ORDER:
+        wide = matrix.of(matrix.values.astype(np.float64))
+        return multiply_rows(wide, dense.astype(np.float64), tick).astype(work)
+    # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
+    from scipy.sparse import _sparsetools as scipy  # 0.2 s, and few statements need it
+
+    terms, width = dense.shape
+    out = empty((matrix.shape[0], width), work)
+    ranges = _columns(matrix, width)
+    seconds = (matrix.stored * width + out.size) * PER_POINT * work.itemsize / 4 / len(ranges)
+    wanted = 1
+    if seconds >= SPREAD:
+        wanted = max(2 * pool.threads() if pool.threads() > 1 else 1, ceil(seconds / MOST))
+    pieces = balanced(matrix, wanted)
+    for n, columns in enumerate(ranges):
+        read = dense[:, columns]
+        flat = (read if read.flags.c_contiguous else spread_copy(read, work)).reshape(-1)
+
+        def piece(rows: slice, columns: slice = columns, flat: np.ndarray = flat) -> None:
+            into = out[rows, columns]
+            part = into if into.flags.c_contiguous else np.empty(into.shape, work)
+            part[...] = 0
+            starts = matrix.starts[rows.start : rows.stop + 1]
+            held = starts, matrix.columns, matrix.values, flat, part.reshape(-1)
+            if width == 1:
+                scipy.csr_matvec(len(part), terms, *held)
+            else:
+                scipy.csr_matvecs(len(part), terms, part.shape[1], *held)
+            if part is not into:
+                into[...] = part
+
+        pool.run(piece, pieces, len(pieces), share(tick, n, len(ranges)))
+    return out
+
+
+def _columns(matrix: Compressed, width: int) -> list[slice]:
+    """The columns of a dense matrix that are multiplied at once: those that stay in a cache."""
+    nbytes = matrix.shape[1] * matrix.values.itemsize
+    at_once = max(LEAST, NEAR // max(1, nbytes))
+    if nbytes * width < 2 * NEAR or matrix.stored < OFTEN * matrix.shape[1]:
+        at_once = max(1, width)
+    return [slice(n, min(n + at_once, width)) for n in range(0, width, at_once)]
+
+
+def balanced(matrix: Compressed, wanted: int) -> list[slice]:
+    """Ranges of rows with about as many elements each, but no more rows than twice the mean."""
+    rows, starts = matrix.shape[0], matrix.starts
+    marks = matrix.stored * np.arange(1, wanted) // wanted
+    even = rows * np.arange(wanted + 1) // wanted
+    found = np.searchsorted(starts, marks.astype(starts.dtype))
+    ends = np.unique(np.concatenate((found, even))).tolist()
+    return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def compressed(values: np.ndarray, grid: Grid, work: np.dtype) -> Compressed:
+    """The present elements of a matrix, row by row.
+
+    Args:
+        values: `[rows, columns]`, of any strides and type.
+        grid: Which of them are there; not all are.
+        work: The type of the result.
+    """
+    present = grid.present
+    assert present is not None
+    rows, columns = present.shape
+    counts = np.count_nonzero(present, axis=1)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    found = np.flatnonzero(present)
+    across = found % columns
+    if values.flags.c_contiguous:
+        held = values.reshape(-1)[found]
+    else:
+        held = values[found // columns, across]
+    size = np.int32 if max(len(found), columns) < 2**31 else np.int64
+    return Compressed(
+        (rows, columns), starts.astype(size), across.astype(size), held.astype(work, copy=False)
+    )

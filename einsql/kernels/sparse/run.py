@@ -1,0 +1,65 @@
+"""Sums over joined elements as a kernel: the ways to run them, tried in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from einsql.einsum import EinSum
+from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.sparse.match import Joined, find
+from einsql.kernels.sparse.sides import Compile
+from einsql.kernels.sparse.stored import Sums, over_stored
+from einsql.kernels.sparse.tiled import by_tiles
+from einsql.kernels.sums import from_zero
+
+
+def compile_sparse(
+    node: EinSum, compile_node: Compile, otherwise: Callable[[], Runner]
+) -> Runner | None:
+    """Matches sums of products over the elements of two operands that are there.
+
+    Args:
+        node: The node.
+        compile_node: What compiles a node that says which elements are there.
+        otherwise: Compiles this node another way, for data that need it.
+
+    Returns:
+        The runner, or None. FLOAT sums are added as in `blas`.
+    """
+    joined = find(node)
+    if joined is None:
+        return None
+    stored = over_stored(node, joined, compile_node)
+    tiled = by_tiles(node, joined, compile_node)
+    if stored is None and tiled is None:
+        return None
+    other = cache(otherwise)
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        with np.errstate(all="ignore"):
+            for way in (stored, tiled):
+                found = None if way is None else way(operands, tick)
+                if found is not None:
+                    return _finished(joined, found)
+        return other()(operands, tick)
+
+    return run
+
+
+def _finished(joined: Joined, found: Sums) -> dict[str, np.ndarray]:
+    """The fields of the result: constants, rounding to HALF, and what is known of groups."""
+    sums, counts = found
+    fields: dict[str, np.ndarray] = {}
+    for term, values in zip(joined.terms, sums, strict=True):
+        if term.scale != 1.0:
+            values = from_zero(np.asarray(values * values.dtype.type(term.scale)))
+        fields[term.output.name] = values.astype(term.output.dtype.numpy, copy=False)
+    # A count that is repeated along an axis stays so.
+    held = counts[tuple(slice(0, 1) if s == 0 else slice(None) for s in counts.strides)]
+    for o in joined.counts:
+        told = held.astype(np.int64) if o.reduction == "sum" else held > 0
+        fields[o.name] = np.broadcast_to(told, counts.shape)
+    return fields

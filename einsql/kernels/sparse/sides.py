@@ -1,0 +1,202 @@
+"""Operands read as stacks of matrices, beside flags that tell which elements are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.einsum import (
+    TRUE,
+    EinSum,
+    Expr,
+    Operand,
+    Output,
+    Value,
+    operands_of,
+    renumber,
+)
+from einsql.kernels.kernel import Fields, Runner
+from einsql.kernels.products.match import Factor
+from einsql.kernels.sparse.match import Joined, Side
+from einsql.kernels.sums import accurate_sum
+from einsql.kernels.views import reading
+from einsql.schema import DType
+
+Labels = tuple[str, ...]
+Compile = Callable[[EinSum], Runner]
+Presence = Callable[[Sequence[Fields]], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The labels of two sides.
+
+    Attributes:
+        batch: Keys that both have.
+        rows, columns: Keys that only the left one has, or only the right one.
+        terms: Labels of both that are summed.
+        gone: Labels that are summed and that one of them has alone, of each.
+    """
+
+    batch: Labels
+    rows: Labels
+    columns: Labels
+    terms: Labels
+    gone: tuple[Labels, Labels]
+
+
+def groups_of(node: EinSum, joined: Joined) -> Groups:
+    """The labels of a node over two sides."""
+    left, right = (s.labels for s in joined.sides)
+    keys = node.keys
+    return Groups(
+        tuple(k for k in keys if k in left and k in right),
+        tuple(k for k in keys if k not in right),
+        tuple(k for k in keys if k not in left),
+        tuple(x for x in left if x in right and x not in keys),
+        (
+            tuple(x for x in left if x not in right and x not in keys),
+            tuple(x for x in right if x not in left and x not in keys),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """An operand as it is multiplied.
+
+    Attributes:
+        values: `[batch, rows, columns]` of each sum of products, where they are present.
+        present: Likewise; None where all elements are there.
+        columns: How many there are.
+    """
+
+    values: tuple[np.ndarray, ...]
+    present: np.ndarray | None
+    columns: int
+
+    def filled(self, term: int) -> np.ndarray:
+        """The values of a term with 0 for elements that are not there."""
+        values: np.ndarray = self.values[term]
+        if self.present is None:
+            return values
+        return np.where(self.present, values, values.dtype.type(0))
+
+    def is_finite(self) -> bool:
+        """True if no value that is there is NaN or infinite."""
+        return all(np.isfinite(self.filled(n)).all() for n in range(len(self.values)))
+
+
+class Reader:
+    """Reads one side of a node.
+
+    Args:
+        node: The node.
+        joined: Its sums.
+        number: Of the side.
+        axes: Labels that are merged to each of the three axes.
+        gone: Labels that are summed first.
+        compile_node: What compiles a node that says which elements are there.
+    """
+
+    def __init__(
+        self, node: EinSum, joined: Joined, number: int, axes: tuple[Labels, Labels, Labels],
+        gone: Labels, compile_node: Compile,
+    ) -> None:  # fmt: skip
+        side = joined.sides[number]
+        extent = {a.label: a.extent for a in node.axes}
+        kept = tuple(x for axis in axes for x in axis)
+        order = (*kept, *gone)
+        self.factors = [t.factors[number] for t in joined.terms]
+        self.types = [work_type(t.output) for t in joined.terms]
+        self.shape = tuple(prod(extent[x] for x in axis) for axis in axes)
+        self.whole = tuple(extent[x] for x in order)
+        self.gone = tuple(range(len(kept), len(order)))
+        self.view = reading(node, node.operands[side.operand], order)
+        self.presence = presence_of(node, side, order, compile_node)
+
+    def read(self, operands: Sequence[Fields]) -> Matrices:
+        """The operand's elements; only those that are present are ever multiplied."""
+        present = None if self.presence is None else self.presence(operands)
+        values = [
+            self._summed(self._values(operands, factors, work), present, work)
+            for factors, work in zip(self.factors, self.types, strict=True)
+        ]
+        if present is not None:
+            present = (present.any(axis=self.gone) if self.gone else present).reshape(self.shape)
+        return Matrices(tuple(values), present, self.shape[2])
+
+    def _values(
+        self, operands: Sequence[Fields], factors: Sequence[Factor], work: np.dtype
+    ) -> np.ndarray:
+        if not factors:
+            return np.broadcast_to(np.ones((), work), self.whole)
+        arrays = [operands[f.operand][f.field] for f in factors]
+        first = arrays[0]
+        with np.errstate(all="ignore"):
+            for other in arrays[1:]:
+                first = first.astype(work, copy=False) * other.astype(work, copy=False)
+        return first if self.view is None else self.view(first)
+
+    def _summed(
+        self, values: np.ndarray, present: np.ndarray | None, work: np.dtype
+    ) -> np.ndarray:  # fmt: skip
+        if self.gone:
+            if present is not None:
+                values = np.where(present, values, values.dtype.type(0))
+            values = accurate_sum(values, self.gone, work)
+        return values.reshape(self.shape)
+
+
+def presence_of(
+    node: EinSum, side: Side, order: Labels, compile_node: Compile
+) -> Presence | None:  # fmt: skip
+    """What tells which elements of a side are there; None if all are.
+
+    Args:
+        node: The node.
+        side: One of its sides.
+        order: The side's labels in the order of the flags' axes.
+        compile_node: What compiles a node.
+    """
+    if side.guard == TRUE:
+        return None
+    numbers = sorted(operands_of(side.guard))
+    plain = flag_of(node, side.guard, order)
+    if plain is not None:
+        operand, field = numbers[0], plain.field
+        view = reading(node, node.operands[operand], order)
+        if view is None:
+            return lambda operands: operands[operand][field]
+        return lambda operands: view(operands[operand][field])
+    guard = renumber(side.guard, {n: at for at, n in enumerate(numbers)})
+    run = compile_node(
+        EinSum(
+            tuple(node.axis(x) for x in order),
+            tuple(Operand(node.operands[n].source, node.operands[n].labels) for n in numbers),
+            TRUE,
+            order,
+            (Output("present", (guard,), DType.BOOLEAN),),
+        )
+    )
+    return lambda operands: run([operands[n] for n in numbers], _silent)["present"]
+
+
+def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
+    """The one field that a guard is, if it has all labels of its side."""
+    if isinstance(guard, Value) and set(node.operands[guard.operand].labels) == set(labels):
+        return guard
+    return None
+
+
+def work_type(output: Output) -> np.dtype:
+    """What a sum is computed in: its own type, but at least FLOAT."""
+    wanted = output.dtype.numpy
+    return wanted if wanted.itemsize >= 4 else np.dtype(np.float32)
+
+
+def _silent(_: float) -> None:
+    """The progress of a node that is no step of its own."""

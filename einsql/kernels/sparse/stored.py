@@ -1,0 +1,209 @@
+"""Sums over relations that are stored sparsely, without making them dense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.einsum import TRUE, EinSum, Input
+from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.sparse.conditions import Condition, condition_of, split
+from einsql.kernels.sparse.match import Joined, Side, counts_pairs
+from einsql.kernels.sparse.narrow import spans_of
+from einsql.kernels.sparse.rows import multiply_rows
+from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of, work_type
+from einsql.kernels.sparse.tiles import share
+from einsql.kernels.sums import from_zero
+from einsql.sparse import Compressed, Sparse
+
+Sums = tuple[list[np.ndarray], np.ndarray]
+"""The sum of each term over the keys, and how many elements are joined."""
+Run = Callable[[Sequence[Fields], Tick], Sums | None]
+"""Gives up with None where the data need another way."""
+
+
+def over_stored(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
+    """How a node is run where an operand is stored sparsely; None if no operand may be.
+
+    Args:
+        node: The node.
+        joined: Its sums.
+        compile_node: What compiles nodes that say which elements are there.
+    """
+    found = [
+        (n, stored)
+        for n, side in enumerate(joined.sides)
+        if (stored := _stored(node, side, bool(joined.counts), compile_node)) is not None
+    ]
+    if not found:
+        return None
+    if len(joined.sides) == 1:
+        return _alone(node, joined, found[0][1])
+    groups = groups_of(node, joined)
+    if groups.batch or len(groups.terms) != 1:
+        return None
+    for n, stored in found:
+        if counts_pairs(joined) and groups.gone[1 - n]:
+            continue  # how often an element counts is more than a flag
+        outer = groups.columns if n else groups.rows
+        if set(stored.side.labels) == {*groups.terms, *outer, *groups.gone[n]}:
+            return _times_dense(node, joined, groups, stored, compile_node)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An operand that may be stored sparsely.
+
+    Attributes:
+        node: The node that reads it.
+        side: Where it stands in the node.
+        filled: Whether what is not stored is taken for zeros.
+        condition: Which of the stored elements are meant.
+    """
+
+    node: EinSum
+    side: Side
+    filled: bool
+    condition: Condition | None
+
+    def matrix(self, operands: Sequence[Fields], by: str) -> Compressed | None:
+        """The elements that the domain reads, row by row; None if they are not stored so.
+
+        Args:
+            operands: The node's operands.
+            by: The label of the rows.
+        """
+        fields = operands[self.side.operand]
+        if not isinstance(fields, Sparse) or fields.filled != self.filled:
+            return None
+        part = fields.part(spans_of(self.node, self.node.operands[self.side.operand]))
+        if self.condition is not None:
+            part = part.only(self.condition(part.values))
+        return part if self.side.labels[int(fields.turned)] == by else transposed(part)
+
+
+def _stored(
+    node: EinSum, side: Side, counted: bool, compile_node: Compile
+) -> _Stored | None:  # fmt: skip
+    operand = node.operands[side.operand]
+    if not (isinstance(operand.source, Input) and operand.source.sparse):
+        return None
+    asked = split(side)
+    if asked is None or not len(side.labels) == len(operand.labels) == 2:
+        return None
+    present, rest = asked
+    if not present and (rest != TRUE or counted):
+        return None  # zeros take part that nothing stores
+    (field,) = operand.source.schema.values
+    return _Stored(node, side, not present, condition_of(side, rest, field, compile_node))
+
+
+def transposed(matrix: Compressed) -> Compressed:
+    """The transposed matrix, row by row."""
+    from scipy.sparse import csr_array  # as in `rows`
+
+    held = csr_array((matrix.values, matrix.columns, matrix.starts), shape=matrix.shape).tocsc()
+    return Compressed(matrix.shape[::-1], held.indptr, held.indices, held.data)
+
+
+def _values(matrix: Compressed, joined: Joined, side: int, term: int) -> Compressed:
+    """The factors of one side of a term, multiplied."""
+    times, work = len(joined.terms[term].factors[side]), work_type(joined.terms[term].output)
+    if not times:
+        return matrix.of(np.ones(matrix.stored, work))
+    values = first = matrix.values.astype(work, copy=False)
+    for _ in range(times - 1):
+        values = values * first
+    return matrix.of(values)
+
+
+def _alone(node: EinSum, joined: Joined, stored: _Stored) -> Run | None:
+    """Sums of rows, of columns, or of everything."""
+    if len(node.keys) > 1:
+        return None
+    by = node.keys[0] if node.keys else stored.side.labels[0]
+    shape = node.schema.shape
+
+    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+        matrix = stored.matrix(operands, by)
+        if matrix is None:
+            return None
+        counts = matrix.counts.astype(np.int64)
+        there = counts > 0
+        starts = matrix.starts[:-1][there]
+        sums = []
+        for n, term in enumerate(joined.terms):
+            held = _values(matrix, joined, 0, n).values.astype(np.float64, copy=False)
+            rows = np.zeros(len(counts))
+            if len(starts):
+                rows[there] = np.add.reduceat(held, starts)
+            total = rows if node.keys else np.add.reduce(rows)
+            sums.append(from_zero(np.asarray(total)).astype(work_type(term.output)).reshape(shape))
+        return sums, np.asarray(counts if node.keys else counts.sum()).reshape(shape)
+
+    return run
+
+
+def _times_dense(
+    node: EinSum, joined: Joined, groups: Groups, stored: _Stored, compile_node: Compile
+) -> Run:
+    """A stored matrix times anything; the matrix is the node's left or right side."""
+    number = joined.sides.index(stored.side)
+    other = 1 - number
+    rows, columns = (groups.rows, groups.columns)[number], (groups.rows, groups.columns)[other]
+    gone = bool(groups.gone[number])
+    (by,) = groups.gone[number] or rows
+    reader = Reader(
+        node, joined, other, ((), groups.terms, columns), groups.gone[other], compile_node
+    )
+    order = (*rows, *columns)
+    turn = tuple(order.index(k) for k in node.keys)
+    extents = tuple(node.axis(x).extent for x in order)
+
+    def arranged(product: np.ndarray) -> np.ndarray:
+        return product.reshape(extents).transpose(turn)
+
+    def run(operands: Sequence[Fields], tick: Tick) -> Sums | None:
+        matrix = stored.matrix(operands, by)
+        if matrix is None:
+            return None
+        read = reader.read(operands)
+        sums = []
+        for n, work in enumerate(reader.types):
+            held, dense = _values(matrix, joined, number, n), read.filled(n)[0]
+            if (stored.filled or gone) and not np.isfinite(dense).all():
+                return None  # a 0 that is not stored, or a sum that is made first, meets it
+            made = read.present is not None or groups.gone[other]
+            if made and not np.isfinite(held.values).all():
+                return None  # likewise
+            part = share(tick, n, len(joined.terms) + 1)
+            held = collapsed(held) if gone else held
+            sums.append(arranged(multiply_rows(held, dense.astype(work, copy=False), part)))
+        if not joined.counts:
+            return sums, np.zeros(())
+        part = share(tick, len(joined.terms), len(joined.terms) + 1)
+        return sums, arranged(_joined(matrix, read, gone, part))
+
+    return run
+
+
+def collapsed(matrix: Compressed) -> Compressed:
+    """The sum of all rows, as a matrix of one row."""
+    there = np.flatnonzero(np.bincount(matrix.columns, minlength=matrix.shape[1]))
+    sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]
+    starts = np.array([0, len(there)], matrix.starts.dtype)
+    values = sums.astype(matrix.values.dtype)
+    return Compressed((1, matrix.shape[1]), starts, there.astype(matrix.columns.dtype), values)
+
+
+def _joined(matrix: Compressed, read: Matrices, gone: bool, tick: Tick) -> np.ndarray:
+    """How many stored elements meet present ones, integers `[rows, columns]`."""
+    if read.present is None:
+        counts = np.array([matrix.stored]) if gone else matrix.counts
+        return np.broadcast_to(counts[:, None], (len(counts), read.columns))
+    ones = matrix.of(np.ones(matrix.stored))
+    flags = read.present[0].astype(np.float64)
+    return multiply_rows(collapsed(ones) if gone else ones, flags, tick).astype(np.int64)

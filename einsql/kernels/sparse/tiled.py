@@ -1,0 +1,214 @@
+"""Sums over dense arrays with flags: what is skipped, and which way pays for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+import numpy as np
+
+from einsql.einsum import TRUE, EinSum
+from einsql.kernels import pool
+from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.products.pieces import FLOPS
+from einsql.kernels.sparse.match import Joined, counts_pairs
+from einsql.kernels.sparse.multiply import count_pairs, harmless, multiply_all, multiply_tiles
+from einsql.kernels.sparse.rows import PER_POINT, compressed, multiply_rows
+from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of
+from einsql.kernels.sparse.stored import Run, Sums
+from einsql.kernels.sparse.tiles import TILE, Grid, filled, grid_of, share
+
+LEAST = 2**21
+"""Points of one matrix product from which tiles are looked at."""
+SIDES, TERMS = 8, 16
+"""Rows and columns of such a product, and terms of its sums, at least."""
+BATCHES = 64
+"""Such products at most."""
+WHOLE = 0.6
+"""Part of the points above which skipping the others gains nothing."""
+PER_TILE = 1.25
+"""How much longer a point takes tile by tile than in one product."""
+PER_FLAG, PER_ELEMENT = 4.5e-10, 1.8e-8
+"""Seconds to look at a flag, and to copy an element that is there into a row of elements."""
+PER_ZERO = 4e-9
+"""Seconds on one thread per element of a copy with zeros."""
+
+
+def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
+    """How a node is run that is few large matrix products; None for any other.
+
+    Args:
+        node: The node.
+        joined: Its sums.
+        compile_node: What compiles a node that says which elements are there.
+    """
+    if len(joined.sides) != 2 or not joined.terms or all(s.guard == TRUE for s in joined.sides):
+        return None
+    groups = groups_of(node, joined)
+    sizes = [
+        prod(node.axis(x).extent for x in group)
+        for group in (groups.batch, groups.rows, groups.columns, groups.terms)
+    ]
+    batch, m, n, k = sizes
+    large = batch <= BATCHES and min(m, n) >= SIDES and k >= TERMS and m * n * k >= LEAST
+    if not large or (counts_pairs(joined) and any(groups.gone)):
+        return None
+    return _Tiled(node, joined, groups, compile_node).run
+
+
+class _Tiled:
+    """A node with its plan."""
+
+    def __init__(
+        self, node: EinSum, joined: Joined, groups: Groups, compile_node: Compile
+    ) -> None:  # fmt: skip
+        self.joined = joined
+        self.gone = groups.gone
+        axes = (
+            (groups.batch, groups.rows, groups.terms),
+            (groups.batch, groups.terms, groups.columns),
+        )
+        self.readers = [
+            Reader(node, joined, n, axes[n], groups.gone[n], compile_node) for n in (0, 1)
+        ]
+        order = (*groups.batch, *groups.rows, *groups.columns)
+        self.extents = tuple(node.axis(x).extent for x in order)
+        self.turn = tuple(order.index(k) for k in node.keys)
+        self.shape = (*self.readers[0].shape[:2], self.readers[1].shape[2])
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> Sums | None:
+        """The sums, or None if an infinity or NaN meets an absent element."""
+        left, right = (r.read(operands) for r in self.readers)
+        for gone, other in zip(self.gone, (right, left), strict=True):
+            if gone and not other.is_finite():
+                return None  # x·∞ + y·∞ need not be (x + y)·∞
+        terms, batch = len(self.joined.terms), self.shape[0]
+        steps = terms + bool(self.joined.counts)
+        made: list[list[np.ndarray]] = [[] for _ in range(terms)]
+        counts: list[np.ndarray] = []
+        for b in range(batch):
+            pair = _Pair(_grid(left, b), _grid(right, b))
+            for n, work in enumerate(self.readers[0].types):
+                part = share(tick, b * steps + n, batch * steps)
+                found = pair.product(left.values[n][b], right.values[n][b], work, part)
+                if found is None:
+                    return None
+                made[n].append(found)
+            if self.joined.counts:
+                part = share(tick, b * steps + terms, batch * steps)
+                found = pair.counts(counts_pairs(self.joined), part)
+                counts.append(np.broadcast_to(found, self.shape[1:]))
+        sums = [self.arranged(parts) for parts in made]
+        return sums, self.arranged(counts) if counts else np.zeros(())
+
+    def arranged(self, products: Sequence[np.ndarray]) -> np.ndarray:
+        """The products of all batches with an axis per key."""
+        stack = products[0][None] if len(products) == 1 else np.stack(products)
+        return stack.reshape(self.extents).transpose(self.turn)
+
+
+def _grid(matrices: Matrices, b: int) -> Grid:
+    here = None if matrices.present is None else matrices.present[b]
+    rows, columns = matrices.values[0].shape[1:]
+    return grid_of(here, (rows, columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Which elements of two matrices are there.
+
+    Attributes:
+        a: Those of the left one, `[rows, terms]`.
+        b: Those of the right one, `[terms, columns]`.
+    """
+
+    a: Grid
+    b: Grid
+
+    @property
+    def points(self) -> int:
+        """Points of the pairs of tiles that are there."""
+        rows, columns = self.a.heights @ self.a.some, self.b.some @ self.b.widths
+        return int((rows * columns * self.a.widths).sum())
+
+    def way(self, work: np.dtype) -> str:
+        """What takes the least time: "tiles", "whole", or elements of "a" or "b" one by one."""
+        m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
+        most, points = m * n * k, self.points
+        each = 2.0 * work.itemsize / FLOPS / pool.threads()
+        zeros = sum(int(g.some.sum()) * TILE**2 for g in (self.a, self.b) if g.mixed.any())
+        copies = PER_ZERO * zeros / pool.threads()
+        whole = points >= WHOLE * most
+        return min(
+            (copies + each * (most if whole else points * PER_TILE), "whole" if whole else "tiles"),
+            (_by_one(self.a, n, work), "a"),
+            (_by_one(self.b, m, work), "b"),
+        )[1]
+
+    def product(
+        self, a: np.ndarray, b: np.ndarray, work: np.dtype, tick: Tick
+    ) -> np.ndarray | None:  # fmt: skip
+        """The product of two matrices; None if an infinity or NaN meets an absent element."""
+        way = self.way(work)
+        if way == "a":
+            return _thin(a, self.a, b, self.b, work, tick)
+        if way == "b":
+            made = _thin(b.T, self.b.turned, a.T, self.a.turned, work, tick)
+            return None if made is None else made.T
+        whole = way == "whole"
+        a, b = filled(a, self.a, work, whole), filled(b, self.b, work, whole)
+        if not harmless(a, self.a, b, self.b, whole):
+            return None
+        if whole:
+            return multiply_all(a, b, tick)
+        return multiply_tiles(a, self.a.some, b, self.b.some, tick)
+
+    def counts(self, exact: bool, tick: Tick) -> np.ndarray:
+        """How many pairs there are of each element, or only whether more than 0."""
+        here_a, here_b = self.a.present, self.b.present
+        if here_a is not None and here_b is not None:
+            way = self.way(_FLAG)
+            if way == "a":
+                return _thin_counts(self.a, self.b, tick)
+            if way == "b":
+                return _thin_counts(self.b.turned, self.a.turned, tick).T
+            if way == "whole":
+                return multiply_all(here_a.astype(_FLAG), here_b.astype(_FLAG), tick)
+            return count_pairs(self.a, self.b, tick)
+        count = np.count_nonzero if exact else np.any
+        if here_a is not None:
+            return np.asarray(count(here_a, axis=1))[:, None]
+        assert here_b is not None
+        return np.asarray(count(here_b, axis=0))
+
+
+_FLAG = np.dtype(np.float32)
+"""The type that flags are multiplied in; it counts to 2²⁴."""
+
+
+def _thin_counts(grid: Grid, other: Grid, tick: Tick) -> np.ndarray:
+    """As `count_pairs`, by the present elements of the left matrix."""
+    assert grid.present is not None
+    assert other.present is not None
+    ones = np.broadcast_to(np.ones((), _FLAG), grid.present.shape)
+    flags = other.present.astype(_FLAG)
+    return multiply_rows(compressed(ones, grid, _FLAG), flags, tick)
+
+
+def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
+    """Seconds that the present elements of a matrix take one by one."""
+    if grid.present is None:
+        return inf
+    point = PER_POINT * work.itemsize / 4 / pool.threads()
+    return grid.present.size * PER_FLAG + grid.total * (PER_ELEMENT + columns * point)
+
+
+def _thin(
+    values: np.ndarray, grid: Grid, dense: np.ndarray, other: Grid, work: np.dtype, tick: Tick
+) -> np.ndarray | None:
+    """The product of a matrix of few elements, one by one; None as in `product`."""
+    held = compressed(values, grid, work)
+    if other.present is not None and not np.isfinite(held.values).all():
+        return None
+    return multiply_rows(held, filled(dense, other, work, True), tick)

@@ -1,0 +1,179 @@
+"""Matrices seen by tiles: which tiles are absent, which are whole, and copies with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from einsql.buffers import empty
+from einsql.kernels import blas, pool
+from einsql.kernels.kernel import Tick
+from einsql.kernels.products.copying import contiguous
+
+TILE = 128
+"""Rows and columns of a tile; few enough to be counted in a byte."""
+SPREAD = 2**18
+"""Elements from which threads are worth starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many elements of each tile of a matrix are there.
+
+    Attributes:
+        present: Flags of the elements; None if all are there.
+        counts: Elements of each tile that are there.
+        heights, widths: Extents of the tiles along both axes.
+    """
+
+    present: np.ndarray | None
+    counts: np.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
+
+    @property
+    def some(self) -> np.ndarray:
+        """Tiles that are not absent."""
+        return np.asarray(self.counts > 0)
+
+    @property
+    def lacking(self) -> np.ndarray:
+        """Tiles that lack elements, absent ones too."""
+        return np.asarray(self.counts < self.heights[:, None] * self.widths)
+
+    @property
+    def mixed(self) -> np.ndarray:
+        """Tiles of which some elements are there and some are not."""
+        return np.asarray(self.some & self.lacking)
+
+    @property
+    def total(self) -> int:
+        """Elements that are there."""
+        return int(self.counts.sum())
+
+    @property
+    def turned(self) -> Grid:
+        """The grid of the transposed matrix."""
+        flags = None if self.present is None else self.present.T
+        return Grid(flags, self.counts.T, self.widths, self.heights)
+
+
+def edges(extent: int) -> list[slice]:
+    """Where the tiles of an axis lie."""
+    return [slice(n, min(n + TILE, extent)) for n in range(0, extent, TILE)]
+
+
+def grid_of(present: np.ndarray | None, shape: tuple[int, int]) -> Grid:
+    """Counts the elements of each tile.
+
+    Args:
+        present: BOOLEAN `[rows, columns]`, of any strides; None if all are there.
+        shape: Of the matrix.
+    """
+    heights, widths = (np.array([e.stop - e.start for e in edges(n)], np.int64) for n in shape)
+    if present is None:
+        return Grid(None, heights[:, None] * widths, heights, widths)
+    if abs(present.strides[0]) < abs(present.strides[1]):
+        return grid_of(present.T, shape[::-1]).turned
+    counts = np.empty((len(heights), len(widths)), np.int64)
+    starts = np.arange(0, shape[1], TILE)
+    flags = present.view(np.uint8)
+    rows = edges(shape[0])
+
+    def count(n: int) -> None:
+        columns = np.add.reduce(flags[rows[n]], axis=0, dtype=np.uint8)
+        counts[n] = np.add.reduceat(columns, starts, dtype=np.int64)
+
+    spread(count, len(rows), present.size)
+    return Grid(present, counts, heights, widths)
+
+
+def filled(values: np.ndarray, grid: Grid, work: np.dtype, absent: bool) -> np.ndarray:
+    """The matrix as BLAS reads it, with 0 for elements that are not there.
+
+    Args:
+        values: `[rows, columns]`, of any strides and type.
+        grid: Which of them are there.
+        work: The type of the result.
+        absent: Whether absent tiles are to be 0 too; else they hold anything.
+
+    Returns:
+        The matrix itself where nothing has to be copied.
+    """
+    lacking = grid.lacking if absent else grid.mixed
+    if not lacking.any():
+        usable = values.dtype == work and values.flags.aligned
+        usable = usable and all(s % work.itemsize == 0 for s in values.strides)
+        if usable and blas.stepped(values)[1]:
+            return values
+        return contiguous(values, work)
+    if abs(values.strides[0]) < abs(values.strides[1]):
+        return filled(values.T, grid.turned, work, absent).T
+    assert grid.present is not None
+    present, out = grid.present, empty(values.shape, work)
+    rows, columns = (edges(n) for n in values.shape)
+
+    def fill(i: int) -> None:
+        for j in np.flatnonzero(grid.some[i] | absent):
+            at = rows[i], columns[j]
+            if not lacking[i, j]:
+                out[at] = values[at]
+                continue
+            out[at] = 0
+            if grid.counts[i, j]:
+                np.copyto(out[at], values[at], where=present[at], casting="same_kind")
+
+    spread(fill, len(rows), values.size)
+    return out
+
+
+def finite(values: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """Which tile rows of a matrix hold neither NaN nor infinity.
+
+    Args:
+        values: `[rows, columns]`.
+        some: The tiles to look at.
+    """
+    rows, columns = (edges(n) for n in values.shape)
+    found = np.ones(len(rows), np.bool_)
+
+    def look(i: int) -> None:
+        if some[i].all():
+            found[i] = np.isfinite(values[rows[i]]).all()
+            return
+        found[i] = all(
+            np.isfinite(values[rows[i], columns[j]]).all() for j in np.flatnonzero(some[i])
+        )
+
+    spread(look, len(rows), values.size)
+    return found
+
+
+def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
+    """Does numbered pieces of a pass over `size` elements, on all threads if they are many."""
+    if size < SPREAD:
+        for n in range(pieces):
+            work(n)
+        return
+    pool.run(work, range(pieces), pieces, _silent)
+
+
+def parts(extent: int, wanted: int) -> list[slice]:
+    """At most so many ranges of an axis, each of whole tiles."""
+    tiles = ceil(extent / TILE)
+    wanted = max(1, min(wanted, tiles))
+    ends = [tiles * n // wanted * TILE for n in range(wanted + 1)]
+    return [slice(a, min(b, extent)) for a, b in pairwise(ends)]
+
+
+def share(tick: Tick, number: int, of: int) -> Tick:
+    """Progress of one part among several."""
+    return lambda done: tick((number + done) / of)
+
+
+def _silent(_: float) -> None:
+    """The progress of passes too short to be told."""

@@ -1,0 +1,143 @@
+"""Programs whose relations stay on a device: what goes there, and what is fetched from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from einsql.einsum import EinSum, Node
+from einsql.engine.executor import Measure, Program, Runner, Tick
+from einsql.engine.relation import DistantFields, Fields, copied
+from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
+from einsql.kernels.cuda.operators import Runner as DeviceRunner
+from einsql.settings import Settings
+
+IsStored = Callable[[str, Fields], bool]
+"""True for the name and fields of an input that is a stored tensor, which never change."""
+
+
+@lru_cache(maxsize=4)
+def memory_of(limit: int | None) -> Memory:
+    """The device's memory; sessions share it.
+
+    Raises:
+        OperationalError: There is no device.
+    """
+    return Memory(device(), limit)
+
+
+class DeviceProgram(Program):
+    """A compiled graph whose steps run on the device.
+
+    Args:
+        root: The graph.
+        settings: Which precision, and how much memory.
+        is_stored: Which inputs are stored tensors.
+
+    Raises:
+        OperationalError: There is no device.
+    """
+
+    def __init__(self, root: Node, settings: Settings, is_stored: IsStored) -> None:
+        self.memory = memory_of(settings.device_memory)
+        self.is_stored = is_stored
+
+        def compile_node(node: EinSum) -> tuple[str, Runner]:
+            name, runner = compile_on_device(
+                node, self.memory, settings.matmul_precision, settings.jit
+            )
+            return name, self._runner(runner)
+
+        self.measuring = False
+        super().__init__(root, compile_node)
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """As `Program.run`; the fields come here when they are asked for."""
+        return self._result(super().run(self._given(inputs), tick))
+
+    def measured(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Fields, list[Measure]]:  # fmt: skip
+        """As `Program.measured`."""
+        self.measuring = True
+        try:
+            fields, measures = super().measured(self._given(inputs), tick)
+        finally:
+            self.measuring = False
+        return self._result(fields), measures
+
+    def _runner(self, runner: DeviceRunner) -> Runner:
+        """A runner as `Program` knows them; it only passes on what they take and give."""
+
+        def run(operands: Sequence[Any], tick: Tick) -> Any:
+            made = runner(operands, tick)
+            if self.measuring:
+                self.memory.device.wait()
+            return made
+
+        return run
+
+    def _given(self, inputs: Mapping[str, Fields]) -> dict[str, Any]:
+        return {
+            name: _Given(fields, self.memory, self.is_stored(name, fields))
+            for name, fields in inputs.items()
+        }
+
+    def _result(self, handles: Mapping[str, Any]) -> Fields:
+        """The root's fields: what computed nothing is the caller's own arrays."""
+        if all(h.is_given for h in handles.values()):
+            return {name: h.host() for name, h in handles.items()}
+        return DeviceFields(handles)
+
+
+class DeviceFields(DistantFields):
+    """Fields on a device; each is copied here once, when it is asked for."""
+
+    lasting = True
+
+    def __init__(self, handles: Mapping[str, Handle]) -> None:
+        self._handles = dict(handles)
+        # What a step did not compute may change from now on, or its file may go.
+        self._here = {name: copied(h.host()) for name, h in handles.items() if h.is_given}
+
+    @property
+    def here(self) -> Fields:
+        """What of them has been brought here and is kept."""
+        return self._here
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._here:
+            handle = self._handles[name]
+            found = handle.host()
+            # A view may be of what another field is too, and the caller may write into each.
+            self._here[name] = copied(found) if handle.views else found
+        return self._here[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handles)
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+
+class _Given(Mapping[str, Handle]):
+    """An input's fields as handles, each made when it is asked for."""
+
+    def __init__(self, fields: Fields, memory: Memory, stored: bool) -> None:
+        self._fields, self._memory, self._stored = fields, memory, stored
+        self._made: dict[str, Handle] = {}
+
+    def __getitem__(self, name: str) -> Handle:
+        if name not in self._made:
+            hold = self._memory.stored if self._stored else self._memory.given
+            self._made[name] = hold(self._fields[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)

@@ -1,0 +1,102 @@
+"""SciPy's sparse arrays as relations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsql.engine.memory import require
+from einsql.engine.relation import Relation as Stored
+from einsql.engine.relation import from_array
+from einsql.engine.sparse_fields import SparseFields
+from einsql.errors import InterfaceError
+from einsql.schema import PRESENT, DType, Field, Schema
+from einsql.sparse import Compressed
+
+_COMPRESSED = ("csr", "csc")
+
+
+def sparse_relation(
+    array: Any, dims: tuple[str, ...] | None = None, fill: int | None = None
+) -> Stored:
+    """A relation over a SciPy sparse array of any rank and format.
+
+    Args:
+        array: The array. CSR and CSC in order are used where they are, everything else is
+            converted to CSR.
+        dims: One key name per axis; `d0`, `d1`, … without.
+        fill: 0 if every key exists, with value 0 where nothing is stored; None if the keys
+            of elements that are not stored are absent.
+
+    Returns:
+        The relation; a matrix stays sparse, an array of another rank becomes dense.
+
+    Raises:
+        InterfaceError: Its dtype is no tensor type, it stores an element twice, its numbers
+            contradict each other, names do not fit, or `fill` is neither 0 nor None.
+        OperationalError: An array of another rank does not fit into memory.
+    """
+    if fill is not None and fill != 0:
+        raise InterfaceError(
+            f"A sparse array cannot be filled with {fill!r}",
+            hint="fill=0 makes what is not stored zeros; without it these keys are absent.",
+        )
+    names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
+    shape = tuple(int(n) for n in array.shape)
+    schema = from_array(np.broadcast_to(np.zeros((), array.dtype), shape), names).schema
+    if fill is None:
+        schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+    (value,) = schema.values
+    if len(shape) != 2:
+        return Stored(schema, _scattered(array, schema, value.name))
+    matrix, turned = _compressed(array)
+    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name))
+
+
+def _compressed(array: Any) -> tuple[Compressed, bool]:
+    """A matrix by its rows, or by its columns and turned."""
+    from scipy import sparse  # whoever has such an array has imported it
+
+    kept = array.format if array.format in _COMPRESSED else "csr"
+    make = sparse.csc_array if kept == "csc" else sparse.csr_array
+    given = array if array.format == kept else array.tocsr()
+    if array.format in ("coo", "bsr") and given.nnz < array.nnz:
+        raise _twice(array)  # the conversion has added them up
+    # An object of our own: what the caller's remembers of its order may be out of date.
+    own = make((given.data, given.indices, given.indptr), shape=given.shape)
+    try:
+        own.check_format()
+    except ValueError as error:
+        raise InterfaceError(f"The {kept.upper()} array is malformed: {error}") from error
+    if not own.has_canonical_format:
+        own = own.copy()
+        own.sort_indices()
+        if not own.has_canonical_format:
+            raise _twice(array)
+    values = own.data
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    rows, columns = (int(n) for n in own.shape)
+    shape = (columns, rows) if kept == "csc" else (rows, columns)
+    return Compressed(shape, own.indptr, own.indices, values), kept == "csc"
+
+
+def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:
+    """The dense fields of a sparse array of any rank."""
+    found = array.tocoo()
+    require(schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields))
+    values, present = np.zeros(schema.shape, found.dtype), np.zeros(schema.shape, np.bool_)
+    values[found.coords], present[found.coords] = found.data, True
+    if np.count_nonzero(present) < len(found.data):
+        raise _twice(array)
+    dense = values.astype(schema.dtype(name).numpy, copy=False)
+    return {name: dense, PRESENT: present} if schema.has(PRESENT) else {name: dense}
+
+
+def _twice(array: Any) -> InterfaceError:
+    return InterfaceError(
+        f"The {array.format.upper()} array stores an element more than once, and a key is "
+        "there once",
+        hint="array.sum_duplicates() adds them up.",
+    )
