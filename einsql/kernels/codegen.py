@@ -339,9 +339,9 @@ class Writer(Points):
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
             if terms > 1 and n >= self.depth - 1:
-                held = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
+                running = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
                          for name, _, _ in cells(m, o)]  # fmt: skip
-                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, held, terms)]
+                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, running, terms)]
                 break
             if n == self.depth and self.scanned is not None:
                 last = self.node.outputs[0]

@@ -123,7 +123,11 @@ class Points:
     """
 
     def __init__(
-        self, node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool
+        self,
+        node: EinSum,
+        nest: Nest,
+        strided: frozenset[tuple[int, str]],
+        near: bool = False,
     ) -> None:
         self.node, self.nest, self.strided, self.near = node, nest, strided, near
         self.out = Program()

@@ -26,12 +26,13 @@ def merge(o: Output, running: list[np.ndarray]) -> list[np.ndarray]:
     """
     entry = REDUCTIONS[o.reduction or ""]
     merged = [r[0, ...] for r in running]
-    for n in range(1, len(running[0])):
-        new = [r[n, ...] for r in running]
-        if entry.better is None:
-            merged = [_monoid(entry.monoid or "", merged[0], new[0])]
-        else:
-            merged = _pair(entry.name == "arg_min", merged, new)
+    with np.errstate(all="ignore"):
+        for n in range(1, len(running[0])):
+            new = [r[n, ...] for r in running]
+            if entry.better is None:
+                merged = [_monoid(entry.monoid or "", merged[0], new[0])]
+            else:
+                merged = _pair(entry.name == "arg_min", merged, new)
     return merged
 
 

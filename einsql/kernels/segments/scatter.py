@@ -28,7 +28,7 @@ PARALLEL = 2**17
 NEAR = 2**16
 """Running values of one output that lie in a cache of their own."""
 FILLED = 4
-"""Rows that there are at least for each running value which lies farther away."""
+"""Running values farther away that there are for each row, at most."""
 
 
 def pays(rows: int, count: int, width: int) -> bool:
@@ -67,7 +67,7 @@ def scattered(
     count, width = sizes
     rows = len(at)
     workers = pool.threads() if rows * width >= PARALLEL else 1
-    workers = max(1, min(workers, FILLED * rows // count))
+    workers = max(1, min(workers, rows // count))  # or merging takes longer than adding
     kernel = cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
