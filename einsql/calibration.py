@@ -16,7 +16,7 @@ import numpy as np
 from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, Output, Value
 from einsql.engine.executor import Tick
 from einsql.machine import Machine
-from einsql.planning import compiler
+from einsql.programs import compiler
 from einsql.schema import DType, Field, Key, Schema
 from einsql.settings import RATES, Settings
 

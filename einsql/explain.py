@@ -13,12 +13,16 @@ from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
 from einsql.machine import Topology
-from einsql.planning import Plan, sited
+from einsql.planning import Plan
 from einsql.printer import format_graph
+from einsql.programs import sited
 from einsql.settings import Settings
+from einsql.sql import syntax as st
 from einsql.sql.syntax import Explain
 
 if TYPE_CHECKING:
+    from sqlglot import exp
+
     from einsql.engine.sites import SiteMeasure
     from einsql.staged import TilePlan
     from einsql.tile_report import TileMeasure
@@ -217,6 +221,24 @@ class TileExplanation(Explanation):
         from html import escape  # few explanations are asked for it
 
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def explained(statement: Explain) -> exp.Query:
+    """The query whose plan an EXPLAIN shows.
+
+    Raises:
+        NotSupportedError: The statement has none.
+    """
+    inner = statement.statement
+    query = inner.query if isinstance(inner, st.CreateTensor) else None
+    if isinstance(inner, st.Query):
+        query = inner.tree
+    if query is None:
+        raise NotSupportedError(
+            "EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT",
+            hint="EXPLAIN the SELECT that the statement computes.",
+        )
+    return query
 
 
 def explain_tiles(

@@ -28,20 +28,19 @@ from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
     Error,
     InterfaceError,
-    NotSupportedError,
     ProgrammingError,
 )
-from einsql.explain import Explanation, GraphExplanation, explain_tiles
+from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
     Plan,
-    compiled,
     current_inputs,
     make_plan,
     make_tile_plan,
     owners,
 )
+from einsql.programs import compiled
 from einsql.settings import SETTINGS, Settings, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.lexical import is_complete, scan
@@ -451,18 +450,10 @@ class Connection:
     # ---- definitions and settings
 
     def _explain(self, statement: st.Explain) -> Explanation:
-        inner = statement.statement
-        if isinstance(inner, st.CreateTensor) and inner.query is not None:
-            inner = st.Query(inner.query)
-        if not isinstance(inner, st.Query):
-            raise NotSupportedError(
-                "EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT",
-                hint="EXPLAIN the SELECT that the statement computes.",
-            )
-        before = self.settings
+        query, before = explained(statement), self.settings
         self.settings, cluster = assumed(before, statement)
         try:
-            plan = self.plan_any(inner.tree)
+            plan = self.plan_any(query)
             if not isinstance(plan, Plan):
                 return explain_tiles(plan, statement, self._inputs, self._tick, cluster)
             measured = self._measure(plan, statement)

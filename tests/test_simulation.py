@@ -19,7 +19,8 @@ from einsql.optimizer.messages import Messages, merging
 from einsql.optimizer.prediction import StepCosts, predict
 from einsql.optimizer.rounds import TREES_AND_RINGS, mirrored, ring, tree
 from einsql.optimizer.simulation import Simulation, simulate
-from einsql.planning import Plan, sited
+from einsql.planning import Plan
+from einsql.programs import sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
 from einsql.supersteps import Complete, Exchange, Local, Program, state_bytes, with_state

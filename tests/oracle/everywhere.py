@@ -11,7 +11,8 @@ import einsql
 from einsql.einsum import EinSum, walk
 from einsql.engine.sites import SiteProgram
 from einsql.optimizer.decomposition import STRATEGIES
-from einsql.planning import Plan, compiler, sited
+from einsql.planning import Plan
+from einsql.programs import compiler, sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query as Asked
 from tests.oracle.campaign import QUERIES_PER_DATABASE

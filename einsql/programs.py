@@ -1,0 +1,105 @@
+"""From a graph to what runs it under a session's settings: kernels, groups, sites."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from einsql import kernels
+from einsql.einsum import EinSum, Node, walk
+from einsql.engine.executor import Compile, FindGroups, Program
+from einsql.engine.relation import MAX_AXES
+from einsql.errors import DataError, NotSupportedError, OperationalError
+from einsql.optimizer import GROUP_NODES
+from einsql.schema import DType
+from einsql.settings import Settings
+
+if TYPE_CHECKING:
+    from einsql.engine.fused import Join
+    from einsql.optimizer.decomposition import Decomposition, Objective
+    from einsql.supersteps import Program as Placed
+
+MOST_POINTS = 2**62
+"""A domain larger than this is a mistake; no machine visits it."""
+
+
+def compiler(settings: Settings) -> Compile:
+    """What turns a node into a kernel's name and runner under the current settings."""
+    return lambda node: kernels.compile_node(node, settings.jit)
+
+
+def compiled(root: Node, settings: Settings) -> Program:
+    """The program of a graph under the current settings.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    check_domains(root)
+    return Program(root, compiler(settings), grouping(settings))
+
+
+def grouping(settings: Settings) -> FindGroups | None:
+    """What says which nodes run together; None where nothing is compiled, or it is off."""
+    if settings.jit == "never" or GROUP_NODES.name in settings.disabled_rules:
+        return None
+    return lambda root: kernels.find_groups(root, compiler(settings))
+
+
+def joining(settings: Settings) -> Join:
+    """What runs chosen nodes together at a site."""
+    return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
+
+
+def check_domains(root: Node) -> None:
+    """Refuses graphs over keys that no array and no counter can hold.
+
+    Raises:
+        NotSupportedError: A node has more labels than an array can have axes.
+        DataError: A key leaves BIGINT.
+        OperationalError: A node has more points than can be counted.
+    """
+    least, most = DType.BIGINT.range
+    for node in walk(root):
+        if not isinstance(node, EinSum):
+            continue
+        if len(node.axes) > MAX_AXES:
+            raise NotSupportedError(
+                f"The statement ranges over {len(node.axes)} keys at once; {MAX_AXES} are the most",
+                hint="Aggregate keys away in a subquery first.",
+            )
+        for a in node.axes:
+            if a.lo < least or a.hi > most:  # an exclusive bound is a BIGINT itself
+                raise DataError(f"Overflow: the key {a.label} ranges over [{a.lo}, {a.hi})")
+        if node.points > MOST_POINTS:
+            raise OperationalError(
+                f"The statement ranges over {node.points:,} combinations of keys",
+                hint="Narrow the keys with WHERE, or join them.",
+            )
+
+
+def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
+    """How a graph is cut over the sites, and what each of them does.
+
+    Raises:
+        Error: As `check_domains`.
+    """
+    from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
+    from einsql.optimizer.placement import place
+    from einsql.optimizer.together import joined
+
+    check_domains(root)
+    cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
+    placed, find = place(root, cut), grouping(settings)
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find(root)))
+
+
+def objective_of(settings: Settings) -> Objective:
+    """What cuts are chosen by: SET cost, the machine, and SET site_memory.
+
+    A single site holds everything, whatever its memory is.
+    """
+    from einsql.optimizer.decomposition import Floats, Seconds  # as in `sited`
+
+    memory = settings.site_memory if settings.sites > 1 else None
+    if settings.cost == "seconds":
+        return Seconds(settings.machine, settings.sites, memory)
+    return Floats(memory)
