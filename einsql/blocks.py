@@ -9,8 +9,9 @@ from math import prod
 
 import numpy as np
 
-from einsql.algebra import SCALARS, cast_array
+from einsql.algebra import SCALARS
 from einsql.boxes import split
+from einsql.casting import cast_array
 from einsql.einsum import Const, Expr, Label, Value
 from einsql.errors import DataError, InternalError, ProgrammingError
 from einsql.schema import DType

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from einsql.algebra import SCALARS, Interval, cast_failure, cast_interval
+from einsql.algebra import SCALARS, Interval
+from einsql.casting import cast_failure, cast_interval
 from einsql.einsum import Call, Const, Expr, Label, subexpressions
 from einsql.schema import DType
 

@@ -16,9 +16,10 @@ from itertools import product
 import numpy as np
 
 from einsql import relational as tra
-from einsql.algebra import REDUCTIONS, SCALARS, cast_array, cast_failure, less
+from einsql.algebra import REDUCTIONS, SCALARS, less
 from einsql.bfloat16 import loaded
 from einsql.blocks import Cuts, KeyTuple, over_keys
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import Call, Const, EinSum, Expr, Label, Node, Value, walk
 from einsql.errors import DataError
 from einsql.schema import DType

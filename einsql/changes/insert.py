@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
-from einsql.algebra import cast_array, cast_failure
 from einsql.bfloat16 import stored
+from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
 from einsql.engine.relation import PlacedFields
 from einsql.engine.result import Result

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.algebra import cast_array
 from einsql.bfloat16 import loaded
 from einsql.boxes import runs
+from einsql.casting import cast_array
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields, PlacedFields, Term, count, count_true, distinct
 from einsql.errors import InterfaceError

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from einsql.algebra import SCALARS, Failure, cast_failure
+from einsql.algebra import SCALARS, Failure
+from einsql.casting import cast_failure
 from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
 from einsql.intervals import interval, never_overflows
 from einsql.kernels.nest import Nest, expensive, labels_read, may_raise, product

@@ -6,7 +6,8 @@ import enum
 from dataclasses import dataclass
 from math import prod
 
-from einsql.algebra import REDUCTIONS, SCALARS, cast_failure
+from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.casting import cast_failure
 from einsql.einsum import (
     Call,
     Const,

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, Reduction, cast_array, equal, less
+from einsql.algebra import REDUCTIONS, SCALARS, Reduction, equal, less
 from einsql.bfloat16 import stored
+from einsql.casting import cast_array
 from einsql.einsum import Output
 from einsql.errors import DataError
 from einsql.kernels.scalar import Mask, refuse

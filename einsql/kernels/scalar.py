@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.algebra import SCALARS, Failure, cast_array, cast_failure
+from einsql.algebra import SCALARS, Failure
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import Call, Const, Expr, Label, Value
 from einsql.errors import DataError
 from einsql.intervals import never_overflows

@@ -14,8 +14,9 @@ from math import prod
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, cast_array
+from einsql.algebra import REDUCTIONS
 from einsql.bfloat16 import loaded, stored
+from einsql.casting import cast_array
 from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick

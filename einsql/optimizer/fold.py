@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.algebra import SCALARS, cast_array, cast_failure
+from einsql.algebra import SCALARS
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import (
     FALSE,
     TRUE,

@@ -11,7 +11,8 @@ from math import prod
 import numpy as np
 
 from einsql.affine import Affine, affine_labels, digits
-from einsql.algebra import REDUCTIONS, cast_array
+from einsql.algebra import REDUCTIONS
+from einsql.casting import cast_array
 from einsql.einsum import (
     FALSE,
     TRUE,

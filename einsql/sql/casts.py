@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.algebra import cast_array, cast_failure
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import Call, Const, Expr, call
 from einsql.errors import NotSupportedError
 from einsql.schema import DType

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 
-from einsql.algebra import SCALARS, cast_failure
+from einsql.algebra import SCALARS
+from einsql.casting import cast_failure
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
 from einsql.schema import DType

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from einsql.algebra import SCALARS, Failure, cast_array, cast_failure, less
+from einsql.algebra import SCALARS, Failure, less
 from einsql.bfloat16 import loaded
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import (
     TRUE,
     Axis,

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from einsql.algebra import SCALARS, cast_failure
+from einsql.algebra import SCALARS
+from einsql.casting import cast_failure
 from einsql.einsum import (
     Call,
     Const,

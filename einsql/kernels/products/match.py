@@ -7,7 +7,7 @@ from math import isfinite
 
 import numpy as np
 
-from einsql.algebra import cast_failure
+from einsql.casting import cast_failure
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
 from einsql.schema import DType
 
