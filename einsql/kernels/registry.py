@@ -160,7 +160,7 @@ def _windows(node: EinSum, output: Output) -> bool:
 
 
 def _compile(node: EinSum, jit: str) -> tuple[str, Runner]:
-    sparse = None if stores_short(node) else _match_sparse(node, jit)
+    sparse = _match(replace(SPARSE, match=lambda part: _match_sparse(part, jit)), node, jit)
     return _compile_whole(node, jit) if sparse is None else (SPARSE.name, sparse)
 
 
