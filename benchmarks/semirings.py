@@ -16,7 +16,8 @@ from benchmarks.peak import add_min
 from benchmarks.report import Finding, Section, against, times
 
 N = 1024
-PAUSE = 0.06
+PAUSE = 0.11
+"""Seconds between turns: threads of OpenBLAS spin for a tenth of a second after a product."""
 OF_SGEMM, OF_LIMIT, OF_PEERS = 0.45, 0.8, 10.0
 
 EXPRESSIONS = {
