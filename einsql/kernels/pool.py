@@ -79,9 +79,9 @@ def run(
         _used[0] = monotonic()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
-    before: set[int] | None = None
+    before = _allowed()  # known before the caller is bound, which an interrupt may follow at once
     try:
-        before = _hand_out(turns)
+        _hand_out(turns, before)
         queue.drain(lambda: tick(queue.done / total))
         _await(turns, lambda: tick(queue.done / total))
         tick(queue.done / total)
@@ -89,8 +89,9 @@ def run(
         queue.stop()
         _take_back(turns)
         queue.forget()
-        if before:
-            os.sched_setaffinity(0, before)
+        if before is not None:
+            with suppress(OSError):  # none of these cores is left
+                os.sched_setaffinity(0, before)
     for turn in turns:
         if turn.error is not None:
             raise turn.error
@@ -213,8 +214,8 @@ _away: tuple[int, int] | None = None
 """The core that the pool's threads were kept off last, and how many of them."""
 
 
-def _hand_out(turns: Sequence[_Turn]) -> set[int] | None:
-    """Gives turns to the pool's threads; the cores that the caller is allowed, if it is bound."""
+def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
+    """Gives turns to the pool's threads, on other cores than the caller if some are known."""
     global _wanted
     with _lock:
         _wanted += len(turns)
@@ -224,10 +225,10 @@ def _hand_out(turns: Sequence[_Turn]) -> set[int] | None:
             )
             thread.start()
             _ids.append(thread.native_id or 0)
-        before = _make_way()
+        if allowed is not None:
+            _make_way(allowed)
     for turn in turns:
         _turns.put(turn)
-    return before
 
 
 def _serve(turns: SimpleQueue[_Turn]) -> None:
@@ -246,31 +247,34 @@ def _take_back(turns: Sequence[_Turn]) -> None:
         _wanted -= len(turns)
 
 
-def _make_way() -> set[int] | None:
+def _allowed() -> set[int] | None:
+    """The cores that the caller is allowed; None if it cannot be bound to one of them."""
+    if _core() is None:
+        return None
+    allowed = os.sched_getaffinity(0)
+    return allowed if len(allowed) > 1 else None
+
+
+def _make_way(allowed: set[int]) -> None:
     """Keeps the caller on its core, and the pool's threads off it.
 
     Linux often wakes a thread on the core of the one that woke it, and moves it only after
     milliseconds: work of that length would then be done by one core.
 
-    Returns:
-        The cores that the caller is allowed afterwards, or None if it was not bound.
+    Args:
+        allowed: The cores that the caller is allowed, and will be again.
     """
     global _away
     core = _core()
-    if core is None:
-        return None
     with suppress(OSError):  # a thread that has ended, or a core that was taken away
-        allowed = os.sched_getaffinity(0)
-        here = core()
-        if len(allowed) == 1 or here not in allowed:
-            return None
+        here = -1 if core is None else core()
+        if here not in allowed:
+            return
         if _away != (here, len(_ids)):
             for thread in _ids:
                 os.sched_setaffinity(thread, allowed - {here})
             _away = here, len(_ids)
         os.sched_setaffinity(0, {here})
-        return allowed
-    return None
 
 
 @cache
