@@ -60,7 +60,7 @@ def shortened(case: Case, short: DType) -> Case:
         {f.name: _as(given[f.name], f.dtype, short) for f in o.source.schema.fields}
         for o, given in zip(case.node.operands, case.operands, strict=True)
     )
-    return Case(replace(node, operands=operands), arrays, case.inexact)
+    return Case(replace(node, operands=operands), arrays, case.inexact, case.reordered)
 
 
 def _as(array: np.ndarray, dtype: DType, short: DType) -> np.ndarray:
