@@ -49,37 +49,40 @@ class _Search:
         self.number = {id(n): at for at, n in enumerate(nodes)}
         self.root = self.number[id(root)]
         self.readers: list[set[int]] = [set() for _ in nodes]
+        self.sources: list[tuple[int, ...]] = []
+        self.of: dict[int, _Found] = {}
         self.reached: list[int] = []  # bits of the nodes that each one depends on, and its own
         for at, n in enumerate(nodes):
-            reached = 1 << at
-            if isinstance(n, EinSum):
-                for o in n.operands:
-                    source = self.number[id(o.source)]
-                    self.readers[source].add(at)
-                    reached |= self.reached[source]
+            reached, operands = 1 << at, n.operands if isinstance(n, EinSum) else ()
+            self.sources.append(tuple({self.number[id(o.source)] for o in operands}))
+            for source in self.sources[at]:
+                self.readers[source].add(at)
+                reached |= self.reached[source]
             self.reached.append(reached)
 
     def plans(self, heavy: Sequence[EinSum]) -> list[Plan]:
         """The groups that heavy nodes make with each other."""
-        found: list[_Found] = []
         for node in heavy:
             at = self.number[id(node)]
-            if views.matches(node):
-                continue
-            near = [f for f in found if self._reads(at, f.numbers)]
-            joined = self._joined(at, near)
-            if joined is None:
-                found.append(_Found(frozenset((at,)), None))
-            else:
-                new, parts = joined
-                found = [f for f in found if f not in parts]
-                found.append(new)
-        return [f.plan for f in found if f.plan is not None]
+            if not views.matches(node):
+                made = self._joined(at, self._near(at)) or _Found(frozenset((at,)), None)
+                self.of |= dict.fromkeys(made.numbers, made)
+        groups = {id(f): f.plan for f in self.of.values()}
+        return [plan for plan in groups.values() if plan is not None]
+
+    def _near(self, at: int) -> list[_Found]:
+        """The groups that a node reads, but for those that are too far to be joined with it."""
+        seen, front = {at}, {at}
+        for _ in range(MOST - 1):
+            front = {s for n in front for s in self.sources[n]} - seen
+            seen |= front
+        near = {id(f): f for f in (self.of.get(n) for n in sorted(seen)) if f is not None}
+        return list(near.values())
 
     def _reads(self, at: int, numbers: frozenset[int]) -> bool:
         return any(self.reached[at] >> n & 1 for n in numbers)
 
-    def _joined(self, at: int, near: list[_Found]) -> tuple[_Found, list[_Found]] | None:
+    def _joined(self, at: int, near: list[_Found]) -> _Found | None:
         """The node with the groups near it: all, all but one, or the latest that takes it."""
         tries = [near] if len(near) > 1 else []
         if len(near) > 2:  # a mask, for example, is not for every row
@@ -87,12 +90,13 @@ class _Search:
         tries += [[f] for f in sorted(near, key=lambda f: -max(f.numbers))]
         for parts in tries:
             numbers = frozenset({at}.union(*(f.numbers for f in parts)))
-            numbers = self._closed(numbers)
+            if len(numbers) <= MOST:
+                numbers = self._closed(numbers)
             if len(numbers) > MOST or any(numbers & f.numbers for f in near if f not in parts):
                 continue
             plan = self._plan(numbers)
             if plan is not None:
-                return _Found(numbers, plan), parts
+                return _Found(numbers, plan)
         return None
 
     def _is_first(self, single: _Found, near: Sequence[_Found]) -> bool:
@@ -104,13 +108,12 @@ class _Search:
 
     def _closed(self, numbers: frozenset[int]) -> frozenset[int]:
         """The nodes with all that lie between them."""
-        inside = sum(1 << n for n in numbers)
-        between = {
-            n
-            for n in range(min(numbers), max(numbers))
-            if self.reached[n] & inside and any(self.reached[m] >> n & 1 for m in numbers)
-        }
-        return numbers | between
+        inside, above = sum(1 << n for n in numbers), 0
+        for n in numbers:
+            above |= self.reached[n]
+        first, last = min(numbers), max(numbers)
+        between = (n for n in range(first, last) if above >> n & 1 and self.reached[n] & inside)
+        return numbers.union(between)
 
     def _plan(self, numbers: frozenset[int]) -> Plan | None:
         order = sorted(numbers)
