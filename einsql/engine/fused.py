@@ -105,8 +105,15 @@ class Fused:
 
     def _group(self, nodes: tuple[EinSum, ...]) -> Group | None:
         """What runs nodes; cells that differ in position only share it."""
+        seen: dict[int, int] = {}
         key = tuple(
-            (tuple((a.lo, a.hi) for a in n.axes), tuple(o.source.schema.keys for o in n.operands))
+            (
+                tuple((a.lo, a.hi) for a in n.axes),
+                tuple(
+                    (seen.setdefault(id(o.source), len(seen)), o.source.schema.keys)
+                    for o in n.operands
+                ),
+            )
             for n in nodes
         )
         if key not in self._groups:

@@ -89,6 +89,7 @@ def _awaited(source: str, tick: Tick) -> Kernel:
         except BaseException as error:
             done.set_exception(error)
 
+    # A process that exits meanwhile waits for it: LLVM must not outlive the interpreter.
     threading.Thread(target=work, name="einsql-compiler").start()
     while not wait((done,), timeout=_PATIENCE).done:
         tick(0.0)
@@ -233,3 +234,13 @@ def _temporary() -> Path:
     home = Path(tempfile.mkdtemp(prefix="einsql-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     return home
+
+
+def _unlock() -> None:
+    """A forked child has none of the threads that may have been compiling."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)

@@ -86,12 +86,14 @@ def run(
         _await(turns, lambda: tick(queue.done / total))
         tick(queue.done / total)
     finally:
-        queue.stop()
-        _take_back(turns)
-        queue.forget()
-        if before is not None:
-            with suppress(OSError):  # none of these cores is left
-                os.sched_setaffinity(0, before)
+        try:
+            queue.stop()
+            _take_back(turns)
+        finally:  # a second interrupt comes while helpers end
+            queue.forget()
+            if before is not None:
+                with suppress(OSError):  # none of these cores is left
+                    os.sched_setaffinity(0, before)
     for turn in turns:
         if turn.error is not None:
             raise turn.error
@@ -177,7 +179,7 @@ class _Queue(Generic[T]):
             with alone(), np.errstate(all="ignore"):
                 for piece in self._taken():
                     self.work(piece)
-                    self.done += 1
+                    self.done += 1  # for progress alone: an update may be lost
                     between()
         except BaseException:
             self.stop()
@@ -210,8 +212,8 @@ _wanted = 0
 """How many turns have not been taken back."""
 _ids: list[int] = []
 """The system's numbers of the pool's threads, which start when they are needed and stay."""
-_away: tuple[int, int] | None = None
-"""The core that the pool's threads were kept off last, and how many of them."""
+_away: tuple[int, int, frozenset[int]] | None = None
+"""The core that the pool's threads were kept off last, how many of them, and their others."""
 
 
 def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
@@ -225,7 +227,7 @@ def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
             )
             thread.start()
             _ids.append(thread.native_id or 0)
-        if allowed is not None:
+        if allowed is not None and _wanted == len(turns):  # another caller has no better core
             _make_way(allowed)
     for turn in turns:
         _turns.put(turn)
@@ -270,10 +272,11 @@ def _make_way(allowed: set[int]) -> None:
         here = -1 if core is None else core()
         if here not in allowed:
             return
-        if _away != (here, len(_ids)):
+        away = here, len(_ids), frozenset(allowed)
+        if _away != away:
             for thread in _ids:
                 os.sched_setaffinity(thread, allowed - {here})
-            _away = here, len(_ids)
+            _away = away
         os.sched_setaffinity(0, {here})
 
 

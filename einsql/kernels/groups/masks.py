@@ -119,9 +119,10 @@ def over(masks: Masks, kept: set[int]) -> Masks:
 
 
 def unmasked(value: Expr) -> Expr:
-    """What a masked value is where its masks hold."""
-    zero = isinstance(value, Call) and value.fn == "if" and isinstance(value.args[2], Const)
-    return value.args[1] if zero and isinstance(value, Call) else value
+    """What a masked value is where its masks hold: the masks made it one choice more."""
+    if isinstance(value, Call) and value.fn == "if" and value.args[2] == Const(0.0, value.dtype):
+        return value.args[1]
+    return value
 
 
 def _text(m: Mask) -> str:

@@ -138,7 +138,7 @@ class Direct:
 
     def __call__(self, left: np.ndarray, right: np.ndarray, out: np.ndarray, tick: Tick) -> None:
         """Multiplies matrices of the form that it was made for; `out` may hold anything."""
-        kernel = cache.load(source_of(self.tile))
+        kernel = cache.load(source_of(self.tile), tick)
         addresses = left.ctypes.data, right.ctypes.data, out.ctypes.data
         count = len(self.table)
         share = max(LEAST, min(PIECE, count * self.work // (4 * pool.threads())))

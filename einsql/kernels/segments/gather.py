@@ -69,8 +69,8 @@ class _Copy:
         numbers = numbers - self.first if self.first else numbers
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
         if compiled and at == 0 and table[:1].flags.c_contiguous:
-            kernel, count, size = cache.load(SOURCE), len(table), out.nbytes // max(1, len(out))
-            given = count, table.ctypes.data, table.strides[0], out.ctypes.data, size
+            kernel, size = cache.load(SOURCE, tick), out.nbytes // max(1, len(out))
+            given = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
 
             def work(piece: slice) -> None:
                 kernel(numbers, piece.start, piece.stop, *given)

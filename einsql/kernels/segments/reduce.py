@@ -192,7 +192,7 @@ class _Segments:
     def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
         """Sorts rows by segment, and reduces segments in parallel."""
         starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
-        if cache.load(ORDER)(at, self.count, starts, order):
+        if cache.load(ORDER, tick)(at, self.count, starts, order):
             order = np.arange(len(at))
         results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
         if self.reduced and not self.reduce(starts, order, given, results, tick):
