@@ -7,6 +7,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+import einsql
 from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
 from einsql.kernels.contraction import CONTRACTION
 from einsql.schema import DType, Field, Key, Schema
@@ -46,3 +47,14 @@ def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
         wanted = np.einsum(spec, a, b)
         assert got.shape == wanted.shape, spec
         np.testing.assert_array_equal(got, wanted, err_msg=spec)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_memory_that_is_not_aligned_is_copied_for_itself_alone(dtype: type) -> None:
+    aligned = np.random.default_rng(0).standard_normal((900, 900)).astype(dtype)
+    odd = np.frombuffer(b"\0" + aligned.tobytes(), np.uint8)[1:].view(dtype).reshape(900, 900)
+    assert not odd.flags.aligned
+    wanted = aligned @ aligned
+    for a, b in ((odd, aligned), (aligned, aligned), (aligned, odd), (odd, odd)):
+        found = einsql.einsum("ij,jk->ik", a, b)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-2)

@@ -75,7 +75,7 @@ class Multiplied:
             b: The right operand.
             tick: Told the fraction done where there are several pieces.
         """
-        key = (a.strides, b.strides, a.dtype, b.dtype)
+        key = (a.strides, b.strides, a.dtype, b.dtype, a.flags.aligned, b.flags.aligned)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= 64:  # strides that keep changing are not worth keeping
