@@ -50,9 +50,11 @@ def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_memory_that_is_not_aligned_is_copied_for_itself_alone(dtype: type) -> None:
+def test_memory_that_is_not_aligned_is_copied_for_itself_alone(dtype: type[np.floating]) -> None:
     aligned = np.random.default_rng(0).standard_normal((900, 900)).astype(dtype)
-    odd = np.frombuffer(b"\0" + aligned.tobytes(), np.uint8)[1:].view(dtype).reshape(900, 900)
+    odd: np.ndarray = (
+        np.frombuffer(b"\0" + aligned.tobytes(), np.uint8)[1:].view(dtype).reshape(900, 900)
+    )
     assert not odd.flags.aligned
     wanted = aligned @ aligned
     for a, b in ((odd, aligned), (aligned, aligned), (aligned, odd), (odd, odd)):
