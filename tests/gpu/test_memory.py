@@ -78,20 +78,59 @@ def test_a_chain_larger_than_the_device(share: float) -> None:
     assert memory.used == device.alive == 0
 
 
+class Short(Simulator):
+    """A device on which less is free than it says: others use it too."""
+
+    def __init__(self, failing: str, most: int) -> None:
+        super().__init__()
+        self.failing, self.most = failing, most
+        self.products = 0
+
+    def upload(self, array: np.ndarray) -> np.ndarray:
+        self._require("upload", array.size)
+        return super().upload(array)
+
+    def gemm(self, a: np.ndarray, b: np.ndarray, dtype: np.dtype, precision: str) -> np.ndarray:
+        self._require("gemm", a.size + b.size)
+        self.products += 1
+        return super().gemm(a, b, dtype, precision)
+
+    def _require(self, what: str, elements: int) -> None:
+        if what == self.failing and elements > self.most:
+            raise MemoryError
+
+
+@pytest.mark.parametrize("failing", ["upload", "gemm"])
+@pytest.mark.parametrize("most", [150, 0])
+def test_a_device_with_less_than_it_says(failing: str, most: int) -> None:
+    """Slabs become smaller until they fit; where nothing does, the processor computes."""
+    n = 24
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab")
+    device = Short(failing, most)
+    memory = Memory(device)
+    node = product(tensor("a", F, i=n, j=n), tensor("b", F, i=n, j=n), n)
+    name, run = compile_on_device(node, memory)
+    assert name == "cuda gemm"
+    found = run([{"val": memory.given(x)} for x in (a, b)], lambda _: None)["val"].host()
+    np.testing.assert_array_equal(found, a @ b)
+    assert (device.products > 0) == (most > 0)
+
+
 def test_stored_tensors_stay_and_leave_first_come() -> None:
     device = Counting(10_000)
     memory = Memory(device)
     a, b, c = (np.full(1000, n, np.float32) for n in range(3))
     for array in (a, b, a, a):
-        assert memory.bring([memory.stored(array)], 0)
+        assert memory.bring([memory.stored(array)], 0, memory.limit)
     assert device.uploads == 2
-    assert memory.bring([memory.stored(c)], 0)  # b leaves
-    assert memory.bring([memory.stored(a)], 0)
+    assert memory.bring([memory.stored(c)], 0, memory.limit)  # b leaves
+    assert memory.bring([memory.stored(a)], 0, memory.limit)
     assert device.uploads == 3
     del a, array
     gc.collect()
     assert memory.used == 4000
-    assert not memory.bring([memory.given(np.zeros(3000, np.float32))], 0)
+    assert not memory.bring([memory.given(np.zeros(3000, np.float32))], 0, memory.limit)
 
 
 @settings(max_examples=200, deadline=None)

@@ -162,18 +162,26 @@ class Memory:
                 buffer.host = self.device.download(buffer.array)
             return buffer.host
 
-    def bring(self, handles: Sequence[Handle], room: int) -> bool:
+    def bring(self, handles: Sequence[Handle], room: int, limit: int) -> bool:
         """Puts handles on the device, with room for more bytes beside them.
 
+        Args:
+            handles: What is to be there.
+            room: Bytes that are to be free.
+            limit: Bytes that may be taken with these, at most the memory's own limit.
+
         Returns:
-            False if that is more than the device holds; nothing has moved then.
+            False if that is more than the limit; nothing has moved then.
+
+        Raises:
+            MemoryError: The device has less free than the limit says.
         """
         with self._lock:
             wanted = {id(h.buffer): h for h in handles}
-            if sum(h.buffer.nbytes for h in wanted.values()) + room > self.limit:
+            if sum(h.buffer.nbytes for h in wanted.values()) + room > limit:
                 return False
             missing = [h for h in wanted.values() if h.buffer.array is None]
-            self._clear(sum(h.buffer.nbytes for h in missing) + room, set(wanted))
+            self._clear(sum(h.buffer.nbytes for h in missing) + room, set(wanted), limit)
             for h in missing:
                 h.buffer.array = self.device.upload(h.whole())
                 self._enter(h.buffer)
@@ -181,10 +189,10 @@ class Memory:
                 self._there[key] = self._there.pop(key)
             return True
 
-    def _clear(self, room: int, keep: set[int]) -> None:
+    def _clear(self, room: int, keep: set[int], limit: int) -> None:
         """Moves buffers out, but for those kept, until so many bytes are free."""
         for key, ref in list(self._there.items()):
-            if self.used + room <= self.limit:
+            if self.used + room <= limit:
                 return
             buffer = ref()
             if buffer is None or key in keep:
