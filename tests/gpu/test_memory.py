@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ import einsql
 from einsql.einsum import TRUE, Axis, Call, EinSum, Node, Operand, Output, Value
 from einsql.engine.executor import Program
 from einsql.errors import OperationalError
-from einsql.kernels.cuda import Memory, compile_on_device
+from einsql.kernels.cuda import Handle, Memory, compile_on_device
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
@@ -115,6 +118,36 @@ def test_a_device_with_less_than_it_says(failing: str, most: int) -> None:
     found = run([{"val": memory.given(x)} for x in (a, b)], lambda _: None)["val"].host()
     np.testing.assert_array_equal(found, a @ b)
     assert (device.products > 0) == (most > 0)
+
+
+def test_threads_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step reads stays until it is done, whatever other sessions bring."""
+    n, count = 8, 4
+    node = product(tensor("a", F, i=n, j=n), tensor("b", F, i=n, j=n), n)
+    device = Counting(8 * n * n * 4)  # one step's arrays, and what they take beside
+    memory = Memory(device)
+    rng = np.random.default_rng(0)
+    pairs = [[rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab"] for _ in range(count)]
+
+    def work(number: int) -> None:
+        run = compile_on_device(node, memory)[1]
+        a, b = pairs[number]
+        for _ in range(50):
+            found = run([{"val": memory.stored(x)} for x in (a, b)], lambda _: None)
+            np.testing.assert_array_equal(found["val"].host(), a @ b)
+
+    def after_others(handle: Handle) -> Any:
+        time.sleep(1e-4)
+        return read(handle)
+
+    read = Handle.device
+    monkeypatch.setattr(Handle, "device", after_others)
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+    assert device.peak <= device.memory
+    del pairs
+    gc.collect()
+    assert memory.used == device.alive == 0
 
 
 def test_stored_tensors_stay_and_leave_first_come() -> None:

@@ -160,10 +160,11 @@ class _Operator:
         """
         handles = [h for o in read for h in o.values()]
         room = TEMPORARY * self.results + (TEMPORARY - 1) * sum(h.nbytes for h in handles)
-        if not self.memory.bring(handles, room, self.limit):
-            return None
-        made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
-        return {name: self.memory.made(a) for name, a in made.items()}
+        with self.memory.lock:
+            if not self.memory.bring(handles, room, self.limit):
+                return None
+            made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
+            return {name: self.memory.made(a) for name, a in made.items()}
 
     def cuttable(self) -> dict[str, int]:
         """Extents of the keys that nothing computes."""
