@@ -145,9 +145,29 @@ def test_threads_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(work, range(count)))
     assert device.peak <= device.memory
-    del pairs
+    pairs.clear()
     gc.collect()
     assert memory.used == device.alive == 0
+
+
+def test_sessions_share_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own limit, and what the others hold counts too."""
+    n = 8
+    shared = Counting(1 << 20)
+    monkeypatch.setattr("einsql.kernels.cuda.device", lambda: shared)
+    monkeypatch.setattr("einsql.on_device.device", lambda: shared)
+    rng = np.random.default_rng(0)
+    query = "SELECT i, k, SUM(a.val * b.val) AS v FROM a JOIN b USING (j) GROUP BY i, k"
+    held = []
+    for limit in (20 * n * n * 4, 6 * n * n * 4, 12 * n * n * 4):
+        con = einsql.connect(config={"device": "cuda", "device_memory": f"{limit}B"})
+        a, b = (rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab")
+        con.register("a", a, dims=("i", "j"))
+        con.register("b", b, dims=("j", "k"))
+        held += [(con.execute(query), a @ b) for _ in range(8)]
+        assert 0 < shared.alive <= limit
+    for found, wanted in held:
+        np.testing.assert_array_equal(found.fetch_numpy(), wanted)
 
 
 def test_stored_tensors_stay_and_leave_first_come() -> None:
@@ -155,15 +175,15 @@ def test_stored_tensors_stay_and_leave_first_come() -> None:
     memory = Memory(device)
     a, b, c = (np.full(1000, n, np.float32) for n in range(3))
     for array in (a, b, a, a):
-        assert memory.bring([memory.stored(array)], 0, memory.limit)
+        assert memory.bring([memory.stored(array)], 0, device.memory)
     assert device.uploads == 2
-    assert memory.bring([memory.stored(c)], 0, memory.limit)  # b leaves
-    assert memory.bring([memory.stored(a)], 0, memory.limit)
+    assert memory.bring([memory.stored(c)], 0, device.memory)  # b leaves
+    assert memory.bring([memory.stored(a)], 0, device.memory)
     assert device.uploads == 3
     del a, array
     gc.collect()
     assert memory.used == 4000
-    assert not memory.bring([memory.given(np.zeros(3000, np.float32))], 0, memory.limit)
+    assert not memory.bring([memory.given(np.zeros(3000, np.float32))], 0, device.memory)
 
 
 @settings(max_examples=200, deadline=None)

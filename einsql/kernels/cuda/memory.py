@@ -100,11 +100,10 @@ class Handle:
 
 
 class Memory:
-    """The memory of a device.
+    """The memory of a device; there is one for each, for what all users hold counts.
 
     Args:
         device: The device.
-        limit: Bytes that buffers may take together; what the device says without.
 
     Attributes:
         lock: Held by a step from bringing its operands until its results are entered, so that
@@ -112,9 +111,8 @@ class Memory:
             so steps of several threads run one after the other anyway.
     """
 
-    def __init__(self, device: Device, limit: int | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.limit = device.memory if limit is None else min(limit, device.memory)
         # Bytes and buffers, least recently used first. Those that are dropped leave by
         # themselves, at any moment and in any thread: that may not wait for the lock.
         self._there: dict[int, tuple[int, weakref.ref[Buffer]]] = {}
@@ -179,7 +177,7 @@ class Memory:
         Args:
             handles: What is to be there.
             room: Bytes that are to be free.
-            limit: Bytes that may be taken with these, at most the memory's own limit.
+            limit: Bytes that all buffers may take with these, at most what the device has.
 
         Returns:
             False if that is more than the limit; nothing has moved then.

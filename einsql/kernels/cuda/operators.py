@@ -43,7 +43,7 @@ def compile_on_device(
         precision: Of products of FLOAT: 'float32' or 'tf32'.
         jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
         least: Rows, columns and terms from which products other than float sums are tiled.
-        limit: Bytes that relations may take together while it runs; what the memory has without.
+        limit: Bytes that relations may take together while it runs; what the device has without.
 
     Returns:
         The kernel's name and its runner, over handles. It raises DataError as kernels of the
@@ -126,7 +126,8 @@ class _Operator:
     ) -> None:  # fmt: skip
         self.node, self.memory, self.compute = node, memory, compute
         self.precision, self.jit, self.least = precision, jit, least
-        self.limit = memory.limit if limit is None else min(limit, memory.limit)
+        most = memory.device.memory
+        self.limit = most if limit is None else min(limit, most)
         self.reads = _reads(node)
         self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
 
