@@ -79,7 +79,7 @@ class Gpu:
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
         """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
         (batch, m, k), n = a.shape, b.shape[2]
-        if max(m, n, k) > WIDEST:
+        if max(batch, m, n, k) > WIDEST:
             return cupy.matmul(a.astype(dtype), b.astype(dtype))
         result = cupy.empty((batch, m, n), dtype)
         (left, of_a), (right, of_b) = _stack(a), _stack(b)
