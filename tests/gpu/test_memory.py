@@ -21,7 +21,7 @@ from einsql.kernels.cuda import Handle, Memory, compile_on_device
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
-from einsql.kernels.cuda.stacks import stack_of
+from einsql.kernels.cuda.stacks import parts, stack_of
 from einsql.schema import DType
 from tests.gpu.nodes import tensor
 
@@ -250,6 +250,17 @@ def test_stacks_as_cublas_reads_them(array: np.ndarray) -> None:
     read = columns_first.transpose(0, 2, 1) if found.turned else columns_first
     assert found.step >= max(1, stored[0])
     np.testing.assert_array_equal(read, array.transpose(0, 2, 1))
+
+
+def test_products_that_cublas_cannot_count() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (5, 3, 7)), rng.integers(-3, 4, (5, 7, 4))
+    total = np.zeros((5, 3, 4), int)
+    for z, y, x, w in parts((5, 3, 4, 7), widest=3):
+        left, right = a[z, y, w], b[z, w, x]
+        assert max(*left.shape, *right.shape) <= 3
+        total[z, y, x] += left @ right
+    np.testing.assert_array_equal(total, a @ b)
 
 
 def test_without_a_device() -> None:
