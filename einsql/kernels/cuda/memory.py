@@ -201,15 +201,16 @@ class Memory:
     def _clear(self, room: int, keep: set[int], limit: int) -> None:
         """Moves buffers out, but for those kept, until so many bytes are free."""
         over = self.used + room - limit
-        for key, (nbytes, ref) in list(self._there.items()):
+        # Lists of values are made without new objects, so that nothing is collected meanwhile.
+        for nbytes, ref in list(self._there.values()):
             if over <= 0:
                 return
             buffer = ref()
-            if buffer is None or key in keep:
+            if buffer is None or id(buffer) in keep:
                 continue
             if not buffer.stored:
                 self.held(buffer)
-            del self._there[key]
+            del self._there[id(buffer)]
             buffer.array = None
             over -= nbytes
 
