@@ -29,7 +29,7 @@ bench: $(VENV)/.bench  ## measure against NumPy, PyTorch and DuckDB
 	$(BIN)/python -m benchmarks
 
 gpu: $(VENV)/.dev $(VENV)/.bench $(VENV)/.cuda  ## test and measure on an NVIDIA GPU
-	$(BIN)/pytest -n 0 tests/gpu
+	EINSQL_GPU=1 $(BIN)/pytest -n 0 tests/gpu
 	EINSQL_EXAMPLES=1000 NUMBA_ENABLE_CUDASIM=1 $(BIN)/pytest -n 0 -W ignore::RuntimeWarning \
 	    -o python_files=simulated.py tests/gpu
 	$(BIN)/python -m benchmarks.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,21 +13,30 @@ from einsql.einsum import EinSum, Node
 from einsql.engine.executor import Measure, Program, Runner, Tick
 from einsql.engine.relation import DistantFields, Fields, copied
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
+from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
 from einsql.settings import Settings
 
 IsStored = Callable[[str, Fields], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""
 
+_one_at_a_time = threading.Lock()  # two threads that begin at once would each make one
 
-@lru_cache(maxsize=4)
-def memory_of(limit: int | None) -> Memory:
-    """The device's memory; sessions share it.
+
+def shared_memory() -> Memory:
+    """The memory of this process's device; sessions share it, whatever their limits.
 
     Raises:
         OperationalError: There is no device.
     """
-    return Memory(device(), limit)
+    with _one_at_a_time:
+        found: Any = device()  # the protocol does not promise a hash
+        return _memory_of(found)
+
+
+@lru_cache(maxsize=1)
+def _memory_of(found: Device) -> Memory:
+    return Memory(found)
 
 
 class DeviceProgram(Program):
@@ -42,13 +52,14 @@ class DeviceProgram(Program):
     """
 
     def __init__(self, root: Node, settings: Settings, is_stored: IsStored) -> None:
-        self.memory = memory_of(settings.device_memory)
+        self.memory = shared_memory()
         self.is_stored = is_stored
 
         def compile_node(node: EinSum) -> tuple[str, Runner]:
             name, runner = compile_on_device(
-                node, self.memory, settings.matmul_precision, settings.jit
-            )
+                node, self.memory, settings.matmul_precision, settings.jit,
+                limit=settings.device_memory,
+            )  # fmt: skip
             return name, self._runner(runner)
 
         self.measuring = False

@@ -65,7 +65,7 @@ def agrees(case: Case, teams: bool, limit: int) -> None:
             patch.setattr(generated, "LONG", 2)
             patch.setattr(generated, "EACH", 1)
             patch.setattr(Simulator, "blocks", 64)
-        check(case, runner(case.node, Memory(Simulator(), limit)))
+        check(case, runner(case.node, Memory(Simulator(limit))))
 
 
 LIMITS = st.sampled_from((1 << 30, 1 << 30, 2000, 300))

@@ -1,7 +1,11 @@
-"""The device itself; without a GPU, CuPy and numba-cuda these tests are skipped."""
+"""The device itself; without a GPU, CuPy and numba-cuda these tests are skipped.
+
+With EINSQL_GPU=1, which `make gpu` sets, they fail instead.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,9 +34,11 @@ def _lack() -> str:
 
 
 LACK = _lack()
+if LACK and os.environ.get("EINSQL_GPU") == "1":
+    pytest.fail(LACK, pytrace=False)
 pytestmark = [
     pytest.mark.skipif(bool(LACK), reason=LACK),
-    pytest.mark.filterwarnings("ignore"),  # of packages that CI does not have
+    pytest.mark.filterwarnings("ignore:::cupy", "ignore:::numba"),  # CI does not have them
 ]
 
 

@@ -24,7 +24,6 @@ pytestmark = [
         reason="numba-cuda[cu13] is not installed (einsql[cuda])",
     ),
     pytest.mark.skipif(simulated(), reason="the simulator compiles nothing"),
-    pytest.mark.filterwarnings("ignore"),  # of packages that CI does not have
 ]
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT

@@ -18,5 +18,6 @@ def test_in_the_simulator() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(path)],
         env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        timeout=60 * max(15, int(environment.get("EINSQL_EXAMPLES", "0"))),
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

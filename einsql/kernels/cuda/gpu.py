@@ -20,7 +20,7 @@ from cupy_backends.cuda.libs import cublas
 from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Array
 from einsql.kernels.cuda.loader import load
-from einsql.kernels.cuda.stacks import WIDEST, Stack, stack_of
+from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
@@ -79,8 +79,11 @@ class Gpu:
     def gemm(self, a: Array, b: Array, dtype: np.dtype, precision: str) -> Array:
         """As `Device` says. cuBLAS counts columns first: it is given bᵀ·aᵀ."""
         (batch, m, k), n = a.shape, b.shape[2]
-        if max(m, n, k) > WIDEST:
-            return cupy.matmul(a.astype(dtype), b.astype(dtype))
+        if max(batch, m, n, k) > WIDEST:
+            total = cupy.zeros((batch, m, n), dtype)
+            for z, y, x, w in parts((batch, m, n, k)):
+                total[z, y, x] += self.gemm(a[z, y, w], b[z, w, x], dtype, precision)
+            return total
         result = cupy.empty((batch, m, n), dtype)
         (left, of_a), (right, of_b) = _stack(a), _stack(b)
         compute = _COMPUTE[dtype.char]

@@ -100,20 +100,29 @@ class Handle:
 
 
 class Memory:
-    """The memory of a device.
+    """The memory of a device; there is one for each, for what all users hold counts.
 
     Args:
         device: The device.
-        limit: Bytes that buffers may take together; what the device says without.
+
+    Attributes:
+        lock: Held by a step from bringing its operands until its results are entered, so that
+            no other thread moves them, or takes the room, meanwhile. The device has one stream,
+            so steps of several threads run one after the other anyway.
     """
 
-    def __init__(self, device: Device, limit: int | None = None) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.limit = device.memory if limit is None else min(limit, device.memory)
-        self.used = 0
-        self._there: dict[int, weakref.ref[Buffer]] = {}  # least recently used first
+        # Bytes and buffers, least recently used first. Those that are dropped leave by
+        # themselves, at any moment and in any thread: that may not wait for the lock.
+        self._there: dict[int, tuple[int, weakref.ref[Buffer]]] = {}
         self._stored: dict[int, tuple[weakref.ref[np.ndarray], Buffer]] = {}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        """Bytes that buffers take on the device."""
+        return sum(nbytes for nbytes, _ in list(self._there.values()))
 
     def given(self, array: np.ndarray, made: bool = False) -> Handle:
         """A handle on an array of the caller's, which may change after the statement.
@@ -130,7 +139,7 @@ class Memory:
     def stored(self, array: np.ndarray) -> Handle:
         """A handle on an array that never changes; its copy on the device is used again."""
         key = id(array)
-        with self._lock:
+        with self.lock:
             found = self._stored.get(key)
             if found is None or found[0]() is not array:
                 # The entry must not keep the array alive: what is dropped has to be freed.
@@ -143,7 +152,7 @@ class Memory:
         """A handle on a result of the device's."""
         core = _once(array)
         buffer = Buffer(tuple(core.shape), np.dtype(core.dtype))
-        with self._lock:
+        with self.lock:
             buffer.array, buffer.made = core, True
             self._enter(buffer)
         return self._repeated(buffer, tuple(array.shape))
@@ -157,23 +166,31 @@ class Memory:
 
     def held(self, buffer: Buffer) -> np.ndarray:
         """A buffer's elements in the processor's memory."""
-        with self._lock:
+        with self.lock:
             if buffer.host is None:
                 buffer.host = self.device.download(buffer.array)
             return buffer.host
 
-    def bring(self, handles: Sequence[Handle], room: int) -> bool:
+    def bring(self, handles: Sequence[Handle], room: int, limit: int) -> bool:
         """Puts handles on the device, with room for more bytes beside them.
 
+        Args:
+            handles: What is to be there.
+            room: Bytes that are to be free.
+            limit: Bytes that all buffers may take with these, at most what the device has.
+
         Returns:
-            False if that is more than the device holds; nothing has moved then.
+            False if that is more than the limit; nothing has moved then.
+
+        Raises:
+            MemoryError: The device has less free than the limit says.
         """
-        with self._lock:
+        with self.lock:
             wanted = {id(h.buffer): h for h in handles}
-            if sum(h.buffer.nbytes for h in wanted.values()) + room > self.limit:
+            if sum(h.buffer.nbytes for h in wanted.values()) + room > limit:
                 return False
             missing = [h for h in wanted.values() if h.buffer.array is None]
-            self._clear(sum(h.buffer.nbytes for h in missing) + room, set(wanted))
+            self._clear(sum(h.buffer.nbytes for h in missing) + room, set(wanted), limit)
             for h in missing:
                 h.buffer.array = self.device.upload(h.whole())
                 self._enter(h.buffer)
@@ -181,28 +198,26 @@ class Memory:
                 self._there[key] = self._there.pop(key)
             return True
 
-    def _clear(self, room: int, keep: set[int]) -> None:
+    def _clear(self, room: int, keep: set[int], limit: int) -> None:
         """Moves buffers out, but for those kept, until so many bytes are free."""
-        for key, ref in list(self._there.items()):
-            if self.used + room <= self.limit:
+        over = self.used + room - limit
+        # Lists of values are made without new objects, so that nothing is collected meanwhile.
+        for nbytes, ref in list(self._there.values()):
+            if over <= 0:
                 return
             buffer = ref()
-            if buffer is None or key in keep:
+            if buffer is None or id(buffer) in keep:
                 continue
             if not buffer.stored:
                 self.held(buffer)
-            self._forget(key, buffer.nbytes)
+            del self._there[id(buffer)]
             buffer.array = None
+            over -= nbytes
 
     def _enter(self, buffer: Buffer) -> None:
-        key, nbytes = id(buffer), buffer.nbytes
-        self.used += nbytes
-        self._there[key] = weakref.ref(buffer, lambda _: self._forget(key, nbytes))
-
-    def _forget(self, key: int, nbytes: int) -> None:
-        with self._lock:
-            if self._there.pop(key, None) is not None:
-                self.used -= nbytes
+        key = id(buffer)
+        gone = weakref.ref(buffer, lambda _: self._there.pop(key, None))
+        self._there[key] = buffer.nbytes, gone
 
 
 def _once(array: Array) -> Array:

@@ -12,7 +12,7 @@ from einsql.einsum import EinSum, Input, Operand, Value, exprs, subexpressions
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
-from einsql.kernels.cuda.slabs import Piece, plan_slabs, slabs
+from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick
 from einsql.kernels.registry import compile_node
@@ -33,7 +33,7 @@ into another order, running values are as wide as DOUBLE."""
 
 def compile_on_device(
     node: EinSum, memory: Memory, precision: str = "float32", jit: str = "auto",
-    least: int = LEAST,
+    least: int = LEAST, limit: int | None = None,
 ) -> tuple[str, Runner]:  # fmt: skip
     """Chooses a kernel of the device for a node.
 
@@ -43,6 +43,7 @@ def compile_on_device(
         precision: Of products of FLOAT: 'float32' or 'tf32'.
         jit: As the processor's kernels are chosen, for nodes that no kernel here takes.
         least: Rows, columns and terms from which products other than float sums are tiled.
+        limit: Bytes that relations may take together while it runs; what the device has without.
 
     Returns:
         The kernel's name and its runner, over handles. It raises DataError as kernels of the
@@ -56,7 +57,7 @@ def compile_on_device(
     name, compute = _compute(node, memory, precision, least)
     if compute is None:
         return _on_processor(node, memory, jit)
-    return name, _Operator(node, memory, compute, precision, jit, least).run
+    return name, _Operator(node, memory, compute, precision, jit, least, limit).run
 
 
 def _compute(
@@ -120,10 +121,13 @@ class _Operator:
     """A node with a kernel of the device."""
 
     def __init__(
-        self, node: EinSum, memory: Memory, compute: Compute, precision: str, jit: str, least: int
-    ) -> None:
+        self, node: EinSum, memory: Memory, compute: Compute, precision: str, jit: str, least: int,
+        limit: int | None,
+    ) -> None:  # fmt: skip
         self.node, self.memory, self.compute = node, memory, compute
         self.precision, self.jit, self.least = precision, jit, least
+        most = memory.device.memory
+        self.limit = most if limit is None else min(limit, most)
         self.reads = _reads(node)
         self.results = prod(node.schema.shape) * sum(o.dtype.numpy.itemsize for o in node.outputs)
 
@@ -133,20 +137,35 @@ class _Operator:
             {name: h for name, h in o.items() if (n, name) in self.reads}
             for n, o in enumerate(operands)
         ]
+        pieces, limit, short = self.pieces(read), self.limit, False
+        try:
+            made = self.at_once(read)
+        except MemoryError:  # what libraries and other programs take is not foreseen
+            made, short = None, True
+            # Half of what did not fit, so that every slab is smaller, and slabs of slabs end.
+            whole = dict.fromkeys(self.cuttable(), 1)
+            limit = min(limit, size(pieces, self.cuttable(), whole)) // 2
+        if made is not None:
+            tick(1.0)
+            return made
+        parts = plan_slabs(pieces, self.cuttable(), limit)
+        if parts is None or (short and not parts):
+            return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
+        return self.in_slabs(read, parts, limit, tick)
+
+    def at_once(self, read: Sequence[Handles]) -> dict[str, Handle] | None:
+        """Runs all of it, or returns None where it is known not to fit.
+
+        Raises:
+            MemoryError: It was to fit, and did not.
+        """
         handles = [h for o in read for h in o.values()]
         room = TEMPORARY * self.results + (TEMPORARY - 1) * sum(h.nbytes for h in handles)
-        limit = self.memory.limit
-        if self.memory.bring(handles, room):
-            try:
-                made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
-                tick(1.0)
-                return {name: self.memory.made(a) for name, a in made.items()}
-            except MemoryError:  # what libraries take beside it is not foreseen
-                limit //= 2
-        parts = plan_slabs(self.pieces(read), self.cuttable(), limit)
-        if parts is None:
-            return _on_processor(self.node, self.memory, self.jit)[1](operands, tick)
-        return self.in_slabs(read, parts, tick)
+        with self.memory.lock:
+            if not self.memory.bring(handles, room, self.limit):
+                return None
+            made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
+            return {name: self.memory.made(a) for name, a in made.items()}
 
     def cuttable(self) -> dict[str, int]:
         """Extents of the keys that nothing computes."""
@@ -163,7 +182,7 @@ class _Operator:
         return [*pieces, Piece(frozenset(self.node.keys), TEMPORARY * self.results)]
 
     def in_slabs(
-        self, read: Sequence[Handles], parts: Mapping[str, int], tick: Tick
+        self, read: Sequence[Handles], parts: Mapping[str, int], limit: int, tick: Tick
     ) -> dict[str, Handle]:
         """Runs slab after slab; the result is put together in the processor's memory."""
         node = self.node
@@ -179,7 +198,9 @@ class _Operator:
                 if last is None or last[0] != cut:  # the same part as before is still there
                     held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
             operands = [fields for _, fields in filter(None, held)]
-            run = compile_on_device(part, self.memory, self.precision, self.jit, self.least)[1]
+            run = compile_on_device(
+                part, self.memory, self.precision, self.jit, self.least, limit
+            )[1]  # fmt: skip
             made = run(operands, lambda _: None)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)

@@ -150,11 +150,7 @@ def floor(a: Any) -> Any:
 @_device
 def ceil(a: Any) -> Any:
     """Rounding up, as a DOUBLE."""
-    x = np.float64(a)
-    if not abs(x) < _WHOLE:
-        return x
-    whole = np.float64(np.int64(x))
-    return math.copysign(whole + 1.0 if whole < x else whole, x)
+    return -floor(-np.float64(a))
 
 
 @_device

@@ -46,9 +46,11 @@ def plan_slabs(
         best: tuple[float, str, int] | None = None
         for label, n in extent.items():
             more = min(n, parts[label] * 2)
+            if more <= parts[label]:  # single values, or none at all
+                continue
             tried = {**parts, label: more}
             saved = now - size(pieces, extent, tried)
-            if more == parts[label] or saved <= 0:
+            if saved <= 0:
                 continue
             cost = traffic(pieces, tried) / saved
             if best is None or cost < best[0]:

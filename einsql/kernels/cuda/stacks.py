@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 WIDEST = 2**31 - 1
-"""cuBLAS counts in 32 bits."""
+"""cuBLAS counts rows, columns, terms and matrices in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +47,16 @@ def stack_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> Stack | None:
     if down == 1 and rows <= across <= WIDEST:
         return Stack(True, across, to)
     return None
+
+
+def parts(extents: Sequence[int], widest: int = WIDEST) -> Iterator[tuple[slice, ...]]:
+    """Cuts a product into those that cuBLAS counts.
+
+    Args:
+        extents: Of its labels.
+        widest: How far each may be counted.
+
+    Returns:
+        A slice of each label for every part; together they are all of it.
+    """
+    return product(*([slice(at, at + widest) for at in range(0, n, widest)] for n in extents))

@@ -177,7 +177,8 @@ class _Tiles:
         result = device.empty((batch * m * n,), stored_type(output.dtype))
         failed = device.full((1,), 0, np.dtype(np.int64))
         program = self.writer.out
-        numbers = [a for p in program.params for a in [self.node.axis(p.label).lo]]
+        assert all(p.kind == "lo" for p in program.params)  # labels are read, no arrays
+        numbers = [self.node.axis(p.label).lo for p in program.params]
         work = batch * down * across
         args: list[Any] = [work, m, n, k, down, across, *numbers]
         args += [*map(literal, program.constants), left, right, result, failed]
