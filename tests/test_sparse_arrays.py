@@ -9,6 +9,9 @@ import pytest
 from scipy import sparse
 
 import einsql
+from einsql.kernels.sparse.tiled import _Pair
+from einsql.kernels.sparse.tiles import grid_of
+from tests.kernels.nodes import no_tick
 
 STATEMENTS = {
     "rows": "SELECT i, SUM(val) AS s FROM m GROUP BY i",
@@ -139,3 +142,11 @@ def test_arrays_that_fit_nowhere_together_are_malformed() -> None:
     m.data = m.data[:-1]
     with pytest.raises(einsql.InterfaceError, match="malformed"):
         connected(m)
+
+
+@pytest.mark.parametrize("way", ["tiles", "whole", "a", "b"])
+def test_counts_beyond_floats_integers_are_exact(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    k = 2**24 + 1
+    monkeypatch.setattr(_Pair, "way", lambda *_: way)
+    grid = grid_of(np.broadcast_to(np.True_, (1, k)), (1, k))
+    assert _Pair(grid, grid.turned).counts(True, no_tick).tolist() == [[k]]
