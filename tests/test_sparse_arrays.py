@@ -9,8 +9,10 @@ import pytest
 from scipy import sparse
 
 import einsql
+from einsql.kernels.short import _Read
 from einsql.kernels.sparse.tiled import _Pair
 from einsql.kernels.sparse.tiles import grid_of
+from einsql.schema import DType, Field
 from tests.kernels.nodes import no_tick
 
 STATEMENTS = {
@@ -150,3 +152,19 @@ def test_counts_beyond_floats_integers_are_exact(way: str, monkeypatch: pytest.M
     monkeypatch.setattr(_Pair, "way", lambda *_: way)
     grid = grid_of(np.broadcast_to(np.True_, (1, k)), (1, k))
     assert _Pair(grid, grid.turned).counts(True, no_tick).tolist() == [[k]]
+
+
+def test_fields_made_dense_for_a_moment_are_not_taken_for_each_other() -> None:
+    """An array that is gone may leave its address to the next one."""
+
+    class Made(dict[str, np.ndarray]):
+        def __getitem__(self, name: str) -> np.ndarray:
+            return super().__getitem__(name).copy()
+
+    read = _Read((Field("val", DType.HALF),), (slice(0, 3),), False)
+    done: Any = {}
+    found = [
+        read.run(Made(val=np.full(3, n, np.float16)), done, no_tick)["val"].tolist()
+        for n in range(9)
+    ]
+    assert found == [[float(n)] * 3 for n in range(9)]
