@@ -8,9 +8,9 @@ import numpy as np
 
 from einsql.engine.memory import require
 from einsql.engine.relation import Relation as Stored
-from einsql.engine.relation import from_array
+from einsql.engine.relation import schema_of
 from einsql.engine.sparse_fields import Owner, SparseFields
-from einsql.errors import InterfaceError
+from einsql.errors import InterfaceError, OperationalError
 from einsql.schema import PRESENT, DType, Field, Schema
 from einsql.sparse import Compressed
 
@@ -35,7 +35,8 @@ def sparse_relation(
     Raises:
         InterfaceError: Its dtype is no tensor type, it stores an element twice, its numbers
             contradict each other, names do not fit, or `fill` is neither 0 nor None.
-        OperationalError: An array of another rank does not fit into memory.
+        OperationalError: An array of another rank, or what a matrix is converted to, does not
+            fit into memory.
     """
     if fill is not None and fill != 0:
         raise InterfaceError(
@@ -44,7 +45,7 @@ def sparse_relation(
         )
     names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
     shape = tuple(int(n) for n in array.shape)
-    schema = from_array(np.broadcast_to(np.zeros((), array.dtype), shape), names).schema
+    schema = schema_of(array.dtype, shape, names)
     if fill is None:
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     (value,) = schema.values
@@ -60,7 +61,14 @@ def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
 
     kept = array.format if array.format in _COMPRESSED else "csr"
     make = sparse.csc_array if kept == "csc" else sparse.csr_array
-    given = array if array.format == kept else array.tocsr()
+    try:
+        given = array if array.format == kept else array.tocsr()
+    except (MemoryError, ValueError) as error:  # NumPy raises either one
+        raise OperationalError(
+            f"A {array.format.upper()} array of {array.shape[0]:,} × {array.shape[1]:,} cannot "
+            f"be converted to CSR: {error}",
+            hint="CSR needs memory for every row, CSC for every column.",
+        ) from error
     if array.format in ("coo", "bsr") and given.nnz < array.nnz:
         raise _twice(array)  # the conversion has added them up
     try:

@@ -168,3 +168,18 @@ def test_fields_made_dense_for_a_moment_are_not_taken_for_each_other() -> None:
         for n in range(9)
     ]
     assert found == [[float(n)] * 3 for n in range(9)]
+
+
+def test_shapes_beyond_addresses_register_or_are_refused() -> None:
+    m = sparse.coo_array((np.ones(2), (np.array([1, 2]), np.array([0, 2]))), shape=(9, 2**62))
+    con = connected(m)
+    assert con.execute("SELECT i, SUM(val) AS s FROM m WHERE j < 4 GROUP BY i").fetchall() == [
+        (1, 1.0),
+        (2, 1.0),
+    ]
+    with pytest.raises(einsql.OperationalError):
+        con.execute("SELECT SUM(val) AS s FROM m")
+    for rows in (2**40, 2**62):
+        m.resize(rows, 3)
+        with pytest.raises(einsql.OperationalError, match="cannot be converted to CSR"):
+            connected(m)
