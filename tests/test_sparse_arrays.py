@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from scipy import sparse
 
 import einsql
 from einsql.kernels.short import _Read
+from einsql.kernels.sparse.rows import multiply_rows
 from einsql.kernels.sparse.tiled import _Pair
 from einsql.kernels.sparse.tiles import grid_of
 from einsql.schema import DType, Field
+from einsql.sparse import Compressed
 from tests.kernels.nodes import no_tick
 
 STATEMENTS = {
@@ -183,3 +186,12 @@ def test_shapes_beyond_addresses_register_or_are_refused() -> None:
         m.resize(rows, 3)
         with pytest.raises(einsql.OperationalError, match="cannot be converted to CSR"):
             connected(m)
+
+
+def test_products_do_without_scipys_inner_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.sparse._sparsetools", None)
+    monkeypatch.delattr(sparse, "_sparsetools", raising=False)
+    m, x = matrix("csr").astype(np.float32), np.arange(27, dtype=np.float32).reshape(9, 3)
+    held = Compressed(m.shape, m.indptr, m.indices, m.data)
+    np.testing.assert_array_equal(multiply_rows(held, x, no_tick), m @ x)
+    np.testing.assert_array_equal(multiply_rows(held, x[:, :1], no_tick), m @ x[:, :1])
