@@ -14,7 +14,7 @@ from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.kernel import Tick
+from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.registry import compile_node
 from einsql.kernels.views import plan_views
 from einsql.schema import DType, Key, Schema
@@ -180,7 +180,7 @@ class _Operator:
                     held[n] = cut, {x: self.memory.given(a[cut]) for x, a in host[n].items()}
             operands = [fields for _, fields in filter(None, held)]
             run = compile_on_device(part, self.memory, self.precision, self.jit, self.least)[1]
-            made = run(operands, lambda _: None)
+            made = run(operands, silent)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab
