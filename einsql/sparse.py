@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.errors import InterfaceError
+
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
@@ -17,7 +19,8 @@ class Compressed:
         shape: Rows and columns.
         starts: Where each row begins among the elements, and where the last one ends; an
             array of rows + 1 integers.
-        columns: Column of each element; those of a row increase.
+        columns: Column of each element; those of a row differ, and increase unless an owner
+            has put them out of order.
         values: Value of each element.
     """
 
@@ -49,6 +52,35 @@ class Compressed:
     def of(self, values: np.ndarray) -> Compressed:
         """Other values at the same places."""
         return Compressed(self.shape, self.starts, self.columns, values)
+
+    def checked(self) -> Compressed:
+        """The matrix without what lies behind its last row, if its structure is sound.
+
+        Its arrays may be those of an owner who writes into them: SciPy's
+        `eliminate_zeros()` moves elements to the front, and compiled code that reads them
+        would follow any number.
+
+        Raises:
+            InterfaceError: Rows do not follow each other, or columns lie outside the matrix.
+        """
+        starts, end = self.starts, int(self.starts[-1])
+        if (
+            len(starts) != self.shape[0] + 1
+            or starts[0] != 0
+            or end > min(len(self.columns), len(self.values))
+        ):
+            raise changed("its rows lie outside its elements")
+        counts = self.counts
+        if (counts < 0).any():
+            raise changed("its rows do not follow each other")
+        columns = self.columns[:end]
+        # One pass: a number below 0 is the largest as an unsigned one.
+        unsigned = columns.view(columns.dtype.str.replace("i", "u"))
+        if end and int(unsigned.max()) >= self.shape[1]:
+            raise changed(f"columns lie outside its {self.shape[1]:,}")
+        if end == len(self.columns) == len(self.values):
+            return self
+        return Compressed(self.shape, starts, columns, self.values[:end])
 
     def part(self, rows: slice, columns: slice) -> Compressed:
         """Some rows and columns; nothing is copied while all columns are taken.
@@ -84,14 +116,26 @@ class Sparse:
     """What fields are besides a mapping where their one value is stored sparsely.
 
     Attributes:
-        matrix: The stored elements.
+        matrix: The stored elements, as their owner left them; `taken` is what may be read.
         turned: Whether the matrix's rows are the relation's second key.
         filled: Whether every key exists, with value 0 where nothing is stored.
     """
 
-    matrix: Compressed
     turned: bool
     filled: bool
+
+    @property
+    @abstractmethod
+    def matrix(self) -> Compressed:
+        """The stored elements, unchecked."""
+
+    @abstractmethod
+    def taken(self) -> Compressed:
+        """The stored elements as they are now.
+
+        Raises:
+            InterfaceError: Their owner has made something else of them.
+        """
 
     @abstractmethod
     def narrowed(self, spans: tuple[slice, slice]) -> Mapping[str, np.ndarray]:
@@ -99,8 +143,20 @@ class Sparse:
 
         Args:
             spans: The positions of both keys, each with a start and a stop.
+
+        Raises:
+            InterfaceError: As `taken`.
         """
 
     def part(self, spans: tuple[slice, slice]) -> Compressed:
-        """The part of the matrix over a part of the relation's keys."""
-        return self.matrix.part(*(spans[::-1] if self.turned else spans))
+        """The part of the matrix over a part of the relation's keys, as it is now."""
+        return self.taken().part(*(spans[::-1] if self.turned else spans))
+
+
+def changed(how: str) -> InterfaceError:
+    """The error for a matrix that is no longer what was registered."""
+    return InterfaceError(
+        f"A sparse matrix has been changed since it was registered: {how}",
+        hint="Register it again. Until then its values may change, and its elements as long "
+        "as its three arrays fit together.",
+    )

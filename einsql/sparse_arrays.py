@@ -8,9 +8,9 @@ import numpy as np
 
 from einsql.engine.memory import require
 from einsql.engine.relation import Relation as Stored
-from einsql.engine.relation import from_array
-from einsql.engine.sparse_fields import SparseFields
-from einsql.errors import InterfaceError
+from einsql.engine.relation import schema_of
+from einsql.engine.sparse_fields import Owner, SparseFields
+from einsql.errors import InterfaceError, OperationalError
 from einsql.schema import PRESENT, DType, Field, Schema
 from einsql.sparse import Compressed
 
@@ -35,7 +35,8 @@ def sparse_relation(
     Raises:
         InterfaceError: Its dtype is no tensor type, it stores an element twice, its numbers
             contradict each other, names do not fit, or `fill` is neither 0 nor None.
-        OperationalError: An array of another rank does not fit into memory.
+        OperationalError: An array of another rank, or what a matrix is converted to, does not
+            fit into memory.
     """
     if fill is not None and fill != 0:
         raise InterfaceError(
@@ -44,42 +45,51 @@ def sparse_relation(
         )
     names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
     shape = tuple(int(n) for n in array.shape)
-    schema = from_array(np.broadcast_to(np.zeros((), array.dtype), shape), names).schema
+    schema = schema_of(array.dtype, shape, names)
     if fill is None:
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     (value,) = schema.values
     if len(shape) != 2:
         return Stored(schema, _scattered(array, schema, value.name))
-    matrix, turned = _compressed(array)
-    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name))
+    matrix, turned, owner = _compressed(array)
+    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name, owner))
 
 
-def _compressed(array: Any) -> tuple[Compressed, bool]:
-    """A matrix by its rows, or by its columns and turned."""
+def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
+    """A matrix by its rows, or by its columns and turned; and the caller's, if it is that."""
     from scipy import sparse  # whoever has such an array has imported it
 
     kept = array.format if array.format in _COMPRESSED else "csr"
     make = sparse.csc_array if kept == "csc" else sparse.csr_array
-    given = array if array.format == kept else array.tocsr()
+    try:
+        given = array if array.format == kept else array.tocsr()
+    except (MemoryError, ValueError) as error:  # NumPy raises either one
+        raise OperationalError(
+            f"A {array.format.upper()} array of {array.shape[0]:,} × {array.shape[1]:,} cannot "
+            f"be converted to CSR: {error}",
+            hint="CSR needs memory for every row, CSC for every column.",
+        ) from error
     if array.format in ("coo", "bsr") and given.nnz < array.nnz:
         raise _twice(array)  # the conversion has added them up
-    # An object of our own: what the caller's remembers of its order may be out of date.
-    own = make((given.data, given.indices, given.indptr), shape=given.shape)
     try:
+        # An object of our own: what the caller's remembers of its order may be out of date.
+        own = make((given.data, given.indices, given.indptr), shape=given.shape)
         own.check_format()
     except ValueError as error:
         raise InterfaceError(f"The {kept.upper()} array is malformed: {error}") from error
-    if not own.has_canonical_format:
+    arrays = [(given.data, own.data), (given.indices, own.indices), (given.indptr, own.indptr)]
+    # The arrays are the caller's, who may change them together, or all are copies.
+    if own.has_canonical_format and all(a.dtype == b.dtype for a, b in arrays):
+        own = given
+    else:
         own = own.copy()
         own.sort_indices()
         if not own.has_canonical_format:
             raise _twice(array)
-    values = own.data
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
     rows, columns = (int(n) for n in own.shape)
     shape = (columns, rows) if kept == "csc" else (rows, columns)
-    return Compressed(shape, own.indptr, own.indices, values), kept == "csc"
+    matrix = Compressed(shape, own.indptr, own.indices, own.data)
+    return matrix, kept == "csc", array if own is array else None
 
 
 def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:

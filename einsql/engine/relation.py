@@ -207,28 +207,35 @@ def from_array(array: np.ndarray, dims: tuple[str, ...], value: str = "val") -> 
         InterfaceError: The dtype is no tensor type, there are too many axes, a name is no
             text, or names and axes differ in number.
     """
-    dtype = DType.of(array.dtype)
-    if dtype is None:
-        known = ", ".join(t.numpy_name for t in DType)
-        raise InterfaceError(
-            f"An array of dtype {array.dtype} is no tensor", hint=f"dtypes are {known}."
-        )
-    if array.ndim > MAX_AXES:
-        raise InterfaceError(f"An array of rank {array.ndim} has more than {MAX_AXES} axes")
+    schema = schema_of(array.dtype, array.shape, dims, value)
+    stored = schema.dtype(value)
     if not array.dtype.isnative:
-        array = array.astype(dtype.numpy)
-    if dtype is DType.BFLOAT16:
-        array = array.view(dtype.numpy)  # what is ml_dtypes' elsewhere is bits here
+        array = array.astype(stored.numpy)
+    if stored is DType.BFLOAT16:
+        array = array.view(stored.numpy)  # what is ml_dtypes' elsewhere is bits here
+    return Relation(schema, {value: array})
+
+
+def schema_of(
+    dtype: np.dtype, shape: tuple[int, ...], dims: tuple[str, ...], value: str = "val"
+) -> Schema:  # fmt: skip
+    """The schema of a dense relation over an array of a dtype and shape; as `from_array`."""
+    stored = DType.of(dtype)
+    if stored is None:
+        known = ", ".join(t.numpy_name for t in DType)
+        raise InterfaceError(f"An array of dtype {dtype} is no tensor", hint=f"dtypes are {known}.")
+    if len(shape) > MAX_AXES:
+        raise InterfaceError(f"An array of rank {len(shape)} has more than {MAX_AXES} axes")
     for d in dims:
         if not isinstance(d, str) or not d or d.startswith("."):
             raise InterfaceError(f"A key cannot be named {d!r}", hint="Give dims=('i', 'j').")
-    if len(dims) != array.ndim:
-        raise InterfaceError(f"{len(dims)} names for an array of rank {array.ndim}")
+    if len(dims) != len(shape):
+        raise InterfaceError(f"{len(dims)} names for an array of rank {len(shape)}")
     names = [d.lower() for d in (*dims, value)]
     if len(set(names)) != len(names):
         raise InterfaceError(f"Column names repeat: {', '.join((*dims, value))}")
-    keys = tuple(Key(d, 0, n) for d, n in zip(dims, array.shape, strict=True))
-    return Relation(Schema(keys, (Field(value, dtype),)), {value: array})
+    keys = tuple(Key(d, 0, n) for d, n in zip(dims, shape, strict=True))
+    return Schema(keys, (Field(value, stored),))
 
 
 def frozen(array: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -10,7 +11,16 @@ from einsql.engine.memory import NOTICED, available
 from einsql.engine.relation import DistantFields
 from einsql.errors import OperationalError
 from einsql.schema import PRESENT
-from einsql.sparse import Compressed, Sparse
+from einsql.sparse import Compressed, Sparse, changed
+
+
+class Owner(Protocol):
+    """A SciPy matrix of the caller's, CSR or CSC; its arrays may be others at any time."""
+
+    shape: tuple[int, ...]
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
 
 
 class SparseFields(DistantFields, Sparse):
@@ -23,23 +33,47 @@ class SparseFields(DistantFields, Sparse):
         turned: Whether the matrix's rows are the relation's second key.
         filled: Whether every key exists, with value 0 where nothing is stored.
         name: Of the value.
+        owner: What the matrix is read from at each statement; without, it stays as given.
     """
 
-    def __init__(self, matrix: Compressed, turned: bool, filled: bool, name: str) -> None:
-        self.matrix = matrix
+    def __init__(
+        self, matrix: Compressed, turned: bool, filled: bool, name: str, owner: Owner | None = None
+    ) -> None:  # fmt: skip
+        self.shape, self.dtype = matrix.shape, matrix.values.dtype
+        self.owner = owner
+        self._given = matrix if owner is None else None
         self.turned = turned
         self.filled = filled
         self.name = name
 
+    @property
+    def matrix(self) -> Compressed:
+        """The stored elements, unchecked."""
+        if self._given is not None:
+            return self._given
+        assert self.owner is not None
+        return Compressed(self.shape, self.owner.indptr, self.owner.indices, self.owner.data)
+
+    def taken(self) -> Compressed:
+        """The stored elements as they are now."""
+        found = self.matrix
+        if self.owner is not None:
+            shape = self.owner.shape[::-1] if self.turned else self.owner.shape
+            if tuple(shape) != self.shape:
+                raise changed("it has another shape")
+            if found.values.dtype != self.dtype:
+                raise changed(f"its dtype is {found.values.dtype}, not {self.dtype}")
+        return found.checked()
+
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self:
             raise KeyError(name)
-        matrix = self.matrix
+        matrix = self.taken()
         if name == PRESENT:
             matrix = matrix.of(np.ones(matrix.stored, np.bool_))
         rows, columns = matrix.shape
         # Whoever asks for one of the fields is about to ask for the other.
-        widths = [self.matrix.values.itemsize, *([] if self.filled else [1])]
+        widths = [self.dtype.itemsize, *([] if self.filled else [1])]
         _require(rows * columns * sum(widths), matrix)
         array = np.zeros((columns, rows) if self.turned else matrix.shape, matrix.values.dtype)
         matrix.into(array.T if self.turned else array)

@@ -37,3 +37,7 @@ class Kernel:
     name: str
     law: str
     match: Callable[[EinSum], Runner | None]
+
+
+def silent(_: float) -> None:
+    """The progress of work that nobody waits for by itself."""

@@ -44,6 +44,10 @@ LEAST = 2**14
 PARALLEL = 2**22
 """Elements from which it runs on several threads: a million take it 0.1 ms."""
 
+Done = dict[object, tuple[np.ndarray, np.ndarray]]
+"""What was made FLOAT, by the array's identity and the part; the array is kept beside it, for
+another one made later could get its identity."""
+
 
 def stores_short(node: EinSum) -> bool:
     """True if an operand or a result of a node may have two bytes an element."""
@@ -71,7 +75,7 @@ def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
     results = {o.name: o.dtype for o in node.outputs if o.dtype.is_short}
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        done: dict[object, np.ndarray] = {}
+        done: Done = {}
         given = [
             f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
         ]
@@ -136,9 +140,7 @@ class _Read:
     part: tuple[slice, ...]
     compiled: bool
 
-    def run(
-        self, given: Fields, done: dict[object, np.ndarray], tick: Tick
-    ) -> dict[str, np.ndarray]:
+    def run(self, given: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
         """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
         made: dict[str, np.ndarray] = {}
         for f in self.fields:
@@ -147,10 +149,10 @@ class _Read:
             if not f.dtype.is_short:
                 made[f.name] = array[self.part]
             elif key in done:
-                made[f.name] = done[key]
+                made[f.name] = done[key][1]
             else:
-                part = array[self.part]
-                made[f.name] = done[key] = floats(part, f.dtype, tick, self.compiled)
+                made[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
+                done[key] = array, made[f.name]
         return made
 
 

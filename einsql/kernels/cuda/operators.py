@@ -14,7 +14,7 @@ from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
-from einsql.kernels.kernel import Tick
+from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.registry import compile_node
 from einsql.kernels.views import plan_views
 from einsql.schema import DType, Key, Schema
@@ -201,7 +201,7 @@ class _Operator:
             run = compile_on_device(
                 part, self.memory, self.precision, self.jit, self.least, limit
             )[1]  # fmt: skip
-            made = run(operands, lambda _: None)
+            made = run(operands, silent)
             into = tuple(
                 slice(slab[k][0] - node.axis(k).lo, slab[k][1] - node.axis(k).lo)
                 if k in slab

@@ -22,7 +22,7 @@ from einsql.einsum import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.kernel import Runner
+from einsql.kernels.kernel import Runner, silent
 from einsql.kernels.sparse.match import Side
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 
@@ -70,8 +70,4 @@ def condition_of(
         axes, operands = (Axis("n", 0, stored),), (Operand(source, ("n",)),)
         return compile_node(EinSum(axes, operands, TRUE, ("n",), (kept,)))
 
-    return lambda values: compiled(len(values))([{field.name: values}], _silent)["kept"]
-
-
-def _silent(_: float) -> None:
-    """The progress of a node that is no step of its own."""
+    return lambda values: compiled(len(values))([{field.name: values}], silent)["kept"]

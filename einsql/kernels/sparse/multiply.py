@@ -83,30 +83,31 @@ def multiply_tiles(
     return out
 
 
-def count_pairs(of_a: Grid, of_b: Grid, tick: Tick) -> np.ndarray:
+def count_pairs(of_a: Grid, of_b: Grid, work: np.dtype, tick: Tick) -> np.ndarray:
     """How many pairs of present elements each element of a product has.
 
     Args:
         of_a: Which elements of the left matrix are there; some are not.
         of_b: Which of the right one are.
+        work: FLOAT or DOUBLE; the counts are exact as far as it counts.
         tick: Told the fraction done.
 
     Returns:
-        float32 `[rows, columns]`; exact for as many terms as FLOAT counts.
+        `[rows, columns]` of that type.
     """
     assert of_a.present is not None
     assert of_b.present is not None
     here_a, here_b = of_a.present, of_b.present
-    one = np.dtype(np.float32)
-    flags_a, flags_b = filled(here_a, of_a, one, False), filled(here_b, of_b, one, False)
-    out = np.zeros((here_a.shape[0], here_b.shape[1]), one)
+    some_a, some_b, lacking_a, lacking_b = of_a.some, of_b.some, of_a.lacking, of_b.lacking
+    flags_a, flags_b = filled(here_a, of_a, work, False), filled(here_b, of_b, work, False)
+    out = np.zeros((here_a.shape[0], here_b.shape[1]), work)
     rows, terms, columns = edges(out.shape[0]), edges(here_a.shape[1]), edges(out.shape[1])
 
     def piece(i: int) -> None:
         for n, across in enumerate(columns):
             into = out[rows[i], across]
-            for k in np.flatnonzero(of_a.some[i] & of_b.some[:, n]):
-                whole_a, whole_b = not of_a.lacking[i, k], not of_b.lacking[k, n]
+            for k in np.flatnonzero(some_a[i] & some_b[:, n]):
+                whole_a, whole_b = not lacking_a[i, k], not lacking_b[k, n]
                 if whole_a and whole_b:
                     into += terms[k].stop - terms[k].start
                 elif whole_a:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from math import ceil
 
@@ -44,10 +45,8 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
     if work == np.float32 and longest > IN_ORDER:
         wide = matrix.of(matrix.values.astype(np.float64))
         return multiply_rows(wide, dense.astype(np.float64), tick).astype(work)
-    # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
-    from scipy.sparse import _sparsetools as scipy  # 0.2 s, and few statements need it
-
-    terms, width = dense.shape
+    multiply = _multiplier()
+    width = dense.shape[1]
     out = empty((matrix.shape[0], width), work)
     ranges = _columns(matrix, width)
     seconds = (matrix.stored * width + out.size) * PER_POINT * work.itemsize / 4 / len(ranges)
@@ -57,23 +56,50 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
     pieces = balanced(matrix, wanted)
     for n, columns in enumerate(ranges):
         read = dense[:, columns]
-        flat = (read if read.flags.c_contiguous else spread_copy(read, work)).reshape(-1)
+        read = read if read.flags.c_contiguous else spread_copy(read, work)
 
-        def piece(rows: slice, columns: slice = columns, flat: np.ndarray = flat) -> None:
+        def piece(rows: slice, columns: slice = columns, read: np.ndarray = read) -> None:
             into = out[rows, columns]
             part = into if into.flags.c_contiguous else np.empty(into.shape, work)
-            part[...] = 0
             starts = matrix.starts[rows.start : rows.stop + 1]
-            held = starts, matrix.columns, matrix.values, flat, part.reshape(-1)
-            if width == 1:
-                scipy.csr_matvec(len(part), terms, *held)
-            else:
-                scipy.csr_matvecs(len(part), terms, part.shape[1], *held)
+            multiply(starts, matrix, read, part)
             if part is not into:
                 into[...] = part
 
         pool.run(piece, pieces, len(pieces), share(tick, n, len(ranges)))
     return out
+
+
+def _multiplier() -> Callable[[np.ndarray, Compressed, np.ndarray, np.ndarray], None]:
+    """What multiplies rows of a matrix, given their starts, into a C-contiguous array."""
+    from scipy.sparse import csr_array  # 0.2 s, and few statements need it
+
+    try:
+        # What SciPy's `@` calls. Called directly, it writes rows of a result that is there.
+        from scipy.sparse._sparsetools import csr_matvec, csr_matvecs
+    except ImportError:  # they are no part of its interface
+
+        def multiply(
+            starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
+        ) -> None:  # fmt: skip
+            held = slice(int(starts[0]), int(starts[-1]))
+            arrays = matrix.values[held], matrix.columns[held], starts - starts[0]
+            into[...] = csr_array(arrays, shape=(len(into), matrix.shape[1])) @ dense
+
+        return multiply
+
+    def add(
+        starts: np.ndarray, matrix: Compressed, dense: np.ndarray, into: np.ndarray
+    ) -> None:  # fmt: skip
+        into[...] = 0
+        (terms, width), flat = dense.shape, dense.reshape(-1)
+        held = starts, matrix.columns, matrix.values, flat, into.reshape(-1)
+        if width == 1:
+            csr_matvec(len(into), terms, *held)
+        else:
+            csr_matvecs(len(into), terms, width, *held)
+
+    return add
 
 
 def _columns(matrix: Compressed, width: int) -> list[slice]:

@@ -18,7 +18,7 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
-from einsql.kernels.kernel import Fields, Runner
+from einsql.kernels.kernel import Fields, Runner, silent
 from einsql.kernels.products.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.sums import accurate_sum
@@ -182,7 +182,7 @@ def presence_of(
             (Output("present", (guard,), DType.BOOLEAN),),
         )
     )
-    return lambda operands: run([operands[n] for n in numbers], _silent)["present"]
+    return lambda operands: run([operands[n] for n in numbers], silent)["present"]
 
 
 def flag_of(node: EinSum, guard: Expr, labels: Labels) -> Value | None:
@@ -196,7 +196,3 @@ def work_type(output: Output) -> np.dtype:
     """What a sum is computed in: its own type, but at least FLOAT."""
     wanted = output.dtype.numpy
     return wanted if wanted.itemsize >= 4 else np.dtype(np.float32)
-
-
-def _silent(_: float) -> None:
-    """The progress of a node that is no step of its own."""

@@ -34,6 +34,9 @@ PER_FLAG, PER_ELEMENT = 4.5e-10, 1.8e-8
 PER_ZERO = 4e-9
 """Seconds on one thread per element of a copy with zeros."""
 
+COUNTED = 2**24
+"""Terms up to which FLOAT counts exactly."""
+
 
 def by_tiles(node: EinSum, joined: Joined, compile_node: Compile) -> Run | None:
     """How a node is run that is few large matrix products; None for any other.
@@ -175,14 +178,15 @@ class _Pair:
         """How many pairs there are of each element, or only whether more than 0."""
         here_a, here_b = self.a.present, self.b.present
         if here_a is not None and here_b is not None:
-            way = self.way(_FLAG)
+            work = np.dtype(np.float64 if exact and here_a.shape[1] > COUNTED else np.float32)
+            way = self.way(work)
             if way == "a":
-                return _thin_counts(self.a, self.b, tick)
+                return _thin_counts(self.a, self.b, work, tick)
             if way == "b":
-                return _thin_counts(self.b.turned, self.a.turned, tick).T
+                return _thin_counts(self.b.turned, self.a.turned, work, tick).T
             if way == "whole":
-                return multiply_all(here_a.astype(_FLAG), here_b.astype(_FLAG), tick)
-            return count_pairs(self.a, self.b, tick)
+                return multiply_all(here_a.astype(work), here_b.astype(work), tick)
+            return count_pairs(self.a, self.b, work, tick)
         count = np.count_nonzero if exact else np.any
         if here_a is not None:
             return np.asarray(count(here_a, axis=1))[:, None]
@@ -190,17 +194,13 @@ class _Pair:
         return np.asarray(count(here_b, axis=0))
 
 
-_FLAG = np.dtype(np.float32)
-"""The type that flags are multiplied in; it counts to 2²⁴."""
-
-
-def _thin_counts(grid: Grid, other: Grid, tick: Tick) -> np.ndarray:
+def _thin_counts(grid: Grid, other: Grid, work: np.dtype, tick: Tick) -> np.ndarray:
     """As `count_pairs`, by the present elements of the left matrix."""
     assert grid.present is not None
     assert other.present is not None
-    ones = np.broadcast_to(np.ones((), _FLAG), grid.present.shape)
-    flags = other.present.astype(_FLAG)
-    return multiply_rows(compressed(ones, grid, _FLAG), flags, tick)
+    ones = np.broadcast_to(np.ones((), work), grid.present.shape)
+    flags = other.present.astype(work)
+    return multiply_rows(compressed(ones, grid, work), flags, tick)
 
 
 def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from einsql.buffers import empty
 from einsql.kernels import blas, pool
-from einsql.kernels.kernel import Tick
+from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.products.copying import contiguous
 
 TILE = 128
@@ -159,7 +159,7 @@ def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
         for n in range(pieces):
             work(n)
         return
-    pool.run(work, range(pieces), pieces, _silent)
+    pool.run(work, range(pieces), pieces, silent)
 
 
 def parts(extent: int, wanted: int) -> list[slice]:
@@ -173,7 +173,3 @@ def parts(extent: int, wanted: int) -> list[slice]:
 def share(tick: Tick, number: int, of: int) -> Tick:
     """Progress of one part among several."""
     return lambda done: tick((number + done) / of)
-
-
-def _silent(_: float) -> None:
-    """The progress of passes too short to be told."""
