@@ -11,6 +11,9 @@ from einsql.casting import cast_failure
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
 from einsql.schema import DType
 
+LABELS = 26
+"""Labels of an operand at most: NumPy's einsum has 52 letters for those of two."""
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:
@@ -52,7 +55,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
             return None
         values.append(Factor(value.operand, value.field))
     owners = list(dict.fromkeys(v.operand for v in values))
-    if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > 26 for o in owners):
+    if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > LABELS for o in owners):
         return None
     if len(owners) == 1:  # x·x is a product of two sides as well
         return Product(tuple(values[:1]), tuple(values[1:]), scale)

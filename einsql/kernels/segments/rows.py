@@ -11,10 +11,8 @@ import numpy as np
 from einsql.einsum import (
     TRUE,
     Axis,
-    Call,
     EinSum,
     Expr,
-    Label,
     Operand,
     Output,
     Value,
@@ -140,16 +138,6 @@ def values_in(expr: Expr) -> list[Value]:
     return list(dict.fromkeys(e for e in subexpressions(expr) if isinstance(e, Value)))
 
 
-def reads_labels(expr: Expr) -> bool:
-    """True if an expression reads the value of a label itself."""
-    return any(isinstance(e, Label) for e in subexpressions(expr))
-
-
 def is_presence(o: Output) -> bool:
     """True for the flag that tells whether a key has any point."""
     return o.reduction == "bool_or" and o.args == (TRUE,) and o.where == TRUE
-
-
-def calls_in(expr: Expr) -> list[Call]:
-    """The calls in an expression."""
-    return [e for e in subexpressions(expr) if isinstance(e, Call)]

@@ -18,7 +18,7 @@ from einsql.einsum import (
     subexpressions,
 )
 from einsql.kernels.nest import may_raise
-from einsql.kernels.products.match import Factor, product_of
+from einsql.kernels.products.match import LABELS, Factor, product_of
 from einsql.schema import DType
 
 
@@ -121,7 +121,7 @@ def _sides(node: EinSum, chosen: list[int]) -> tuple[Side, ...] | None:
     if len(chosen) == 2 and set(labels[1]) <= set(labels[0]) and not _read(node, chosen[1]):
         chosen, labels = chosen[:1], labels[:1]  # it only says which elements are there
     held = {x for own in labels for x in own}
-    if any(a.label not in held for a in node.axes) or any(len(own) > 26 for own in labels):
+    if any(a.label not in held for a in node.axes) or any(len(own) > LABELS for own in labels):
         return None
     guards: list[list[Expr]] = [[] for _ in chosen]
     for term in conjuncts(node.guard):
