@@ -19,7 +19,7 @@ import numpy as np
 
 import einsql
 from benchmarks.expressions import EXPRESSIONS, Expression
-from benchmarks.measure import Run, measure
+from benchmarks.measure import QUIET, Run, measure
 from benchmarks.report import Finding, Section, duration
 
 AIM, WORST = 1.0, 0.8
@@ -27,8 +27,6 @@ SHOWN = 6
 """The weakest expressions, which are named."""
 HOPELESS = 6.0
 """A peer that takes so many times longer has two turns only."""
-QUIET = 0.11
-"""Seconds between turns: for so long the threads of one BLAS may spin after theirs."""
 CALLS = 3
 """Calls in one turn that count, after one that wakes what went to sleep."""
 TYPES = ("float32", "float64")

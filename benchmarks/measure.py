@@ -21,6 +21,8 @@ Run = Callable[[], object]
 CONFIDENCE = 0.95
 PAUSE = 5e-3
 """Seconds between turns."""
+QUIET = 0.11
+"""Seconds between turns after which threads of another library have stopped spinning."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.matrices import Array, connected, random
-from benchmarks.measure import Times, measure
+from benchmarks.measure import QUIET, Times, measure
 from benchmarks.peak import add_min
 from benchmarks.report import Finding, Section, against, times
 
 N = 1024
-PAUSE = 0.11
-"""Seconds between turns: threads of OpenBLAS spin for a tenth of a second after a product."""
 OF_SGEMM, OF_LIMIT, OF_PEERS = 0.45, 0.8, 10.0
 
 EXPRESSIONS = {
@@ -71,7 +69,7 @@ def _square() -> list[Finding]:
             },
             rounds=9,
             seconds=4.0,
-            pause=PAUSE,
+            pause=QUIET,
         )
         found += _judged(name, taken)
     for name, expression in OTHERS.items():
@@ -80,7 +78,7 @@ def _square() -> list[Finding]:
             {"einsql": lambda q=query: con.execute(q).fetch_numpy(), "sgemm": lambda: a @ b.T},
             rounds=9,
             seconds=1.0,
-            pause=PAUSE,
+            pause=QUIET,
         )
         found.append(_informs(name, taken))
     wide = connected({"a": a.astype(np.float64), "b": b.astype(np.float64)})
@@ -90,7 +88,7 @@ def _square() -> list[Finding]:
         {"einsql": lambda: wide.execute(query).fetch_numpy(), "dgemm": lambda: c @ d},
         rounds=9,
         seconds=1.0,
-        pause=PAUSE,
+        pause=QUIET,
     )
     return [*found, _informs("min-plus, float64", taken, "dgemm")]
 
@@ -130,7 +128,7 @@ def _shape(what: str, name: str, a: Array, b: Array) -> Finding:
         "sgemm": lambda: a @ b.T,
         **_peers(what, a, b),
     }
-    return _informs(f"{what}, {name}", measure(contestants, rounds=9, seconds=0.5, pause=PAUSE))
+    return _informs(f"{what}, {name}", measure(contestants, rounds=9, seconds=0.5, pause=QUIET))
 
 
 def _batch() -> Finding:
@@ -149,7 +147,7 @@ def _batch() -> Finding:
         },
         rounds=9,
         seconds=0.5,
-        pause=PAUSE,
+        pause=QUIET,
     )
     return _informs("min-plus, 64 of 128×96×112", taken)
 

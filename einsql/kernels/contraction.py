@@ -13,10 +13,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.match import Factor, Product, product_of
-from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.rows import by_rows
 from einsql.kernels.sums import accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -150,6 +147,10 @@ def _pair(
     node: EinSum, found: Product, work: np.dtype, compiles: bool
 ) -> Callable[..., np.ndarray]:
     """Reads both sides and multiplies them."""
+    from einsql.kernels.products.layout import Labels  # for statements with products only
+    from einsql.kernels.products.multiply import Multiplied
+    from einsql.kernels.products.rows import by_rows
+
     extent = {a.label: a.extent for a in node.axes}
     keys = node.keys
     sides = [
