@@ -15,6 +15,7 @@ from einsql.errors import DataError, InterfaceError, NotSupportedError, Programm
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from einsql.engine.duck.table_result import TableResult
     from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
 
@@ -77,14 +78,14 @@ class Cursor:
     def _clear(self) -> None:
         self.description: Description = None
         self._changes = -1
-        self._result: Result | TileResult | None = None
+        self._result: Result | TileResult | TableResult | None = None
         self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._given: int | None = 0  # rows so far, if they have been counted
 
     # ---- what the session fills in
 
-    def _show(self, result: Result | TileResult, description: Description) -> Cursor:
+    def _show(self, result: Result | TileResult | TableResult, description: Description) -> Cursor:
         self._clear()
         self._result, self.description = result, description
         return self
@@ -273,7 +274,7 @@ class Cursor:
             raise InterfaceError("The cursor is closed")
         self._connection._open()
 
-    def _tensor(self) -> Result | TileResult:
+    def _tensor(self) -> Result | TileResult | TableResult:
         self._open()
         if self._result is None:
             raise InterfaceError("There is no result to fetch", hint="Execute a SELECT first.")

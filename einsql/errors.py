@@ -97,6 +97,10 @@ class NotSupportedError(DatabaseError):
     """The statement is SQL, but no tensor work; the message names the part."""
 
 
+class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
+    """Nothing of einsql has that name; DuckDB may have a table or a function of it."""
+
+
 class InterruptedError(OperationalError):
     """The statement was cancelled by interrupt() or Ctrl-C."""
 

@@ -20,6 +20,7 @@ from einsql.bfloat16 import loaded
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
+from einsql.engine.duck.connection import Duck, in_memory
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
@@ -47,12 +48,13 @@ from einsql.sql.lexical import is_complete, scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
-from einsql.sql.scope import Relation
-from einsql.statements import run_statement
+from einsql.sql.scope import Relation, TileRelation
+from einsql.statements import run_instead, run_statement
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
+    from einsql.engine.tile_result import TileResult
     from einsql.staged import TilePlan
 
 CACHED_PLANS = 512
@@ -83,6 +85,7 @@ class Connection:
 
     def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
         self.store: Store = Store()
+        self.duck = Duck(in_memory)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -210,6 +213,7 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.store = Store()
+        self.duck.close()
         self.interrupt()  # a statement of another thread does not go on
         if self.cluster is not None:
             self.cluster.part()
@@ -310,7 +314,12 @@ class Connection:
             self._try(statement, cursor)
             raise doubt.locate(text)
         if isinstance(statement, st.Query):
-            plan = self.plan_any(statement.tree)
+            try:
+                plan = self.plan_any(statement.tree)
+            except Error as error:
+                table = run_instead(self, text, error)
+                cursor._show(table, table.description)
+                return
             if alone and not plan.volatile:
                 self._remember(key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
@@ -358,7 +367,11 @@ class Connection:
     def plan_any(self, tree: exp.Query) -> Plan | TilePlan:
         """Binds and compiles a query over elements or over tiles."""
         binder = self.query_binder()
-        relation = binder.bind_any(tree)
+        return self._planned(binder.bind_any(tree), binder)
+
+    def _planned(
+        self, relation: Relation | TileRelation, binder: QueryBinder
+    ) -> Plan | TilePlan:  # fmt: skip
         if isinstance(relation, Relation):
             return self._plan(relation, binder)
         assert isinstance(binder.catalog, BinderCatalog)
@@ -378,6 +391,10 @@ class Connection:
     def run_bound(self, relation: Relation, binder: QueryBinder) -> Result:
         """Runs a relation bound by the given binder."""
         return self._plan(relation, binder).result(self._inputs, self._tick)
+
+    def run_any(self, relation: Relation | TileRelation, binder: QueryBinder) -> Result | TileResult:
+        """Runs a relation of elements or of tiles bound by the given binder."""
+        return self._planned(relation, binder).result(self._inputs, self._tick)
 
     def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
         """Runs a bare node bound by the given binder; its own fields, flags included."""

@@ -17,8 +17,27 @@ from einsql.what_if import assumed
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
+    from einsql.engine.duck.table_result import TableResult
     from einsql.explain import Measures
     from einsql.session import Connection
+
+
+def run_instead(con: Connection, text: str, error: errors.Error) -> TableResult:
+    """Runs a query that is not tensor work as a whole, over the parts that are.
+
+    Args:
+        con: The session.
+        text: The query.
+        error: Why it is none.
+
+    Raises:
+        Error: The same, if DuckDB may not or cannot run it.
+    """
+    from einsql import hybrid  # few statements need it
+
+    if con.settings.fallback == "off" or not hybrid.is_outside(error):
+        raise error
+    return hybrid.run(con, hybrid.split(con, text))
 
 
 def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> Explanation | None:

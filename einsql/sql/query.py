@@ -80,6 +80,8 @@ class QueryBinder:
     """The SELECTs whose FROM is being bound, outermost first."""
     active: list[str] = field(default_factory=list)
     """Views and table macros that are being bound, outermost first."""
+    foreign: frozenset[str] = frozenset()
+    """Names of WITH around the query, in small letters, that are no tensor work."""
     expanded_nodes: int = 0
     """How many syntax nodes macros have added."""
     recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class QueryBinder:
             return None
         if low not in self.views:
             with_names, self.ctes = self.ctes, []
+            foreign, self.foreign = self.foreign, frozenset()
             try:
                 self.views[low] = self.nested(f"view {low}", lambda: self.bind_any(query))
             except Error as error:
@@ -183,7 +186,7 @@ class QueryBinder:
                 error.hint = f"{error.hint} This is in the view {name}.".strip()
                 raise
             finally:
-                self.ctes = with_names
+                self.ctes, self.foreign = with_names, foreign
         return self.views[low]
 
     def macro(self, name: str, at: exp.Expr) -> Relation | TileRelation | None:

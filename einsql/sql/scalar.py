@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from einsql.algebra import SCALARS
 from einsql.einsum import FALSE, TRUE, Const, negate
-from einsql.errors import Error, NotSupportedError, ProgrammingError, suggest
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere, suggest
 from einsql.schema import DType
 from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
@@ -342,7 +342,7 @@ class ScalarBinder:
                 hint="A SELECT over tiles has TILES(…) in its FROM.",
                 position=position(node),
             )
-        raise ProgrammingError(
+        raise UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
             hint=suggest(name, FUNCTION_NAMES, "functions"),
             position=position(node),

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from sqlglot import exp
 
 from einsql.einsum import FALSE, TRUE, Label
-from einsql.errors import DataError, Error, ProgrammingError, suggest
+from einsql.errors import (
+    DataError,
+    Error,
+    NotSupportedError,
+    ProgrammingError,
+    UnknownHere,
+    suggest,
+)
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
 from einsql.sql.domain import Domain
@@ -120,6 +127,8 @@ def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | No
     for level in reversed(query.ctes):
         if name.lower() in level:
             return level[name.lower()]
+    if name.lower() in query.foreign:
+        raise NotSupportedError(f'"{name}" is outside the tensor fragment')
     return query.view(name) or query.catalog.relation(name)
 
 
@@ -132,7 +141,7 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation | Ti
     found = find_relation(query, name)
     if found is None:
         known = [n for level in query.ctes for n in level] + query.catalog.names()
-        raise ProgrammingError(
+        raise UnknownHere(
             f'There is no tensor "{name}"',
             hint=suggest(name, known, "tensors"),
             position=position(at),
@@ -159,7 +168,7 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
         return bind_function(query, call)
     found = query.macro(name, call)
     if found is None:
-        raise ProgrammingError(
+        raise UnknownHere(
             f"There is no table function {name}",
             hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
             position=position(call),
@@ -228,7 +237,7 @@ class FromBinder:
         if isinstance(item, exp.Subquery):
             source = self._scan(self.query.bind_any(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
-            raise ProgrammingError(
+            raise UnknownHere(
                 f"einsql has no schemas: {as_sql(item)}", position=position(item)
             )
         elif isinstance(item.this, exp.GenerateSeries):

@@ -33,6 +33,11 @@ def tokenize(sql: str) -> list[Token]:
     return tokens
 
 
+def word_of(token: Token) -> str:
+    """A token in upper case; empty for quoted text, which is no keyword."""
+    return "" if token.token_type in _QUOTED else token.text.upper()
+
+
 class TokenReader:
     """Takes the tokens of a statement one by one."""
 
@@ -49,9 +54,7 @@ class TokenReader:
     def word(self, ahead: int = 0) -> str:
         """A token in upper case; empty at the end and for quoted text, which is no keyword."""
         at = self.at + ahead
-        if at >= len(self.tokens) or self.tokens[at].token_type in _QUOTED:
-            return ""
-        return self.tokens[at].text.upper()
+        return "" if at >= len(self.tokens) else word_of(self.tokens[at])
 
     def position(self) -> int:
         """Offset of the next token."""

@@ -1,0 +1,163 @@
+"""The DuckDB connection of a session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from einsql.engine.duck.failures import translated
+
+if TYPE_CHECKING:
+    import duckdb
+
+T = TypeVar("T")
+
+POLL = 0.05
+"""Seconds between two looks at whether the session was interrupted."""
+
+SETTINGS = (
+    "SET python_enable_replacements = false",
+    "SET enable_progress_bar = false",
+)
+"""What a connection is set to when it is opened, beside what the session passes on."""
+
+
+def in_memory() -> duckdb.DuckDBPyConnection:
+    """Opens a database of its own in memory."""
+    import duckdb  # 40 ms, and only some statements need it
+
+    return duckdb.connect(":memory:")
+
+
+class Duck:
+    """A session's own connection to DuckDB, opened when something needs it.
+
+    Args:
+        open_: Gives the connection.
+        settings: Statements that are run on it first.
+    """
+
+    def __init__(
+        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = ()
+    ) -> None:
+        self._open = open_
+        self._settings = tuple(settings)
+        self._con: duckdb.DuckDBPyConnection | None = None
+        self._begun = False
+
+    @property
+    def opened(self) -> bool:
+        """Whether it has been needed."""
+        return self._con is not None
+
+    @property
+    def con(self) -> duckdb.DuckDBPyConnection:
+        """DuckDB's own connection."""
+        if self._con is None:
+            self._con = self._open()
+            for statement in (*SETTINGS, *self._settings):
+                self._con.execute(statement)
+            if self._begun:
+                self._con.begin()
+        return self._con
+
+    # ---- transactions
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between `begin` and `commit` or `rollback`."""
+        return self._begun
+
+    def begin(self) -> None:
+        """Begins a transaction; one that needs DuckDB later begins there then."""
+        if self._con is not None:
+            self._con.begin()
+        self._begun = True
+
+    def commit(self) -> None:
+        """Commits the transaction.
+
+        Raises:
+            Error: DuckDB cannot; the transaction is over.
+        """
+        self._end("commit")
+
+    def rollback(self) -> None:
+        """Undoes the transaction."""
+        self._end("rollback")
+
+    def _end(self, how: str) -> None:
+        begun, self._begun = self._begun, False
+        if begun and self._con is not None:
+            with translated(""):
+                getattr(self._con, how)()
+
+    # ---- statements
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement and gives its rows.
+
+        Raises:
+            Error: DuckDB refuses it, or fails.
+        """
+        with translated(sql):
+            return self.con.execute(sql, list(parameters)).fetchall()
+
+    @contextmanager
+    def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
+        """Meanwhile DuckDB knows Arrow streams under their names."""
+        shown = []
+        try:
+            for name, stream in relations.items():
+                self.con.register(name, stream)
+                shown.append(name)
+            yield
+        finally:
+            import duckdb  # it is open
+
+            for name in shown:
+                with suppress(duckdb.Error):  # a transaction that failed has dropped it
+                    self.con.unregister(name)
+
+    def run(self, work: Callable[[], T], tick: Callable[[float], None]) -> T:
+        """Does work on the connection in a thread, and asks `tick` meanwhile.
+
+        `tick` is told how far DuckDB is; what it raises stops DuckDB and is raised here.
+
+        Raises:
+            Error: DuckDB fails, or is stopped.
+        """
+        con, done = self.con, threading.Event()
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def worker() -> None:
+            try:
+                found.append(work())
+            except BaseException as error:  # noqa: BLE001 - it is raised in the other thread
+                failed.append(error)
+            finally:
+                done.set()
+
+        thread = threading.Thread(target=worker, daemon=True)
+        thread.start()
+        try:
+            while not done.wait(POLL):
+                tick(max(0.0, con.query_progress() / 100))
+        except BaseException:
+            while not done.wait(POLL):
+                con.interrupt()
+            raise
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+        return found[0]
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._con is not None:
+            self._con.close()
+            self._con = None

@@ -1,0 +1,86 @@
+"""Results of DuckDB: rows in its order, of any of its types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.errors import InterfaceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class TableResult:
+    """Rows that DuckDB gave and keeps.
+
+    Attributes:
+        relation: DuckDB's relation over them.
+        names: The columns.
+        types: Their types, as DuckDB writes them.
+    """
+
+    relation: Any
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
+
+    @property
+    def description(self) -> tuple[tuple[Any, ...], ...]:
+        """PEP 249's description."""
+        pairs = zip(self.names, self.types, strict=True)
+        return tuple((n, t, None, None, None, None, None) for n, t in pairs)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """A table has no keys."""
+        raise InterfaceError("A table has no keys", hint="CREATE TENSOR … AS makes it a tensor.")
+
+    @property
+    def shape(self) -> None:
+        """A table has no keys."""
+        return None
+
+    def __len__(self) -> int:
+        return len(self.relation)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows in DuckDB's order, as its Python values."""
+        if self._rows is None:
+            self._rows = self.relation.fetchall()
+        return iter(self._rows)
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table; columns keep their names."""
+        return self.relation.to_arrow_table().rename_columns(list(self.names))
+
+    def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
+        """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
+
+        Raises:
+            InterfaceError: Two columns have the same name.
+        """
+        if len(set(self.names)) != len(self.names):
+            raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
+        found = {}
+        for name, column in zip(self.names, self.arrow().columns, strict=True):
+            values = column.combine_chunks()
+            if values.null_count and fill is not None:
+                values = values.fill_null(fill)
+            mask = values.is_null().to_numpy(zero_copy_only=False)
+            if mask.any() and values.type.bit_width in (8, 16, 32, 64) if _plain(values) else False:
+                array = values.fill_null(0).to_numpy(zero_copy_only=False)
+            else:
+                array = values.to_numpy(zero_copy_only=False)
+            found[name] = np.ma.masked_array(array, mask) if mask.any() else array
+        return found
+
+
+def _plain(values: Any) -> bool:
+    import pyarrow as pa  # only boundaries need it
+
+    return pa.types.is_integer(values.type) or pa.types.is_floating(values.type)

@@ -1,0 +1,198 @@
+"""Statements that are not tensor work as a whole: fragments first, then DuckDB over them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.engine.duck.failures import translate
+from einsql.engine.duck.streams import stream
+from einsql.engine.duck.table_result import TableResult
+from einsql.engine.result import Result
+from einsql.engine.store import Definition
+from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.sql.hybrid.edits import Edited
+from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
+from einsql.sql.sources import TABLE_FUNCTIONS
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+TENSOR_FILES = (".npy", ".npz", ".safetensors")
+"""What names of files end with that einsql reads where DuckDB cannot."""
+
+_DUCKDBS = ("range", "generate_series")
+"""Table functions that DuckDB has as well."""
+
+
+@dataclass
+class Hybrid:
+    """A statement as DuckDB runs it.
+
+    Attributes:
+        text: What DuckDB runs, with its parameters.
+        views: Views of einsql that it reads, in the order they can be made in.
+    """
+
+    text: Edited
+    parts: Parts
+    views: list[tuple[str, str]] = field(default_factory=list)
+
+
+def is_outside(error: Error) -> bool:
+    """True if DuckDB may run what the binder refused."""
+    return isinstance(error, NotSupportedError | UnknownHere)
+
+
+def split(con: Connection, sql: str) -> Hybrid:
+    """Splits a query."""
+    parts = _parts(con)
+    splitter = Splitter(sql, parts)
+    structure = splitter.structure
+    splitter.query(structure.query(0, len(structure.tokens)), {})
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts)
+    _views(con, made)
+    return made
+
+
+def _parts(con: Connection) -> Parts:
+    return Parts(
+        bind=lambda tree, foreign: _bind(con, tree, foreign),
+        kind=lambda name: _kind(con, name),
+        is_macro=lambda name: _is_macro(con, name),
+        is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
+        aggregates=lambda: _aggregates(con),
+    )
+
+
+def _bind(con: Connection, tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:
+    binder = con.query_binder()
+    binder.foreign, binder.notices = foreign, []
+    try:
+        return [c.name for c in binder.bind_any(tree).columns]
+    except Error as error:
+        return error
+
+
+def _kind(con: Connection, name: str) -> str | None:
+    found = con.store.get(name)
+    if isinstance(found, Definition):
+        return found.kind
+    if found is not None or con.in_scope(name) is not None:
+        return "tensor"
+    return None
+
+
+def _is_macro(con: Connection, name: str) -> bool:
+    known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
+    return known or con.query_binder().catalog.macro(name) is not None
+
+
+def _aggregates(con: Connection) -> frozenset[str]:
+    rows = con.duck.execute(
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
+    )
+    return frozenset(str(row[0]).lower() for row in rows)
+
+
+def _views(con: Connection, made: Hybrid) -> None:
+    """Splits the views that the text reads, and those that they read."""
+    done: dict[str, tuple[str, str]] = {}
+    parts = made.parts
+
+    def visit(low: str) -> None:
+        found = con.store.get(low)
+        if low in done or not isinstance(found, Definition):
+            return
+        splitter = Splitter(found.text, parts)
+        tokens = splitter.structure.tokens
+        named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
+        first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
+        before = set(parts.relations)
+        parts.relations.pop(low)
+        splitter.query(splitter.structure.query(first, len(tokens)), {})
+        for other in [*parts.relations]:
+            if other not in before:
+                visit(other)
+        start, columns = tokens[first].start, found.text[tokens[named].end + 1 : tokens[first].start]
+        body = splitter.edits.result(start, len(found.text)).text
+        done[low] = found.name, f"{quoted(found.name)}{columns}{body}"
+
+    for low in [*parts.relations]:
+        visit(low)
+    made.views = list(done.values())
+
+
+# ---- running
+
+
+def run(con: Connection, made: Hybrid) -> TableResult:
+    """Computes the fragments, and has DuckDB run the rest over them.
+
+    Raises:
+        Error: A fragment fails, or DuckDB does.
+    """
+    relations = {f.name: _computed(con, f) for f in made.parts.fragments}
+    for name in made.parts.relations.values():
+        if isinstance(con.store.get(name), Definition):
+            continue
+        relations[name] = _elements(con, name)
+    given = [con._parameters[n - 1] for n in made.text.parameters]
+    with con.duck.showing(relations):
+        return con.duck.run(lambda: _table(con, made, given), con._tick)
+
+
+def _computed(con: Connection, fragment: Fragment) -> object:
+    binder = con.query_binder()
+    binder.foreign = fragment.foreign
+    made = con.run_any(binder.bind_any(fragment.tree), binder)
+    names = tuple(f"c{n}" for n in range(len(fragment.names)))
+    if isinstance(made, Result):
+        return stream(made, names)
+    return made.arrow().rename_columns(list(names))
+
+
+def _elements(con: Connection, name: str) -> object:
+    """The element rows of a tensor, or of an array in the caller's scope."""
+    binder = con.query_binder()
+    relation = binder.named(name, exp.to_identifier(name))
+    made = con.run_any(relation, binder)
+    assert isinstance(made, Result)
+    return stream(made, tuple(c.name for c in relation.columns))
+
+
+def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
+    import duckdb  # few statements need it
+
+    duck, text = con.duck.con, made.text.text
+    views: list[str] = []
+    try:
+        for name, query in made.views:
+            duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
+            views.append(name)
+        relation = duck.sql(text, params=given or None).materialize()
+    except duckdb.Error as error:
+        raise _told(made, translate(error, text)) from None
+    finally:
+        for name in reversed(views):
+            with suppress(duckdb.Error):  # a transaction that failed has dropped it
+                duck.execute(f"DROP VIEW temp.{quoted(name)}").fetchall()
+    names = tuple(str(c) for c in relation.columns)
+    return TableResult(relation, names, tuple(str(t) for t in relation.types))
+
+
+def _told(made: Hybrid, error: Error) -> Error:
+    """DuckDB's error at its place in the statement, or the binder's if it is the same."""
+    for ours in made.parts.wrong:
+        name = ours.reason.split('"')[1::2]
+        if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
+            return ours
+    if error.position is not None:
+        error.position = made.text.origin(error.position)
+    return error
+
+

@@ -1,0 +1,367 @@
+"""A SELECT without what is no tensor work around it: its relation, or its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+from einsql.sql.aggregates import AGGREGATES
+from einsql.sql.dialect import EinSQL
+from einsql.sql.hybrid.blocks import Block, Range
+from einsql.sql.hybrid.edits import Edits
+from einsql.sql.hybrid.split import Scope, Splitter, Why, changed, quoted, shown
+from einsql.sql.names import column_name
+
+_NAMES = frozenset(
+    {n.upper() for n in AGGREGATES if isinstance(n, str)}
+    | {n for c in AGGREGATES if not isinstance(c, str) for n in c.sql_names()}
+)
+
+
+@dataclass
+class Core:
+    """Splits one SELECT.
+
+    Attributes:
+        modifiers: ORDER BY, LIMIT and OFFSET behind it.
+        tree: The SELECT without them.
+    """
+
+    splitter: Splitter
+    block: Block
+    modifiers: dict[str, Range]
+    scope: Scope
+    tree: exp.Select
+
+    def split(self) -> bool:
+        """Makes it a fragment as far as can be; False leaves everything as it was."""
+        distinct = self.tree.args.get("distinct")
+        if "USING SAMPLE" in self.block.clauses or self.tree.args.get("sample"):
+            return False
+        if distinct is not None and distinct.args.get("on") is not None:
+            return False
+        return self._relation(distinct is not None) or self._groups()
+
+    # ---- the relation, in another order or without duplicates
+
+    def _relation(self, distinct: bool) -> bool:
+        splitter = self.splitter
+        start, end = splitter.structure.span(self.block.range)
+        plain = changed(self.tree, distinct=None)
+        made = splitter.bound(plain, self.scope, start)
+        if made is None:
+            return False
+        columns = made[2]
+        hidden: list[tuple[Range, exp.Expr]] = []
+        for item in self._orders():
+            verdict = self._order(item, columns)
+            if verdict is False or (verdict is not True and distinct):
+                return False
+            if isinstance(verdict, exp.Expr):
+                hidden.append((item, verdict))
+        if hidden:
+            items = [*plain.expressions, *(e for _, e in hidden)]
+            made = splitter.bound(changed(plain, expressions=items), self.scope, start)
+            if made is None or len(made[2]) != len(columns) + len(hidden):
+                return False
+        name = splitter.parts.add(*made, splitter.sql[start:end])
+        text = shown(name, columns)
+        if distinct:
+            text = text.replace("SELECT", "SELECT DISTINCT", 1)
+            splitter.parts.why.append(Why(start, "DISTINCT runs in DuckDB"))
+        splitter.edits.replace(start, end, text)
+        for n, (item, _) in enumerate(hidden):
+            a, b = splitter.structure.span(item)
+            splitter.edits.replace(a, b, f"{name}.c{len(columns) + n}")
+        for word, part in self.modifiers.items():
+            splitter.parts.why.append(
+                Why(splitter.structure.span(part)[0], f"{word} runs in DuckDB")
+            )
+        return True
+
+    def _orders(self) -> Iterator[Range]:
+        """The expressions of ORDER BY."""
+        clause = self.modifiers.get("ORDER BY")
+        if clause is None:
+            return
+        word = self.splitter.structure.word
+        for item in self._items(clause.first + 1, clause.last):
+            last = item.last
+            while word(last - 1) in ("ASC", "DESC", "FIRST", "LAST", "NULLS"):
+                last -= 1
+            yield Range(item.first, last)
+
+    def _items(self, first: int, last: int) -> Iterator[Range]:
+        """What commas outside of parentheses separate."""
+        structure = self.splitter.structure
+        start = first
+        for at in structure.outer(first, last):
+            if structure.word(at) in (",", "[", "{"):
+                if structure.word(at) != ",":  # commas in lists and structs separate nothing
+                    yield Range(first, first)
+                    return
+                yield Range(start, at)
+                start = at + 1
+        yield Range(start, last)
+
+    def _order(self, item: Range, columns: list[str]) -> exp.Expr | bool:
+        """How an expression of ORDER BY is had: as it stands, from a hidden column, or not."""
+        structure, tokens = self.splitter.structure, self.splitter.structure.tokens
+        if item.first >= item.last:
+            return False
+        known = [c.lower() for c in columns]
+        if item.last - item.first == 1:
+            token = tokens[item.first]
+            if structure.word(item.first) == "ALL" or token.text.isdecimal():
+                return True
+            if token.text.lower() in known:
+                return known.count(token.text.lower()) == 1
+        start, end = structure.span(item)
+        found = self.splitter.tree(start, end, "SELECT ")
+        if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+            return False
+        expression = found.expressions[0]
+        if expression.find(exp.Query, exp.Window) is not None:
+            return False
+        aliases = {
+            e.alias.lower(): e.this for e in self.tree.expressions if isinstance(e, exp.Alias)
+        }
+        names = list(expression.find_all(exp.Column))
+        for column in names:
+            alias = None if column.table else aliases.get(column.name.lower())
+            if alias is not None and column_name(alias).lower() != column.name.lower():
+                # The alias may hide a column, which DuckDB and the fragment tell apart.
+                return all(not n.table and known.count(n.name.lower()) == 1 for n in names) and (
+                    expression.find(exp.AggFunc) is None and not self._is_column(column.name)
+                )
+        group = self.tree.args.get("group")
+        if group is not None and group.args.get("all"):
+            return False
+        return expression
+
+    def _is_column(self, name: str) -> bool:
+        """True if an alias might be the name of a column in FROM as well."""
+        probe = changed(self.tree, distinct=None, group=None, having=None, qualify=None)
+        probe.set("expressions", [exp.column(exp.to_identifier(name, quoted=True))])
+        found = self.splitter.parts.bind(probe, frozenset())
+        return isinstance(found, list)
+
+    # ---- the groups, with what DuckDB makes of them
+
+    def _groups(self) -> bool:
+        """Makes the groups and their aggregates a fragment under the rest of the SELECT."""
+        clauses = self.block.clauses
+        if next(iter(clauses), "") != "SELECT" or "FROM" not in clauses:
+            return False
+        outer = [c for c in ("SELECT", "HAVING", "WINDOW", "QUALIFY") if c in clauses]
+        ranges = [*(clauses[c] for c in outer), *self.modifiers.values()]
+        structure = self.splitter.structure
+        if any(r.first <= c.range.first < r.last for r in ranges for c in self.block.children):
+            return False
+        keys = self._keys()
+        if keys is None:
+            return False
+        calls = [c for r in ranges for c in self._calls(r)]
+        if not calls and not keys:
+            return False
+        return _Groups(self, keys, calls, ranges).split()
+
+    def _keys(self) -> list[tuple[exp.Expr, Range, int | None]] | None:
+        """Each key of GROUP BY with its tokens, and the SELECT item it stands for."""
+        group = self.tree.args.get("group")
+        if group is None:
+            return []
+        if any(v for a, v in group.args.items() if a != "expressions"):
+            return None
+        clause = self.block.clauses["GROUP BY"]
+        ranges = list(self._items(clause.first + 1, clause.last))
+        if len(ranges) != len(group.expressions):
+            return None
+        found: list[tuple[exp.Expr, Range, int | None]] = []
+        items = self.tree.expressions
+        aliases = [e.alias.lower() if isinstance(e, exp.Alias) else "" for e in items]
+        for node, part in zip(group.expressions, ranges, strict=True):
+            n: int | None = None
+            if isinstance(node, exp.Literal):
+                n = int(node.name) - 1 if node.name.isdecimal() else -1
+            elif isinstance(node, exp.Column) and not node.table:
+                name = node.name.lower()
+                n = aliases.index(name) if name in aliases else None
+                if n is not None and self._is_column(name):
+                    n = None
+            if n is not None and not 0 <= n < len(items):
+                return None
+            found.append((node if n is None else items[n].unalias(), part, n))
+        return found
+
+    def _calls(self, part: Range) -> Iterator[Range]:
+        """Calls of aggregates, with FILTER, that are no window's own."""
+        structure = self.splitter.structure
+        at = part.first
+        while at < part.last:
+            close = structure.closes.get(at + 1)
+            if close is None or structure.word(at) not in _NAMES:
+                at += 1
+                continue
+            end = close + 1
+            if structure.word(end) == "FILTER" and end + 1 in structure.closes:
+                end = structure.closes[end + 1] + 1
+            if structure.word(end) == "OVER":
+                at += 2
+                continue
+            yield Range(at, end)
+            at = end
+
+
+@dataclass
+class _Groups:
+    core: Core
+    keys: list[tuple[exp.Expr, Range, int | None]]
+    calls: list[Range]
+    ranges: list[Range]
+
+    def split(self) -> bool:
+        core, splitter = self.core, self.core.splitter
+        structure = splitter.structure
+        trees = []
+        for call in self.calls:
+            found = splitter.tree(*structure.span(call), "SELECT ")
+            if not isinstance(found, exp.Select) or len(found.expressions) != 1:
+                return False
+            trees.append(found.expressions[0])
+        keys = [node for node, _, _ in self.keys]
+        items = [
+            exp.Alias(this=node.copy(), alias=exp.to_identifier(f"c{n}"))
+            for n, node in enumerate([*keys, *trees])
+        ]
+        group = exp.Group(expressions=[k.copy() for k in keys]) if keys else None
+        plain = changed(
+            core.tree, distinct=None, having=None, qualify=None, windows=None,
+            expressions=items, group=group,
+        )  # fmt: skip
+        start, end = structure.span(core.block.range)
+        made = splitter.bound(plain, core.scope, start)
+        if made is None:
+            return False
+        name = f"__einsql_{len(splitter.parts.fragments) + 1}"
+        edits = self._edits(name)
+        if edits is None or not self._closed(name, edits):
+            return False
+        splitter.parts.add(*made, splitter.sql[start:end])
+        splitter.edits.made += edits
+        return True
+
+    def _edits(self, name: str) -> list[tuple[int, int, str]] | None:
+        core, structure = self.core, self.core.splitter.structure
+        clauses = core.block.clauses
+        edits = [
+            (*structure.span(call), f"{name}.c{len(self.keys) + n}")
+            for n, call in enumerate(self.calls)
+        ]
+        first = clauses["SELECT"].first + 1
+        while structure.word(first) in ("DISTINCT", "ALL"):
+            first += 1
+        ranges = list(core._items(first, clauses["SELECT"].last))
+        nodes = core.tree.expressions
+        if len(ranges) != len(nodes) or any(n.find(exp.Star) for n in self._starred(nodes)):
+            return None
+        whole = {n: k for k, (_, _, n) in enumerate(self.keys) if n is not None}
+        outputs = {(n.alias or column_name(n)).lower() for n in nodes}
+        for n, (part, node) in enumerate(zip(ranges, nodes, strict=True)):
+            a, b = structure.span(part)
+            if n in whole:
+                shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
+                edits.append((a, b, f"{name}.c{whole[n]} AS {quoted(shown_as)}"))
+                continue
+            edits += self._matches(part, name, frozenset())
+            if not isinstance(node, exp.Alias):
+                edits.append((b, b, f" AS {quoted(column_name(node))}"))
+        for clause in self.ranges[1:]:
+            is_order = clause in core.modifiers.values()
+            edits += self._matches(clause, name, frozenset(outputs if is_order else ()))
+        last = max(c.last for w, c in clauses.items() if w in ("FROM", "WHERE", "GROUP BY"))
+        span = structure.span(Range(clauses["FROM"].first, last))
+        edits.append((*span, f"FROM {name}"))
+        if "HAVING" in clauses:
+            token = structure.tokens[clauses["HAVING"].first]
+            edits.append((token.start, token.end + 1, "WHERE"))
+        return edits
+
+    def _starred(self, nodes: list[exp.Expr]) -> list[exp.Expr]:
+        return [n for n in nodes if isinstance(n, exp.Star) or (
+            isinstance(n, exp.Column) and isinstance(n.this, exp.Star))]  # fmt: skip
+
+    def _matches(
+        self, part: Range, name: str, outputs: frozenset[str]
+    ) -> list[tuple[int, int, str]]:
+        """Where the keys' own expressions stand, the longest first; aliases stay."""
+        structure = self.core.splitter.structure
+        tokens = structure.tokens
+        found: list[tuple[int, int, str]] = []
+        taken = [n for c in self.calls for n in range(c.first, c.last)]
+        keys = [(k, p) for k, (_, p, n) in enumerate(self.keys) if n is None]
+        at = part.first
+        while at < part.last:
+            best: tuple[int, int] | None = None
+            is_name = structure.word(at + 1) not in ("(", ".") and structure.word(at - 1) != "."
+            for k, p in keys:
+                size = p.last - p.first
+                same = at + size <= part.last and all(
+                    tokens[at + n].text.lower() == tokens[p.first + n].text.lower()
+                    for n in range(size)
+                )
+                tail = tokens[p.last - 1].text.lower()
+                is_column = isinstance(self.keys[k][0], exp.Column)
+                if same and size == 1 and not is_name:
+                    same = False
+                if not same and is_column and size == 3 and is_name:
+                    same, size = tokens[at].text.lower() == tail, 1
+                elif not same and is_column and size == 1 and structure.word(at + 1) == ".":
+                    same = at + 2 < part.last and tokens[at + 2].text.lower() == tail
+                    size = 3
+                if same and (best is None or size > best[1]):
+                    best = k, size
+            if best is None or at in taken:
+                at += 1
+                continue
+            k, size = best
+            if not (size == 1 and tokens[at].text.lower() in outputs):
+                a, b = structure.span(Range(at, at + size))
+                found.append((a, b, f"{name}.c{k}"))
+            at += size
+        return found
+
+    def _closed(self, name: str, made: list[tuple[int, int, str]]) -> bool:
+        """True if what remains reads nothing but the groups, and aggregates in windows only."""
+        core, splitter = self.core, self.core.splitter
+        structure = splitter.structure
+        edits = Edits(splitter.sql, list(made))
+        last = max(r.last for r in (core.block.range, *core.modifiers.values()))
+        a, b = structure.span(Range(core.block.range.first, last))
+        try:
+            tree = sqlglot.parse_one(edits.result(a, b).text, dialect=EinSQL)
+        except (ParseError, TokenError):
+            return False
+        aliases = {e.alias.lower() for e in tree.expressions if isinstance(e, exp.Alias)}
+        for column in tree.find_all(exp.Column):
+            known = column.table == name if column.table else column.name.lower() in aliases
+            if not known and not isinstance(column.parent, exp.Lambda):
+                return False
+        aggregates = splitter.parts.aggregates()
+        for r in self.ranges:
+            for at in range(r.first, r.last):
+                called = structure.closes.get(at + 1)
+                if called is None or edits.covers(structure.tokens[at].start):
+                    continue
+                end = called + 1
+                if structure.word(end) == "FILTER" and end + 1 in structure.closes:
+                    end = structure.closes[end + 1] + 1
+                name_at = structure.tokens[at].text.lower()
+                if name_at in aggregates and structure.word(end) != "OVER":
+                    return False
+        return True
+

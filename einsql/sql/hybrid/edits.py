@@ -1,0 +1,78 @@
+"""A text with parts of it replaced, whose offsets can be told apart from the original's."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from einsql.sql.parameters import mark
+
+
+@dataclass
+class Edits:
+    """Replacements in a text; one inside of another is gone with it."""
+
+    text: str
+    made: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Puts a text in the place of `[start, end)`; empty places take insertions."""
+        self.made.append((start, end, text))
+
+    def covers(self, at: int) -> bool:
+        """True if the text at an offset is replaced."""
+        return any(a <= at < b for a, b, _ in self.made)
+
+    def result(self, start: int, end: int) -> Edited:
+        """The part `[start, end)` as it reads now, its parameters numbered from 1."""
+        parts: list[str] = []
+        origins: list[tuple[int, int]] = []
+        numbers = mark(self.text).numbers
+        order: dict[int, int] = {}
+        length = 0
+
+        def keep(a: int, b: int) -> None:
+            nonlocal length
+            for at in sorted(n for n in numbers if a <= n < b):
+                origins.append((length, a))
+                new = order.setdefault(numbers[at], len(order) + 1)
+                parts.extend((self.text[a:at], f"${new}"))
+                length += at - a + len(f"${new}")
+                a = at + 1
+                while a < b and self.text[a].isdigit():
+                    a += 1
+            origins.append((length, a))
+            parts.append(self.text[a:b])
+            length += b - a
+
+        at = start
+        for a, b, text in sorted(self.made, key=lambda e: (e[0], -e[1])):
+            if a < at or b > end or (a == at and a < start):
+                continue
+            keep(at, a)
+            origins.append((length, a))
+            parts.append(text)
+            length += len(text)
+            at = b
+        keep(at, end)
+        return Edited("".join(parts), tuple(order), origins)
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """An edited text.
+
+    Attributes:
+        parameters: Numbers of the statement's parameters, in the order of `$1`, `$2`, …
+        origins: Offsets here and in the original, where parts begin.
+    """
+
+    text: str
+    parameters: tuple[int, ...]
+    origins: list[tuple[int, int]]
+
+    def origin(self, at: int) -> int:
+        """Where a character stood in the original."""
+        n = bisect_right(self.origins, (at, 2**62)) - 1
+        here, there = self.origins[max(0, n)]
+        return there + at - here

@@ -1,0 +1,343 @@
+"""Finds the largest tensor parts of a query; what remains is the text, spliced by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from einsql.errors import Error, NotSupportedError
+from einsql.sql.hybrid.blocks import Block, Cte, QueryText, Range, Reference, Structure
+from einsql.sql.hybrid.edits import Edits
+from einsql.sql.tokens import tokenize
+from einsql.sql.trees import parse_tree
+
+PREFIX = "__einsql_"
+"""What names of fragments begin with in DuckDB."""
+
+Bind = Callable[[exp.Expr, frozenset[str]], list[str] | Error]
+"""Names of a query's columns if it binds as tensor work, else why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part that is tensor work.
+
+    Attributes:
+        name: What DuckDB calls it.
+        foreign: Names of WITH that mean no tensor in it.
+        names: The columns as SQL named them; DuckDB sees `c0`, `c1`, …
+        text: Where it came from, for EXPLAIN.
+    """
+
+    name: str
+    tree: exp.Expr
+    foreign: frozenset[str]
+    names: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a part of the statement runs in DuckDB."""
+
+    at: int
+    reason: str
+
+
+Scope = dict[str, exp.CTE | None]
+"""Names of WITH in reach, in small letters; None where one is no tensor work."""
+
+
+@dataclass
+class Parts:
+    """What the parts of one statement share: fragments and what else DuckDB has to see."""
+
+    bind: Bind
+    kind: Callable[[str], str | None]
+    """Whether a name is a `tensor`, a `view` or nothing of einsql's."""
+    is_macro: Callable[[str], bool]
+    """Whether a name is a table function of einsql."""
+    is_file: Callable[[str], bool]
+    aggregates: Callable[[], frozenset[str]]
+    """DuckDB's aggregates, in small letters."""
+    fragments: list[Fragment] = field(default_factory=list)
+    relations: dict[str, str] = field(default_factory=dict)
+    """Tensors and views that DuckDB reads, by their names in small letters, as written."""
+    why: list[Why] = field(default_factory=list)
+    wrong: list[Error] = field(default_factory=list)
+
+    def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
+        """Notes a fragment; gives its name."""
+        name = f"{PREFIX}{len(self.fragments) + 1}"
+        self.fragments.append(Fragment(name, tree, foreign, tuple(names), text))
+        return name
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def shown(name: str, columns: Sequence[str]) -> str:
+    """The query that reads a fragment under the names its columns had."""
+    items = ", ".join(f"c{n} AS {quoted(c)}" for n, c in enumerate(columns))
+    return f"SELECT {items} FROM {name}"
+
+
+class Splitter:
+    """Splits one text: a statement's, or a view's."""
+
+    def __init__(self, sql: str, parts: Parts) -> None:
+        self.sql = sql
+        self.parts = parts
+        self.structure = Structure(tokenize(sql))
+        self.edits = Edits(sql)
+
+    # ---- queries
+
+    def query(self, query: QueryText, scope: Scope) -> None:
+        """Splits a query that is no fragment as a whole, or makes it one."""
+        whole = len(query.operands) == 1 and not query.modifiers
+        if whole and self._whole(query.range, scope):
+            return
+        inner = self._names(query, scope)
+        if len(query.operands) == 1 and isinstance(query.operands[0], Block):
+            block = query.operands[0]
+            if not self._block(block, query.modifiers, inner):
+                self._rest_of(block, inner)
+        else:
+            if len(query.operands) > 1:
+                at = self.structure.span(query.operands[1].range)[0]
+                self.parts.why.append(Why(at, "set operations run in DuckDB"))
+            for operand in query.operands:
+                if isinstance(operand, QueryText):
+                    self.query(operand, inner)
+                elif not self._block(operand, {}, inner):
+                    self._rest_of(operand, inner)
+        for child in query.children:
+            self.query(child, inner)
+        self._with(query, scope)
+
+    def _whole(self, part: Range, scope: Scope) -> bool:
+        start, end = self.structure.span(part)
+        tree = self.tree(start, end)
+        found = None if tree is None else self.bound(tree, scope, start)
+        if found is None:
+            return False
+        name = self.parts.add(*found, self.sql[start:end])
+        self.edits.replace(start, end, shown(name, found[2]))
+        return True
+
+    def tree(self, start: int, end: int, prefix: str = "") -> exp.Expr | None:
+        """The syntax of a part of the text, or None if sqlglot cannot read it."""
+        try:
+            return parse_tree(self.sql[:end], start, prefix)[0]
+        except Error as error:
+            self.parts.why.append(Why(start, error.reason))
+            return None
+
+    def bound(
+        self, tree: exp.Expr, scope: Scope, at: int
+    ) -> tuple[exp.Expr, frozenset[str], list[str]] | None:
+        named, foreign = with_names(tree, scope), _foreign(scope)
+        if named is None:
+            return None
+        tree = named
+        found = self.parts.bind(tree, foreign)
+        if isinstance(found, list):
+            return tree, foreign, found
+        place = found.position if found.position is not None else at
+        if isinstance(found, NotSupportedError):
+            self.parts.why.append(Why(place, found.reason))
+        else:
+            self.parts.wrong.append(found)
+        return None
+
+    # ---- WITH
+
+    def _names(self, query: QueryText, scope: Scope) -> Scope:
+        """The names in reach of a query's body."""
+        inner = dict(scope)
+        for cte in query.ctes:
+            tree = None
+            if cte.plain and not query.recursive:
+                tree = self._cte(cte, inner)
+            _define(inner, cte.name, tree)
+        return inner
+
+    def _cte(self, cte: Cte, scope: Scope) -> exp.CTE | None:
+        start, end = self.structure.span(cte.range)
+        try:
+            tree = parse_tree(self.sql[:end] + " SELECT 1", start, "WITH ")[0]
+        except Error:
+            return None
+        clause = tree.args.get("with_")
+        if clause is None or len(clause.expressions) != 1:
+            return None
+        made: exp.CTE = clause.expressions[0]
+        probe = exp.Select(expressions=[exp.Star()])
+        table = exp.Table(this=exp.to_identifier(cte.name, quoted=True))
+        probe.set("from_", exp.From(this=table))
+        probe.set("with_", exp.With(expressions=[made.copy()]))
+        named = with_names(probe, scope)
+        if named is None:
+            return None
+        return made if isinstance(self.parts.bind(named, _foreign(scope)), list) else None
+
+    def _with(self, query: QueryText, scope: Scope) -> None:
+        """Splits the queries of WITH that what remains still reads; the others go."""
+        if not query.ctes:
+            return
+        inner = dict(scope)
+        scopes = []
+        for cte in query.ctes:
+            if query.recursive:
+                _define(inner, cte.name, None)
+            scopes.append(dict(inner))
+            if not query.recursive:
+                _define(inner, cte.name, None)
+        readers = [query.body]
+        kept = []
+        for cte, names in reversed(list(zip(query.ctes, scopes, strict=True))):
+            if any(self._reads(r, cte.name) for r in readers):
+                names = self._again(query, cte, names)
+                self.query(cte.query, names)
+                readers.append(cte.range)
+                kept.append(cte)
+        kept.reverse()
+        first, last = query.ctes[0].range, query.ctes[-1].range
+        start, end = self.structure.span(Range(first.first, last.last))
+        if not kept:
+            self.edits.replace(self.structure.span(query.range)[0], end, "")
+            return
+        at = start
+        for cte in kept:
+            here, behind = self.structure.span(cte.range)
+            if at < here:
+                self.edits.replace(at, here, "" if at == start else ", ")
+            at = behind
+        if at < end:
+            self.edits.replace(at, end, "")
+
+    def _again(self, query: QueryText, cte: Cte, names: Scope) -> Scope:
+        """The names in reach of a query of WITH, those before it as they bind."""
+        if query.recursive:
+            return names
+        found = dict(names)
+        for before in query.ctes:
+            if before is cte:
+                break
+            tree = self._cte(before, found) if before.plain else None
+            _define(found, before.name, tree)
+        return found
+
+    def _reads(self, part: Range, name: str) -> bool:
+        tokens = self.structure.tokens
+        return any(
+            tokens[n].text.lower() == name.lower() and not self.edits.covers(tokens[n].start)
+            for n in range(part.first, part.last)
+        )
+
+    # ---- what is left of a block
+
+    def _rest_of(self, block: Block, scope: Scope) -> None:
+        """Splits what stands inside a SELECT that DuckDB runs."""
+        for child in block.children:
+            self.query(child, scope)
+        clause = block.clauses.get("FROM")
+        if clause is not None:
+            for reference in self.structure.references(clause):
+                self.refer(reference, scope)
+        elif self.structure.word(block.range.first) in ("TABLE", "SUMMARIZE", "DESCRIBE"):
+            for n in range(block.range.first + 1, block.range.last):
+                self.expose(self.structure.tokens[n].text, scope)
+
+    def refer(self, reference: Reference, scope: Scope) -> None:
+        """Has DuckDB see what a FROM item names."""
+        if reference.qualified:
+            return
+        start, end = self.structure.span(reference.range)
+        is_path = reference.is_text or self.sql[start] == '"'
+        if reference.is_call:
+            if self.parts.is_macro(reference.name):
+                self._item(start, end, reference, scope)
+        elif is_path and self.parts.is_file(reference.name):
+            self._item(start, end, reference, scope)
+        elif not reference.is_text:
+            self.expose(reference.name, scope)
+
+    def expose(self, name: str, scope: Scope) -> None:
+        """Has DuckDB see a tensor or view of a name, if it means one."""
+        if name.lower() not in scope and self.parts.kind(name) is not None:
+            self.parts.relations.setdefault(name.lower(), name)
+
+    def _item(self, start: int, end: int, reference: Reference, scope: Scope) -> None:
+        """Makes a FROM item a fragment."""
+        tree = self.tree(start, end, "SELECT * FROM ")
+        found = None if tree is None else self.bound(tree, scope, start)
+        if found is None:
+            return
+        name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
+        alias = "" if reference.aliased else f" AS {quoted(_stem(reference))}"
+        self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
+
+    # ---- a block without what stands around its relation
+
+    def _block(self, block: Block, modifiers: dict[str, Range], scope: Scope) -> bool:
+        """Makes a SELECT without DISTINCT, ORDER BY, LIMIT and OFFSET a fragment."""
+        start, end = self.structure.span(block.range)
+        if "SELECT" not in block.clauses and "FROM" not in block.clauses:
+            return False
+        tree = self.tree(start, end)
+        if not isinstance(tree, exp.Select):
+            return False
+        from einsql.sql.hybrid.core import Core  # they know each other
+
+        return Core(self, block, modifiers, scope, tree).split()
+
+
+def _foreign(scope: Scope) -> frozenset[str]:
+    return frozenset(n for n, cte in scope.items() if cte is None)
+
+
+def _stem(reference: Reference) -> str:
+    """The alias DuckDB gives to a file or a function."""
+    if not reference.is_text and reference.is_call:
+        return reference.name
+    return reference.name.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
+
+
+def _define(scope: Scope, name: str, tree: exp.CTE | None) -> None:
+    """Adds a name; queries of names around it may mean what it hides, so they go by name."""
+    if name.lower() in scope:
+        scope.update(dict.fromkeys(scope))
+    scope[name.lower()] = tree
+
+
+def with_names(tree: exp.Expr, scope: Scope) -> exp.Expr | None:
+    """The query with the names of WITH around it that are tensor work.
+
+    None if its own WITH hides one of them, or is recursive.
+    """
+    known = [cte for cte in scope.values() if cte is not None]
+    if not known:
+        return tree
+    tree = tree.copy()
+    own = tree.args.get("with_")
+    mine = [] if own is None else list(own.expressions)
+    if own is not None and own.args.get("recursive"):
+        return None
+    if {cte.alias.lower() for cte in mine} & set(scope):
+        return None
+    tree.set("with_", exp.With(expressions=[*(cte.copy() for cte in known), *mine]))
+    return tree
+
+
+def changed(tree: exp.Select, **args: object) -> exp.Select:
+    """A copy of a SELECT with other clauses."""
+    made = tree.copy()
+    for name, value in args.items():
+        made.set(name, value)
+    return made
