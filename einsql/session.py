@@ -53,6 +53,7 @@ from einsql.what_if import options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
+    from einsql.engine.database.memory import Database
     from einsql.staged import TilePlan
 
 CACHED_PLANS = 512
@@ -81,8 +82,11 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
-        self.store: Store = Store()
+    def __init__(
+        self, cluster: Cluster | None = None, settings: Settings | None = None,
+        database: Database | None = None,
+    ) -> None:  # fmt: skip
+        self.store: Store = Store(database)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -209,8 +213,8 @@ class Connection:
         """Closes the connection and frees what it holds."""
         self._closed = True
         self._plans.clear()
-        self.store = Store()
         self.interrupt()  # a statement of another thread does not go on
+        self.store.close()
         if self.cluster is not None:
             self.cluster.part()
             self.cluster = None
@@ -234,6 +238,8 @@ class Connection:
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
             if plan is not None:
+                if not self.store.is_current:
+                    self.store.refresh()
                 inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
                 if inputs is not None:
                     try:
@@ -305,6 +311,7 @@ class Connection:
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+        self.store.refresh()
         statement, doubt = parse(text)
         if doubt is not None:
             self._try(statement, cursor)
@@ -322,16 +329,16 @@ class Connection:
         if isinstance(statement, st.Query):
             self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
-            before = dict(self.store.objects)
             try:
-                self._other(statement, cursor)
+                with self.store.attempt():
+                    run_statement(self, statement, cursor)
             finally:
-                self.store.objects = before
-                self.store.version += 1
                 cursor._clear()
 
     def _other(self, statement: st.Statement, cursor: Cursor) -> None:
-        explanation = run_statement(self, statement, cursor)
+        alone = isinstance(statement, st.Transaction | st.Vacuum)
+        with nullcontext() if alone else self.store.statement():
+            explanation = run_statement(self, statement, cursor)
         if explanation is not None:
             self._explanation = explanation
 
