@@ -37,6 +37,7 @@ from einsql.settings import RANKS, Settings, changed_settings
 if TYPE_CHECKING:
     from einsql import tra
     from einsql.cluster.driver import Cluster
+    from einsql.engine.database.memory import Database
 else:
 
     def __getattr__(name: str) -> object:
@@ -62,8 +63,11 @@ def connect(
     """Opens a database.
 
     Args:
-        database: ":memory:"; files come with a later version.
-        read_only: Only for files.
+        database: A file, which is made if it is not there, or ":memory:". Tensors lie in a
+            directory beside it, named as the file with ".tensors" behind. See
+            docs/database.md.
+        read_only: Whether nothing may be written to the file; any number of processes may
+            have it open so.
         config: Settings as SET takes them, and where MPI ranks do the work: "mpi", how many
             to start, or "world", those of the job that this program is a rank of, or another
             connection's `cluster`, shared with it; "mpiexec", the command that starts them,
@@ -73,8 +77,9 @@ def connect(
 
     Raises:
         InterfaceError: An argument is of a wrong type, or the job's ranks are used up.
-        NotSupportedError: A file is named.
-        OperationalError: There is no MPI, or ranks do not start.
+        NotSupportedError: A database in memory is to be read-only.
+        OperationalError: Another process has the file, it is no database, or has a newer
+            format; there is no MPI, or ranks do not start.
         ProgrammingError: A setting is unknown.
         SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
     """
@@ -82,12 +87,8 @@ def connect(
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
     if not isinstance(config, Mapping | None):
         raise InterfaceError(f"config is a mapping of settings, not a {type(config).__name__}")
-    if database != ":memory:":
-        raise NotSupportedError(
-            f"einsql cannot open '{database}': databases are in memory in this version",
-            hint="Use einsql.connect() and COPY tensors from and to files.",
-        )
-    if read_only:
+    in_memory = database in ("", ":memory:")
+    if read_only and in_memory:
         raise NotSupportedError("A database in memory cannot be read-only")
     options = dict(config or {})
     ranks = {name: options.pop(name, None) for name in RANKS}
@@ -98,7 +99,15 @@ def connect(
     if cluster is not None:
         settings.sites = settings.sites if "sites" in options else cluster.ranks
         settings.cost = settings.cost if "cost" in options else "seconds"
-    return Connection(cluster, settings)
+    return Connection(cluster, settings, None if in_memory else _opened(database, read_only))
+
+
+def _opened(path: str, read_only: bool) -> Database:
+    """The database of a file."""
+    from einsql.catalog import definition
+    from einsql.engine.database.opening import open_database  # files are for who names one
+
+    return open_database(path, bool(read_only), definition)
 
 
 def _cluster(options: Mapping[str, object]) -> Cluster | None:

@@ -9,11 +9,12 @@ from sqlglot import exp
 from einsql.einsum import Input
 from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
-from einsql.errors import ProgrammingError, suggest
+from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.placements import described
 from einsql.schema import DType, Key, Schema
 from einsql.settings import SETTINGS, setting_text
 from einsql.sql.macros import Macro
+from einsql.sql.parser import parse
 from einsql.sql.scope import Relation, TileRelation
 from einsql.sql.syntax import CreateMacro, CreateView, Drop, Show
 
@@ -40,7 +41,7 @@ def create_view(con: Connection, statement: CreateView) -> None:
         )
     binder = con.query_binder()
     binder.nested(f"view {statement.name.lower()}", lambda: binder.bind_any(statement.query))
-    con.store.put(Definition(statement.name, "view", statement.query, statement.text))
+    con.store.put(_definition(statement))
 
 
 def create_macro(con: Connection, statement: CreateMacro) -> None:
@@ -55,10 +56,30 @@ def create_macro(con: Connection, statement: CreateMacro) -> None:
             f'There is a macro "{statement.name}" already',
             hint="CREATE OR REPLACE MACRO replaces it.",
         )
+    con.store.put(_definition(statement))
+
+
+def _definition(statement: CreateView | CreateMacro) -> Definition:
+    if isinstance(statement, CreateView):
+        return Definition(
+            statement.name, "view", statement.query, statement.text, statement.temporary
+        )
     macro = Macro(
         statement.name, statement.parameters, statement.body, statement.is_table, statement.text
     )
-    con.store.put(Definition(name, "macro", macro, statement.text))
+    return Definition(f"{statement.name}()", "macro", macro, statement.text, statement.temporary)
+
+
+def definition(kind: str, text: str) -> Definition:
+    """The view or macro that a database file has as text.
+
+    Raises:
+        OperationalError: The text defines none.
+    """
+    statement, _ = parse(text)
+    if not isinstance(statement, CreateView | CreateMacro):
+        raise OperationalError(f"The database holds a {kind} that einsql cannot read: {text}")
+    return _definition(statement)
 
 
 def drop(con: Connection, statement: Drop) -> None:

@@ -118,7 +118,10 @@ def _views(con: Connection, made: Hybrid) -> None:
         for other in [*parts.relations]:
             if other not in before:
                 visit(other)
-        start, columns = tokens[first].start, found.text[tokens[named].end + 1 : tokens[first].start]
+        start, columns = (
+            tokens[first].start,
+            found.text[tokens[named].end + 1 : tokens[first].start],
+        )
         body = splitter.edits.result(start, len(found.text)).text
         done[low] = found.name, f"{quoted(found.name)}{columns}{body}"
 
@@ -194,5 +197,3 @@ def _told(made: Hybrid, error: Error) -> Error:
     if error.position is not None:
         error.position = made.text.origin(error.position)
     return error
-
-

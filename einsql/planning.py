@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
+from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
@@ -79,6 +82,8 @@ class Plan:
     description: tuple[tuple[Any, ...], ...] = ()
     parts: tuple[Part, ...] = ()
     probes: tuple[Probe, ...] = ()
+    reads: tuple[tuple[str, np.ndarray], ...] = ()
+    """Tensors in payload files, and the box of keys that is read of each."""
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -90,6 +95,8 @@ class Plan:
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
+        if self.reads:
+            inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
         if not self.parts:
             return inputs
         from einsql.staged import computed  # few statements need it
@@ -321,6 +328,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
         catalog.parts(inputs_of(optimized.root)),
         tuple(catalog.probes),
+        () if several else _reads(optimized.root, catalog),
     )
 
 
@@ -336,6 +344,37 @@ def _sites(
     from einsql.cluster.program import RankProgram  # for ranks only
 
     return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
+
+
+def _reads(root: Node, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
+    """What of the tensors in payload files a graph reads: int64 (keys, 2)."""
+    stored = {n for n, f in catalog.fields.items() if isinstance(f, StoredFields)}
+    if not stored or catalog.settings.device != "cpu":
+        return ()  # a device keeps the whole of a tensor
+    found: dict[str, np.ndarray] = {}
+    for node in walk(root):
+        if isinstance(node, Input):
+            if node is root and node.name in stored:
+                found[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
+            continue
+        axes = {a.label: (a.lo, a.hi) for a in node.axes}
+        for operand in node.operands:
+            source = operand.source
+            if isinstance(source, Input) and source.name in stored:
+                box = _box([axes[label] for label in operand.labels])
+                known = found.get(source.name, box)
+                found[source.name] = np.stack(
+                    [np.minimum(known[:, 0], box[:, 0]), np.maximum(known[:, 1], box[:, 1])], 1
+                )
+    return tuple(found.items())
+
+
+def _box(bounds: Sequence[tuple[int, int]]) -> np.ndarray:
+    return np.array(bounds, np.int64).reshape(-1, 2)
+
+
+def _over(fields: Fields, box: np.ndarray) -> Fields:
+    return fields.over(box) if isinstance(fields, StoredFields) else fields
 
 
 def owners(inputs: Iterable[Fields]) -> set[int]:

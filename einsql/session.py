@@ -20,7 +20,6 @@ from einsql.bfloat16 import loaded
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
-from einsql.engine.duck.connection import Duck, in_memory
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
@@ -54,6 +53,8 @@ from einsql.what_if import options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
+    from einsql.engine.database.memory import Database
+    from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
     from einsql.staged import TilePlan
 
@@ -83,9 +84,11 @@ class Connection:
     ProgrammingError = errors.ProgrammingError
     NotSupportedError = errors.NotSupportedError
 
-    def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
-        self.store: Store = Store()
-        self.duck = Duck(in_memory)
+    def __init__(
+        self, cluster: Cluster | None = None, settings: Settings | None = None,
+        database: Database | None = None,
+    ) -> None:  # fmt: skip
+        self.store: Store = Store(database)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -212,9 +215,8 @@ class Connection:
         """Closes the connection and frees what it holds."""
         self._closed = True
         self._plans.clear()
-        self.store = Store()
-        self.duck.close()
         self.interrupt()  # a statement of another thread does not go on
+        self.store.close()
         if self.cluster is not None:
             self.cluster.part()
             self.cluster = None
@@ -224,6 +226,11 @@ class Connection:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    @property
+    def duck(self) -> Duck:
+        """The session's connection to DuckDB."""
+        return self.store.duck
 
     # ---- running statements
 
@@ -238,6 +245,8 @@ class Connection:
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
             if plan is not None:
+                if not self.store.is_current:
+                    self.store.refresh()
                 inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
                 if inputs is not None:
                     try:
@@ -309,6 +318,7 @@ class Connection:
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+        self.store.refresh()
         statement, doubt = parse(text)
         if doubt is not None:
             self._try(statement, cursor)
@@ -331,16 +341,16 @@ class Connection:
         if isinstance(statement, st.Query):
             self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
-            before = dict(self.store.objects)
             try:
-                self._other(statement, cursor)
+                with self.store.attempt():
+                    run_statement(self, statement, cursor)
             finally:
-                self.store.objects = before
-                self.store.version += 1
                 cursor._clear()
 
     def _other(self, statement: st.Statement, cursor: Cursor) -> None:
-        explanation = run_statement(self, statement, cursor)
+        alone = isinstance(statement, st.Transaction | st.Vacuum)
+        with nullcontext() if alone else self.store.statement():
+            explanation = run_statement(self, statement, cursor)
         if explanation is not None:
             self._explanation = explanation
 
@@ -392,7 +402,9 @@ class Connection:
         """Runs a relation bound by the given binder."""
         return self._plan(relation, binder).result(self._inputs, self._tick)
 
-    def run_any(self, relation: Relation | TileRelation, binder: QueryBinder) -> Result | TileResult:
+    def run_any(
+        self, relation: Relation | TileRelation, binder: QueryBinder
+    ) -> Result | TileResult:
         """Runs a relation of elements or of tiles bound by the given binder."""
         return self._planned(relation, binder).result(self._inputs, self._tick)
 

@@ -76,6 +76,8 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
             cursor._list(("name", "value", "unit"), _calibrate(con))
         case st.Show():
             cursor._list(*catalog.show(con, statement))
+        case st.Vacuum():
+            con.store.vacuum()
         case st.Transaction():
             _TRANSACTIONS[statement.action](con)
         case _:

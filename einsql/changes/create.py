@@ -49,7 +49,7 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
         made = as_declared(con, replace(made, partition=parts, order=order))
-    con.store.put(made)
+    con.store.put(replace(made, temporary=statement.temporary))
     if statement.query is None and PRESENT in made.relation.fields:
         return 0
     return rows(made.relation.fields, made.relation.schema)

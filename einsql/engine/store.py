@@ -1,63 +1,48 @@
-"""The objects of a database: immutable values under names, with transactions.
+"""What a session sees of its database: a snapshot, with its own changes and arrays on top.
 
-A snapshot is a copy of the name table, for nothing stored is ever changed in place.
+Outside of a transaction every statement sees the newest commit; within one, what was
+committed when it began. Nothing stored is ever changed in place, so a snapshot is a mapping.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
-from einsql.engine.relation import Fields, PlacedFields, Relation, lie_alike
+from einsql.engine.database.memory import Database, State
+from einsql.engine.duck.connection import Duck
+from einsql.engine.objects import Definition, Object, Tensor, is_local, same_form
+from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
 
+__all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A stored tensor, or a registered array.
+
+class Store:
+    """Names to objects, as one session sees them; names are found in any letter case.
 
     Attributes:
-        columns: Column names in declared order; keys and values of the relation.
-        partition: Into how many parts each key is cut over the sites, all 1 for a copy at
-            every site; None if nothing is declared.
-        order: Positions of the keys as they were declared: the blocks are numbered so, the
-            last key fastest.
-        default: The value of keys that were never set, or None.
-        borrowed: True for a registered array, which its owner may change at any time.
+        database: What all its sessions share.
+        duck: This session's DuckDB connection.
+        objects: What names in small letters mean now.
+        version: Grows when what a name means changes its form; plans depend on it.
     """
 
-    name: str
-    relation: Relation
-    columns: tuple[str, ...]
-    partition: tuple[int, ...] | None = None
-    order: tuple[int, ...] = ()
-    default: Any = None
-    borrowed: bool = False
+    def __init__(self, database: Database | None = None) -> None:
+        self.database = database or Database()
+        self.duck = Duck(self.database.connection, lazy=self.database.path is None)
+        self.version = 0
+        self._base: State = self.database.state
+        self.objects: dict[str, Object] = dict(self._base.objects)
+        self._written: dict[str, Object | None] = {}
+        self._saved: dict[str, Object] | None = None
+        self._changes = 0
+        self.database.join(self)
 
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A view or macro: its syntax tree, opaque here, and its text."""
-
-    name: str
-    kind: str
-    body: Any
-    text: str
-
-
-Object = Tensor | Definition
-
-
-@dataclass
-class Store:
-    """Names to objects; names are found in any letter case."""
-
-    objects: dict[str, Object] = field(default_factory=dict)
-    version: int = 0
-    """Grows when what a name means changes its form; plans depend on it."""
-    _saved: dict[str, Object] | None = None
+    # ---- names
 
     def get(self, name: str) -> Object | None:
         """The object of a name, or None."""
@@ -75,9 +60,12 @@ class Store:
 
         Raises:
             ProgrammingError: There is none, or it is a registered array or a view.
+            OperationalError: The database is open for reading only.
         """
         found = self.get(name)
         if isinstance(found, Tensor) and not found.borrowed:
+            if not found.temporary:
+                self._refuse_reader()
             return found
         if found is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
@@ -90,19 +78,17 @@ class Store:
         )
 
     def put(self, item: Object) -> None:
-        """Stores an object under its name, replacing what was there."""
-        old = self.objects.get(item.name.lower())
-        same = (
-            isinstance(old, Tensor)
-            and isinstance(item, Tensor)
-            and old.relation.schema == item.relation.schema
-            and old.columns == item.columns
-            and (old.partition, old.order) == (item.partition, item.order)
-            and lie_alike(old.relation.fields, item.relation.fields)
-        )
-        self.objects[item.name.lower()] = item
-        if not same:
-            self.version += 1
+        """Stores an object under its name, replacing what was there.
+
+        Raises:
+            OperationalError: It is to last, and the database is open for reading only.
+        """
+        low = item.name.lower()
+        if not is_local(item):
+            self._refuse_reader()
+            self._written[low] = item
+        self._changes += 1
+        self._mean(low, item)
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
         """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
@@ -118,9 +104,38 @@ class Store:
             self.objects[name] = replace(found, relation=relation)
 
     def remove(self, name: str) -> None:
-        """Forgets a name."""
-        del self.objects[name.lower()]
-        self.version += 1
+        """Forgets a name; what a TEMP tensor or a registered array has hidden is seen again.
+
+        Raises:
+            OperationalError: It is to last, and the database is open for reading only.
+        """
+        low = name.lower()
+        hidden = None
+        if is_local(self.objects[low]):
+            hidden = self._written.get(low, self._base.objects.get(low))
+        else:
+            self._refuse_reader()
+            self._written[low] = None
+        self._changes += 1
+        self._mean(low, hidden)
+
+    def _mean(self, low: str, item: Object | None) -> None:
+        if not same_form(self.objects.get(low), item):
+            self.version += 1
+        if item is None:
+            self.objects.pop(low, None)
+        else:
+            self.objects[low] = item
+
+    def _refuse_reader(self) -> None:
+        if self.database.read_only:
+            raise OperationalError(
+                f"'{self.database.path}' is open for reading only",
+                hint="CREATE TEMP TENSOR makes a tensor of this session alone; connect without "
+                "read_only=True to write.",
+            )
+
+    # ---- registered arrays, which are outside of transactions
 
     def register(self, item: Tensor) -> None:
         """Gives a registered array its name, whatever becomes of a running transaction.
@@ -129,8 +144,9 @@ class Store:
             ProgrammingError: A tensor or view has the name, or would have it again after
                 a ROLLBACK.
         """
+        self.refresh()
         low = item.name.lower()
-        for objects in self._states():
+        for objects in [self.objects] if self._saved is None else [self.objects, self._saved]:
             found = objects.get(low)
             if found is not None and not (isinstance(found, Tensor) and found.borrowed):
                 kind = "tensor" if isinstance(found, Tensor) else found.kind
@@ -138,7 +154,7 @@ class Store:
                     f'There is a {kind} "{found.name}" already',
                     hint="DROP it and COMMIT, or register the array under another name.",
                 )
-        self.put(item)
+        self._mean(low, item)
         if self._saved is not None:
             self._saved[low] = item
 
@@ -155,9 +171,72 @@ class Store:
         if self._saved is not None:
             self._saved.pop(name.lower(), None)
 
-    def _states(self) -> list[dict[str, Object]]:
-        """What names mean now, and what they would mean after a ROLLBACK."""
-        return [self.objects] if self._saved is None else [self.objects, self._saved]
+    # ---- snapshots and transactions
+
+    @property
+    def is_current(self) -> bool:
+        """False once another session has committed since this one last looked."""
+        return self._base is self.database.state
+
+    def refresh(self) -> None:
+        """Outside of a transaction, sees the newest commit from now on."""
+        state = self.database.state
+        if self._base is not state and self._saved is None:
+            self._show(state)
+
+    def _show(self, state: State) -> None:
+        old, new = self._base.objects, state.objects
+        for low in {*old, *new}:
+            held = self.objects.get(low)
+            # What has not changed may lie at sites of this session by now.
+            if old.get(low) is not new.get(low) and not (held is not None and is_local(held)):
+                self._mean(low, new.get(low))
+        self._base = state
+
+    @contextmanager
+    def statement(self) -> Iterator[None]:
+        """A statement that may write: whole or not at all, and a transaction if none runs."""
+        self.refresh()
+        before, written, changes = dict(self.objects), dict(self._written), self._changes
+        try:
+            yield
+            if self._saved is None and self._written:
+                self._commit()
+        except BaseException:
+            if self._changes != changes:
+                self._restore(before, written)
+            raise
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A statement whose changes are undone in any case."""
+        self.refresh()
+        before, written = dict(self.objects), dict(self._written)
+        try:
+            yield
+        finally:
+            self._restore(before, written)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """A statement that reads tables and tensors sees both as of one commit."""
+        if self._saved is not None:
+            yield
+            return
+        self._begin_duck()
+        try:
+            yield
+        finally:
+            self.duck.rollback()  # what it read is read; there is nothing to keep
+
+    def _begin_duck(self) -> None:
+        with self.database.lock:
+            self.refresh()
+            self.duck.begin()
+
+    def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
+        self.objects, self._written = objects, written
+        self.version += 1
 
     @property
     def in_transaction(self) -> bool:
@@ -174,17 +253,31 @@ class Store:
             raise OperationalError(
                 "A transaction is running already", hint="COMMIT or ROLLBACK it first."
             )
+        with self.database.lock:
+            self.database.prepare()
+            self._begin_duck()
         self._saved = dict(self.objects)
 
     def commit(self) -> None:
-        """Keeps what the transaction did.
+        """Keeps what the transaction did, or nothing of it.
 
         Raises:
-            OperationalError: None is running.
+            OperationalError: None is running, another connection has changed the same objects
+                first, or what it did cannot be written; it is rolled back then.
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        try:
+            self._commit()
+        except BaseException:
+            self.rollback()
+            raise
         self._saved = None
+
+    def _commit(self) -> None:
+        state = self.database.commit(self._base, self._written, self.duck)
+        self._written = {}
+        self._show(state)
 
     def rollback(self) -> None:
         """Undoes what the transaction did.
@@ -194,15 +287,38 @@ class Store:
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
-        self.objects, self._saved = self._saved, None
-        self.version += 1
+        saved, self._saved = self._saved, None
+        self._restore(saved, {})
+        if self.duck.in_transaction:
+            self.duck.rollback()
+        self.refresh()
+
+    def vacuum(self) -> None:
+        """Gives up files and space that nobody needs any more.
+
+        Raises:
+            OperationalError: A transaction is running, or nothing may be written.
+        """
+        if self._saved is not None:
+            raise OperationalError(
+                "VACUUM cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
+            )
+        self._refuse_reader()
+        self.database.vacuum()
+
+    def close(self) -> None:
+        """Undoes a running transaction and lets the database go."""
+        if self._saved is not None:
+            self.rollback()
+        self.duck.close()
+        self.database.leave(self)
 
 
 def owner(array: np.ndarray) -> object:
     """The object whose memory an array shows."""
-    base: Any = array
+    base: object = array
     while getattr(base, "base", None) is not None:
-        base = base.base
+        base = base.base  # type: ignore[attr-defined]  # asked for in the line above
     return base
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_field
+
 from sqlglot import TokenType, exp
 
 from einsql.errors import NotSupportedError, ProgrammingError
@@ -23,16 +25,16 @@ class DefinitionReader(TreeReader):
     """Reads what makes and removes tensors, views and macros."""
 
     def create(self) -> Statement:
-        """CREATE [OR REPLACE] TENSOR | VIEW | MACRO."""
+        """CREATE [OR REPLACE] [TEMP] TENSOR | VIEW | MACRO."""
         self.take("CREATE")
         replace = self.take("OR", "REPLACE")
-        self.take("TEMP") or self.take("TEMPORARY")
+        temporary = self.take("TEMP") or self.take("TEMPORARY")
         if self.take("TENSOR"):
-            return self.create_tensor(replace)
+            return replace_field(self.create_tensor(replace), temporary=temporary)
         if self.take("VIEW"):
-            return self.create_view(replace)
+            return replace_field(self.create_view(replace), temporary=temporary)
         if self.take("MACRO") or self.take("FUNCTION"):
-            return self.create_macro(replace)
+            return replace_field(self.create_macro(replace), temporary=temporary)
         raise NotSupportedError(
             f"CREATE {self.word()} is outside the tensor fragment",
             hint="CREATE TENSOR, VIEW and MACRO work.",

@@ -24,6 +24,7 @@ from einsql.sql.syntax import (
     Show,
     Statement,
     Transaction,
+    Vacuum,
 )
 from einsql.sql.tokens import tokenize
 from einsql.sql.trees import as_query
@@ -71,13 +72,14 @@ class Reader(DefinitionReader):
             "COMMIT": self.transaction, "END": self.transaction, "ROLLBACK": self.transaction,
             "ABORT": self.transaction, "INSERT": self.change, "UPDATE": self.change,
             "DELETE": self.change, "CALIBRATE": self.calibrate,
+            "VACUUM": self.vacuum,
         }  # fmt: skip
         if word in readers:
             return readers[word]()
         raise NotSupportedError(
             f"einsql has no {word} statement",
             hint="Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, INSERT, UPDATE, "
-            "DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, ROLLBACK.",
+            "DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, ROLLBACK, VACUUM.",
             position=self.position(),
         )
 
@@ -95,6 +97,12 @@ class Reader(DefinitionReader):
         self.take("CALIBRATE")
         self.end()
         return Calibrate()
+
+    def vacuum(self) -> Vacuum:
+        """VACUUM."""
+        self.take("VACUUM")
+        self.end()
+        return Vacuum()
 
     def set(self) -> Set:
         """SET name = value."""

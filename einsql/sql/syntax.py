@@ -53,7 +53,7 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True)
 class CreateTensor:
-    """CREATE [OR REPLACE] TENSOR, declared or AS SELECT."""
+    """CREATE [OR REPLACE] [TEMP] TENSOR, declared or AS SELECT."""
 
     name: str
     replace: bool
@@ -62,21 +62,23 @@ class CreateTensor:
     partition: tuple[tuple[str, int], ...] | None = None
     default: exp.Expr | None = None
     query: exp.Query | None = None
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE [OR REPLACE] VIEW name AS query."""
+    """CREATE [OR REPLACE] [TEMP] VIEW name AS query."""
 
     name: str
     replace: bool
     query: exp.Query
     text: str
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
-    """CREATE [OR REPLACE] MACRO name(parameters) AS [TABLE] body."""
+    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body."""
 
     name: str
     replace: bool
@@ -84,6 +86,7 @@ class CreateMacro:
     body: exp.Expr
     is_table: bool
     text: str
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,12 @@ class Transaction:
     action: str
 
 
+@dataclass(frozen=True, slots=True)
+class Vacuum:
+    """VACUUM."""
+
+
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Transaction
+    | Calibrate | Show | Transaction | Vacuum
 )  # fmt: skip

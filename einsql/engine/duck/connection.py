@@ -24,25 +24,22 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
-def in_memory() -> duckdb.DuckDBPyConnection:
-    """Opens a database of its own in memory."""
-    import duckdb  # 40 ms, and only some statements need it
-
-    return duckdb.connect(":memory:")
-
-
 class Duck:
     """A session's own connection to DuckDB, opened when something needs it.
 
     Args:
         open_: Gives the connection.
         settings: Statements that are run on it first.
+        lazy: Whether a transaction begins there when the connection is first needed: right
+            where no other session can commit meanwhile.
     """
 
     def __init__(
-        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = ()
-    ) -> None:
+        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = (),
+        lazy: bool = True,
+    ) -> None:  # fmt: skip
         self._open = open_
+        self._lazy = lazy
         self._settings = tuple(settings)
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
@@ -60,7 +57,7 @@ class Duck:
             for statement in (*SETTINGS, *self._settings):
                 self._con.execute(statement)
             if self._begun:
-                self._con.begin()
+                _start(self._con)
         return self._con
 
     # ---- transactions
@@ -71,9 +68,9 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction; one that needs DuckDB later begins there then."""
-        if self._con is not None:
-            self._con.begin()
+        """Begins a transaction that sees what is committed at this moment."""
+        if self._con is not None or not self._lazy:
+            _start(self.con)
         self._begun = True
 
     def commit(self) -> None:
@@ -82,17 +79,17 @@ class Duck:
         Raises:
             Error: DuckDB cannot; the transaction is over.
         """
-        self._end("commit")
-
-    def rollback(self) -> None:
-        """Undoes the transaction."""
-        self._end("rollback")
-
-    def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
         if begun and self._con is not None:
             with translated(""):
-                getattr(self._con, how)()
+                self._con.commit()
+
+    def rollback(self) -> None:
+        """Undoes the transaction, also where DuckDB has given it up already."""
+        begun, self._begun = self._begun, False
+        if begun and self._con is not None:
+            with suppress(Exception):  # DuckDB says that there is none any more
+                self._con.rollback()
 
     # ---- statements
 
@@ -136,7 +133,7 @@ class Duck:
         def worker() -> None:
             try:
                 found.append(work())
-            except BaseException as error:  # noqa: BLE001 - it is raised in the other thread
+            except BaseException as error:
                 failed.append(error)
             finally:
                 done.set()
@@ -161,3 +158,9 @@ class Duck:
         if self._con is not None:
             self._con.close()
             self._con = None
+
+
+def _start(con: duckdb.DuckDBPyConnection) -> None:
+    con.begin()
+    # DuckDB takes the snapshot when a transaction first looks at the database.
+    con.execute("SELECT txid_current()").fetchall()

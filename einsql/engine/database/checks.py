@@ -1,0 +1,91 @@
+"""Checksums of a payload's elements: CRC-32 of chunks in C order, on several threads."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+CHUNK = 2**20
+"""Bytes under one checksum: what the first touch of an element reads."""
+_FEW = 4
+"""Chunks that are not worth other threads."""
+
+
+def checksums(chunks: Sequence[memoryview]) -> list[int]:
+    """The CRC-32 of each chunk; zlib lets other threads run meanwhile."""
+    threads = len(os.sched_getaffinity(0))
+    if len(chunks) <= _FEW or threads == 1:
+        return [zlib.crc32(c) for c in chunks]
+    from concurrent.futures import ThreadPoolExecutor  # few statements need it
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(zlib.crc32, chunks, chunksize=max(1, len(chunks) // (4 * threads))))
+
+
+class Sums:
+    """Checksums of bytes that come piece by piece.
+
+    Attributes:
+        found: One for each chunk so far.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+        self._open = 0
+        self._length = 0
+
+    def feed(self, data: memoryview) -> None:
+        """Goes on by some bytes."""
+        if self._length:
+            rest = data[: CHUNK - self._length]
+            self._open = zlib.crc32(rest, self._open)
+            self._length += len(rest)
+            data = data[len(rest) :]
+            if self._length == CHUNK:
+                self.finish()
+        whole = len(data) // CHUNK * CHUNK
+        self.found += checksums([data[n : n + CHUNK] for n in range(0, whole, CHUNK)])
+        if whole < len(data):
+            self._open, self._length = zlib.crc32(data[whole:]), len(data) - whole
+
+    def finish(self) -> None:
+        """The bytes end here."""
+        if self._length:
+            self.found.append(self._open)
+            self._open = self._length = 0
+
+
+def chunks_of(shape: Sequence[int], itemsize: int, box: np.ndarray) -> np.ndarray:
+    """Numbers of the chunks that hold a box of an array in C order.
+
+    Args:
+        shape: Of the array.
+        itemsize: Bytes of an element.
+        box: int64 (axes, 2), within the shape.
+
+    Returns:
+        int64, increasing; perhaps some more where a chunk holds several rows.
+    """
+    if not prod(int(hi) - int(lo) for lo, hi in box):
+        return np.zeros(0, np.int64)
+    steps = [itemsize * prod(shape[n + 1 :]) for n in range(len(shape))]
+    # Rows that are shorter than a chunk are taken with what lies between them.
+    apart = sum(step >= CHUNK for step in steps)
+    if all(tuple(pair) == (0, extent) for pair, extent in zip(box, shape, strict=True)):
+        apart = 0
+    first = sum(int(lo) * step for (lo, _), step in zip(box[apart:], steps[apart:], strict=True))
+    last = sum((int(hi) - 1) * s for (_, hi), s in zip(box[apart:], steps[apart:], strict=True))
+    spans = [np.arange(lo, hi) * s for (lo, hi), s in zip(box[:apart], steps[:apart], strict=True)]
+    return _numbers(map(sum, product(*spans)), first, last + itemsize)
+
+
+def _numbers(starts: Iterable[int], first: int, end: int) -> np.ndarray:
+    numbers = [
+        np.arange((int(at) + first) // CHUNK, (int(at) + end - 1) // CHUNK + 1) for at in starts
+    ]
+    return np.unique(np.concatenate(numbers)).astype(np.int64)

@@ -1,0 +1,164 @@
+"""The payload directory of a database: its files, whom they belong to, and what is swept."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import quote
+
+from einsql.engine.database.payload import Layout, write_payload
+from einsql.engine.database.stored import StoredFields
+from einsql.engine.objects import Tensor
+from einsql.errors import OperationalError
+from einsql.schema import Schema
+
+MARKER = "einsql"
+"""The file that says whose directory it is."""
+_OURS = re.compile(r".+\.\d+\.[0-9a-f]{32}\.arrow(\.part)?|einsql\.part")
+_LONGEST = 80
+"""Bytes of a tensor's name in the name of a file."""
+
+
+class Directory:
+    """The directory beside a database file.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, database: str) -> None:
+        self.path = f"{database}.tensors"
+        self._database = database
+
+    def check(self, identity: str, needed: bool) -> None:
+        """Refuses a directory that is not this database's.
+
+        Args:
+            identity: What the catalog is called.
+            needed: Whether the catalog names payloads.
+
+        Raises:
+            OperationalError: It is missing, or another database's.
+        """
+        hint = f"'{self._database}' and '{self.path}' belong together: move and copy both."
+        if not os.path.isdir(self.path):
+            if needed:
+                raise OperationalError(
+                    f"'{self.path}' is missing: it holds the tensors of '{self._database}'",
+                    hint=hint,
+                )
+            return
+        try:
+            with open(os.path.join(self.path, MARKER), encoding="ascii") as file:
+                found = file.read().strip()
+        except FileNotFoundError:
+            found = None
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperationalError(f"'{self.path}' cannot be read: {error}", hint=hint) from None
+        strange = found is None and (needed or any(not _OURS.fullmatch(n) for n in self._names()))
+        if strange or found not in (None, identity):
+            raise OperationalError(
+                f"'{self.path}' does not belong to '{self._database}'",
+                hint=f"{hint} A directory that is left over can be moved away.",
+            )
+
+    def make(self, identity: str) -> None:
+        """Makes the directory with its marker where it is not there yet.
+
+        Raises:
+            OperationalError: It is another database's, or cannot be made.
+        """
+        self.check(identity, False)
+        marker = os.path.join(self.path, MARKER)
+        if os.path.exists(marker):
+            return
+        with writing(self.path):
+            os.makedirs(self.path, exist_ok=True)
+            part = f"{marker}.part"
+            with open(part, "w", encoding="ascii") as file:
+                file.write(f"{identity}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, marker)
+            self.sync()
+            _sync(os.path.dirname(os.path.abspath(self.path)))
+
+    def write(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
+        """Writes a tensor's payload; it is on the disk once the directory is synced, too.
+
+        Args:
+            tensor: What to write.
+            version: Part of the file's name.
+            pending: Gets the names under which it is written, which no sweep may take.
+
+        Raises:
+            OperationalError: It cannot be written; nothing of it is left then.
+        """
+        title = quote(tensor.name.lower(), safe="")[:_LONGEST]
+        name = f"{title}.{version}.{secrets.token_hex(16)}.arrow"
+        path = os.path.join(self.path, name)
+        part = f"{path}.part"
+        pending |= {name, f"{name}.part"}
+        try:
+            with writing(path):
+                with open(part, "xb+") as file:
+                    relation = tensor.relation
+                    layout = write_payload(file, name, relation.schema, relation.fields)
+                    os.fsync(file.fileno())
+                os.replace(part, path)
+        except BaseException:
+            self.remove([f"{name}.part", name])
+            pending.discard(name)
+            raise
+        finally:
+            pending.discard(f"{name}.part")
+        return layout
+
+    def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
+        """The fields in a payload of a tensor, called by its name in messages."""
+        return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
+
+    def sync(self) -> None:
+        """Forces the names of files to the disk."""
+        with writing(self.path):
+            _sync(self.path)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Removes payloads; what is gone already is no matter."""
+        for name in names:
+            with suppress(OSError):
+                os.unlink(os.path.join(self.path, name))
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Removes every payload and every unfinished file but those that are kept.
+
+        Files that einsql has not made stay, so does what cannot be removed.
+        """
+        with suppress(OSError):
+            self.remove([n for n in self._names() if _OURS.fullmatch(n) and n not in kept])
+
+    def _names(self) -> list[str]:
+        return os.listdir(self.path)
+
+
+def _sync(path: str) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Makes OperationalErrors of what the system says."""
+    try:
+        yield
+    except OSError as error:
+        raise OperationalError(
+            f"'{path}' cannot be written: {error.strerror or error}",
+            hint="Nothing of the transaction is kept; the database is as it was.",
+        ) from error

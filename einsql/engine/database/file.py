@@ -1,0 +1,274 @@
+"""A database in a file: DuckDB's with tables and the catalog, payloads of tensors beside it.
+
+DuckDB's commit is the commit. Before it, payloads are on the disk under their final names;
+after it, the state in memory follows, and payloads that nobody can ask for any more go.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
+
+from einsql.engine.database import rows
+from einsql.engine.database.directory import Directory
+from einsql.engine.database.memory import Database, State, Written
+from einsql.engine.database.payload import Layout
+from einsql.engine.database.rows import Define, Row
+from einsql.engine.database.stored import StoredFields
+from einsql.engine.objects import Object, Tensor
+from einsql.errors import Error, OperationalError
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from einsql.engine.duck.connection import Duck
+
+
+class FileDatabase(Database):
+    """An open database file, shared by every session of the process that uses it."""
+
+    def __init__(self, path: str, read_only: bool, define: Define) -> None:
+        """Opens a file, or makes it.
+
+        Args:
+            path: As the user named it.
+            read_only: Whether other processes may read it too, and none may write.
+            define: Makes definitions of their texts.
+
+        Raises:
+            OperationalError: Another process has it, it is no database, it has a newer format,
+                or its payload directory is missing or another one's.
+        """
+        super().__init__()
+        self.path = path
+        self.read_only = read_only
+        self.real = os.path.realpath(path)
+        self._define = define
+        self._directory = Directory(self.real)
+        self._sessions: WeakSet[object] = WeakSet()
+        self._pending: set[str] = set()
+        self._held: WeakValueDictionary[str, StoredFields] = WeakValueDictionary()
+        self._rows: dict[str, Row] = {}
+        self._doubtful = False
+        """Whether nobody knows what the newest commit is."""
+        fresh = not read_only and not _there(self.real)
+        self._root = _connected(path, self.real, read_only)
+        try:
+            self._identity = rows.identity_of(self._root, path, read_only)
+            if self._identity is None and fresh:
+                self._directory.check("", False)
+                self._identity = rows.create(self._root)
+            if self._identity is not None:
+                self._reread()
+                named = any(r.kind == "tensor" for r in self._rows.values())
+                self._directory.check(self._identity, named)
+                if not read_only:
+                    self._sweep()
+        except BaseException:
+            self._root.close()
+            raise
+
+    # ---- sessions
+
+    def join(self, session: object) -> None:
+        """A session uses the database from now on."""
+        with self.lock:
+            self._opened()
+            self._sessions.add(session)
+
+    def leave(self, session: object) -> None:
+        """A session is closed; the last one closes the file, which is free for others then."""
+        with self.lock:
+            self._sessions.discard(session)
+            if not self._sessions:
+                self.state = State({}, self.state.generation + 1)
+                super().leave(session)
+
+    @property
+    def is_open(self) -> bool:
+        """False once its last session is closed."""
+        return self._root is not None
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB connection to the database's tables."""
+        return self._opened().cursor()
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        if self._root is None:
+            raise OperationalError(f"'{self.path}' is closed")
+        return self._root
+
+    # ---- commits
+
+    def prepare(self) -> None:
+        """Adds the catalog to a DuckDB file of others, which no running transaction would see."""
+        with self.lock:
+            if self._identity is None and not self.read_only:
+                self._directory.check("", False)
+                with self._opened().cursor() as con:
+                    self._identity = rows.create(con)
+
+    def commit(self, base: State, written: Written, duck: Duck) -> State:
+        """Makes what a transaction did the newest state; see `Database.commit`.
+
+        Raises:
+            OperationalError: Another transaction changed the same objects first, or a payload
+                or DuckDB's file cannot be written.
+        """
+        self.refuse_conflicts(base, written)
+        layouts: dict[str, Layout] = {}
+        try:
+            self._write(written, layouts)
+            with self.lock:
+                self.refuse_conflicts(base, written)
+                if written or duck.in_transaction:
+                    self._commit(written, layouts, duck)
+                return self.state
+        finally:
+            with self.lock:
+                self._pending.difference_update(x.file for x in layouts.values())
+                if not self.read_only and written:
+                    self._sweep()
+
+    def _write(self, written: Written, layouts: dict[str, Layout]) -> None:
+        """Writes payloads; nobody waits meanwhile."""
+        if not written:
+            return
+        self.prepare()
+        version = self.state.generation + 1
+        for low, item in written.items():
+            if not isinstance(item, Tensor):
+                continue
+            fields = item.relation.fields
+            if isinstance(fields, StoredFields):
+                layouts[low] = fields.layout  # something else of the tensor has changed
+                continue
+            assert self._identity is not None
+            self._directory.make(self._identity)
+            layouts[low] = self._directory.write(item, version, self._pending)
+        if layouts:
+            self._directory.sync()
+
+    def _commit(self, written: Written, layouts: dict[str, Layout], duck: Duck) -> None:
+        """Commits rows and tables in one transaction of DuckDB."""
+        made: dict[str, Row] = {}
+        version = self.state.generation + 1
+        try:
+            if not duck.in_transaction:
+                duck.begin()
+            for low, item in written.items():
+                duck.execute("DELETE FROM __einsql.objects WHERE name = ?", [low])
+                if item is not None:
+                    made[low] = row = rows.row_of(item, version, layouts.get(low))
+                    duck.execute(
+                        "INSERT INTO __einsql.objects VALUES (?, ?, ?, ?)",
+                        [row.name, row.version, row.kind, row.told],
+                    )
+            duck.commit()
+        except BaseException as error:
+            duck.rollback()
+            self._doubt()
+            if isinstance(error, Error) or not isinstance(error, Exception):
+                raise
+            raise OperationalError(
+                f"'{self.path}' cannot be written: {_first(error)}",
+                hint="The transaction is rolled back.",
+            ) from error
+        if written:
+            self._follow_rows({**{k: r for k, r in self._rows.items() if k not in written}, **made})
+
+    def _doubt(self) -> None:
+        """A commit has failed, or somebody has interrupted it: the file says what is true."""
+        try:
+            self._reread()
+        except Exception as error:
+            self._doubtful = True
+            raise OperationalError(
+                f"'{self.path}' cannot go on after a commit that has failed: {_first(error)}",
+                hint="Close every connection to it and open it again; it holds its last commit.",
+            ) from error
+
+    def _reread(self) -> None:
+        """Reads the newest commit from the file."""
+        with self._opened().cursor() as con:
+            found = {r.name: r for r in rows.read(con)}
+        if found != self._rows or not self.state.generation:
+            self._follow_rows(found)
+
+    def _follow_rows(self, found: dict[str, Row]) -> None:
+        """The next state; what has not changed stays the same object."""
+        objects: dict[str, Object] = {}
+        before = self.state.objects
+        for low, row in found.items():
+            if self._rows.get(low) == row:
+                objects[low] = before[low]
+                continue
+            objects[low] = item = rows.object_of(row, self._directory, self._define)
+            if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+                self._held[item.relation.fields.layout.file] = item.relation.fields
+        newest = max((r.version for r in found.values()), default=0)
+        self._rows = found
+        self.state = State(objects, max(self.state.generation + 1, newest))
+
+    # ---- files that nobody needs any more
+
+    def _sweep(self) -> None:
+        """Removes what is in no newest catalog and not still to be opened by a snapshot.
+
+        What a cursor or a snapshot has opened stays readable until it lets go, for a file
+        without a name lives on while it is mapped.
+        """
+        if self._doubtful:
+            return
+        named = {p for p in map(rows.payload_of, self.state.objects.values()) if p is not None}
+        unopened = {name for name, fields in self._held.items() if not fields.here}
+        self._directory.sweep(named | unopened | self._pending)
+
+    def vacuum(self) -> None:
+        """Removes files that nobody needs, and lets DuckDB do the same in its file.
+
+        Raises:
+            OperationalError: DuckDB cannot.
+        """
+        with self.lock:
+            if self._identity is not None:
+                self._sweep()
+            try:
+                with self._opened().cursor() as con:
+                    con.execute("CHECKPOINT")
+            except Exception as error:
+                raise OperationalError(f"'{self.path}': {_first(error)}") from error
+
+
+def _there(path: str) -> bool:
+    """True if there is a file that holds something."""
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
+    import duckdb  # only who has a file or tables needs it
+
+    try:
+        return duckdb.connect(real, read_only=read_only)
+    except Exception as error:  # DuckDB's own errors of several kinds
+        text = _first(error)
+        if "Conflicting lock" in text:
+            holder = re.search(r"PID (\d+)", text)
+            who = f" (process {holder[1]})" if holder else ""
+            raise OperationalError(
+                f"'{path}' is open in another process{who}",
+                hint="One process may write to a database, or any number may read it: close it "
+                "there, or open it with read_only=True in all of them.",
+            ) from None
+        raise OperationalError(f"'{path}' cannot be opened: {text}") from None
+
+
+def _first(error: BaseException) -> str:
+    lines: Iterable[str] = str(error).splitlines()
+    return next(iter(lines), type(error).__name__)

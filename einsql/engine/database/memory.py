@@ -1,0 +1,121 @@
+"""The committed objects of a database, shared by its sessions; here one in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from einsql.engine.objects import Object
+from einsql.errors import OperationalError
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from einsql.engine.duck.connection import Duck
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a database holds after a commit.
+
+    Attributes:
+        objects: By their names in small letters; never changed.
+        generation: Number of the commit.
+    """
+
+    objects: Mapping[str, Object]
+    generation: int
+
+
+Written = Mapping[str, Object | None]
+"""What a transaction has put under names in small letters; None where it has removed one."""
+
+
+class Database:
+    """The committed state, and how a transaction changes it.
+
+    Attributes:
+        path: Its file as the user named it, or None in memory.
+        read_only: Whether nothing can be committed.
+        state: The newest commit; replaced as a whole, so any thread may read it.
+        lock: Held while a transaction commits, and while one takes its snapshot of tensors
+            and tables.
+    """
+
+    path: str | None = None
+    read_only = False
+
+    def __init__(self) -> None:
+        self.state = State({}, 0)
+        self.lock = threading.RLock()
+        self._root: duckdb.DuckDBPyConnection | None = None
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB connection to the database's tables."""
+        with self.lock:
+            if self._root is None:
+                import duckdb  # only who has tables needs it
+
+                self._root = duckdb.connect(":memory:")
+            return self._root.cursor()
+
+    def prepare(self) -> None:
+        """Makes room for what a transaction may commit, before its snapshot is taken."""
+
+    def commit(self, base: State, written: Written, duck: Duck) -> State:
+        """Makes what a transaction did the newest state, in tables and tensors alike.
+
+        Args:
+            base: What the transaction started from.
+            written: Its changes of objects that last.
+            duck: The session's DuckDB connection, perhaps in a transaction.
+
+        Raises:
+            OperationalError: Another transaction changed the same objects first.
+        """
+        with self.lock:
+            self.refuse_conflicts(base, written)
+            if duck.in_transaction:
+                duck.commit()
+            return self._follow(written)
+
+    def refuse_conflicts(self, base: State, written: Written) -> None:
+        """Refuses to replace what others have committed since.
+
+        Raises:
+            OperationalError: They have.
+        """
+        now = self.state.objects
+        for low in written:
+            if now.get(low) is not base.objects.get(low):
+                raise OperationalError(
+                    f'Another connection has committed a change of "{low}" first',
+                    hint="The transaction is rolled back; run it again.",
+                )
+
+    def _follow(self, written: Written) -> State:
+        """The next state."""
+        if not written:
+            return self.state
+        objects = {**self.state.objects}
+        for low, item in written.items():
+            if item is None:
+                objects.pop(low, None)
+            else:
+                objects[low] = item
+        self.state = State(objects, self.state.generation + 1)
+        return self.state
+
+    def vacuum(self) -> None:
+        """Gives up what nobody needs any more; in memory that happens by itself."""
+
+    def join(self, session: object) -> None:
+        """A session uses the database from now on."""
+
+    def leave(self, session: object) -> None:
+        """A session is closed; the last one closes the database."""
+        if self._root is not None:
+            self._root.close()
+            self._root = None

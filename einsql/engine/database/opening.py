@@ -1,0 +1,42 @@
+"""Opening database files; the connections of one process to a file share what is open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from weakref import WeakValueDictionary
+
+from einsql.engine.database.file import FileDatabase
+from einsql.engine.database.rows import Define
+from einsql.errors import OperationalError
+
+__all__ = ["open_database"]
+
+_files: WeakValueDictionary[str, FileDatabase] = WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def open_database(path: str, read_only: bool, define: Define) -> FileDatabase:
+    """The database of a file; connections of one process share it.
+
+    Args:
+        path: The file; it is made if it is not there.
+        read_only: Whether nothing may be written.
+        define: Makes a view or macro of its kind and text.
+
+    Raises:
+        OperationalError: As `FileDatabase`, or this process has it open in the other way.
+    """
+    real = os.path.realpath(path)
+    with _opening:
+        known = _files.get(real)
+        if known is not None and known.is_open:
+            if known.read_only != read_only:
+                way = "reading only" if known.read_only else "writing"
+                raise OperationalError(
+                    f"'{path}' is open for {way} in this process",
+                    hint=f"Give read_only={known.read_only}, or close the other connections.",
+                )
+            return known
+        _files[real] = found = FileDatabase(path, read_only, define)
+        return found

@@ -1,0 +1,156 @@
+"""The catalog: rows about tensors, views and macros in a schema of the DuckDB file."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einsql.engine.database.directory import Directory
+from einsql.engine.database.payload import Layout
+from einsql.engine.database.stored import StoredFields
+from einsql.engine.objects import Definition, Object, Tensor
+from einsql.engine.relation import Relation
+from einsql.errors import OperationalError
+from einsql.schema import DType, Field, Key, Schema
+
+if TYPE_CHECKING:
+    import duckdb
+
+FORMAT = 1
+"""Of the catalog and of payloads; a new one needs its migration."""
+MIGRATIONS: Mapping[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
+"""By the format they start from: each makes the next one, in a transaction that is running."""
+
+Define = Callable[[str, str], Definition]
+"""Makes a view or macro of its kind and text; only the session's layer reads SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object in the catalog.
+
+    Attributes:
+        name: In small letters; macros end in `()`.
+        version: The commit that put it there.
+        kind: "tensor", or that of a definition.
+        told: The rest as JSON: all that a tensor is but its elements; the text of a definition.
+    """
+
+    name: str
+    version: int
+    kind: str
+    told: str
+
+
+def create(con: duckdb.DuckDBPyConnection) -> str:
+    """Adds the schema to a DuckDB file; returns the identity that it gets."""
+    identity = uuid.uuid4().hex
+    con.execute("BEGIN TRANSACTION")
+    con.execute("CREATE SCHEMA __einsql")
+    con.execute("CREATE TABLE __einsql.format (version INTEGER, identity VARCHAR)")
+    con.execute(
+        "CREATE TABLE __einsql.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)"
+    )
+    con.execute("INSERT INTO __einsql.format VALUES (?, ?)", [FORMAT, identity])
+    con.execute("COMMIT")
+    return identity
+
+
+def identity_of(con: duckdb.DuckDBPyConnection, path: str, read_only: bool) -> str | None:
+    """Whose catalog a file has, None if it has none; an older format is made a new one.
+
+    Raises:
+        OperationalError: The format is newer, or has to be written to be read.
+    """
+    found = con.execute(
+        "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() "
+        "AND schema_name = '__einsql' AND table_name IN ('format', 'objects')"
+    ).fetchone()
+    if found != (2,):
+        return None
+    row = con.execute("SELECT version, identity FROM __einsql.format").fetchone()
+    if row is None:
+        raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
+    version, identity = int(row[0]), str(row[1])
+    if version > FORMAT:
+        raise OperationalError(
+            f"'{path}' has format {version}, and this einsql reads formats up to {FORMAT}",
+            hint="A newer einsql opens it.",
+        )
+    if version < FORMAT:
+        _migrate(con, path, version, read_only)
+    return identity
+
+
+def _migrate(con: duckdb.DuckDBPyConnection, path: str, version: int, read_only: bool) -> None:
+    missing = [n for n in range(version, FORMAT) if n not in MIGRATIONS]
+    if read_only or missing:
+        raise OperationalError(
+            f"'{path}' has format {version}, and this einsql writes format {FORMAT}",
+            hint="An einsql of an earlier version opens it."
+            if missing
+            else "Open it once without read_only=True, which brings it to the new format.",
+        )
+    con.execute("BEGIN TRANSACTION")
+    for n in range(version, FORMAT):
+        MIGRATIONS[n](con)
+    con.execute("UPDATE __einsql.format SET version = ?", [FORMAT])
+    con.execute("COMMIT")
+
+
+def read(con: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Every row."""
+    found = con.execute("SELECT name, version, kind, told FROM __einsql.objects").fetchall()
+    return [Row(str(n), int(v), str(k), str(t)) for n, v, k, t in found]
+
+
+def row_of(item: Object, version: int, layout: Layout | None) -> Row:
+    """The row of an object."""
+    name = item.name.lower()
+    if isinstance(item, Definition):
+        told: dict[str, Any] = {"text": item.text}
+        return Row(name, version, item.kind, json.dumps(told))
+    assert layout is not None
+    schema = item.relation.schema
+    default = item.default
+    told = {
+        "name": item.name,
+        "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
+        "fields": [(f.name, f.dtype.value) for f in schema.fields],
+        "columns": item.columns,
+        "partition": item.partition,
+        "order": item.order,
+        "default": default if default is None or isinstance(default, bool | int) else
+        float(default).hex(),
+        "payload": layout.told(),
+    }  # fmt: skip
+    return Row(name, version, "tensor", json.dumps(told))
+
+
+def object_of(row: Row, directory: Directory, define: Define) -> Object:
+    """The object of a row; a tensor's payload is not touched."""
+    told = json.loads(row.told)
+    if row.kind != "tensor":
+        return define(row.kind, told["text"])
+    fields = tuple(Field(n, DType(t)) for n, t in told["fields"])
+    schema = Schema(tuple(Key(*k) for k in told["keys"]), fields)
+    default = told["default"]
+    held = directory.fields(Layout.read(told["payload"]), schema, told["name"])
+    return Tensor(
+        told["name"],
+        Relation(schema, held),
+        tuple(told["columns"]),
+        None if told["partition"] is None else tuple(told["partition"]),
+        tuple(told["order"]),
+        float.fromhex(default) if isinstance(default, str) else default,
+    )
+
+
+def payload_of(item: Object | None) -> str | None:
+    """The file of a committed tensor."""
+    if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+        return item.relation.fields.layout.file
+    return None

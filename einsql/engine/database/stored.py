@@ -1,0 +1,150 @@
+"""Fields in a payload file: mapped when they are read, their checksums verified before."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from einsql.engine.database.checks import CHUNK, checksums, chunks_of
+from einsql.engine.database.payload import Layout, Part, frame_of
+from einsql.engine.relation import DistantFields, Fields
+from einsql.errors import OperationalError
+from einsql.schema import Schema
+
+
+class StoredFields(DistantFields):
+    """The fields of a tensor as a payload holds them.
+
+    Whoever asks for a field gets all of it, verified; `over` verifies a box only.
+
+    Attributes:
+        layout: Where they lie.
+        path: The payload's path.
+    """
+
+    lasting = False
+
+    def __init__(self, path: str, layout: Layout, schema: Schema, title: str) -> None:
+        """Remembers where the fields are; nothing is opened.
+
+        Args:
+            path: The payload's path.
+            layout: What the catalog says of it.
+            schema: Keys and fields.
+            title: The tensor's name, for messages.
+        """
+        self.path = path
+        self.layout = layout
+        self._schema = schema
+        self._title = title
+        self._parts = {p.name: p for p in layout.parts}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._data: dict[str, memoryview] = {}
+        self._known: dict[str, np.ndarray] = {}
+        self._sums = np.zeros(0, np.uint32)
+        self._verified = False
+        """Whether every chunk has been verified."""
+
+    @property
+    def here(self) -> Fields:
+        """The arrays, if the file is mapped."""
+        return self._arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self._mapped()[name]
+        if not self._verified:
+            self._verify(self._parts[name], None)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def over(self, box: np.ndarray) -> Fields:
+        """Arrays of all keys, of which only a box may be read.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+
+        Raises:
+            OperationalError: The file is missing, truncated, or damaged where it is to be read.
+        """
+        arrays = self._mapped()
+        if not self._verified:
+            lows = np.array([k.lo for k in self._schema.keys], np.int64).reshape(-1, 1)
+            for part in self._parts.values():
+                self._verify(part, box - lows)
+        return arrays
+
+    def _mapped(self) -> Fields:
+        if self._arrays:
+            return self._arrays
+        layout = self.layout
+        try:
+            with open(self.path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != layout.size:
+                    raise self._damaged(f"it has {size:,} bytes, and should have {layout.size:,}")
+                memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise OperationalError(
+                f"'{self.path}', which holds {self._title}, cannot be read: {error.strerror}",
+                hint="The database and its payload directory belong together.",
+            ) from None
+        if frame_of(layout, self._schema, lambda lo, hi: memory[lo:hi]) != layout.frame:
+            raise self._damaged("the checksum of its frame is wrong")
+        arrays = {}
+        for part in layout.parts:
+            dtype = self._schema.dtype(part.name).numpy
+            stored = np.ndarray(part.shape, dtype, memory, part.offset)
+            whole = stored.shape == self._schema.shape
+            arrays[part.name] = stored if whole else np.broadcast_to(stored, self._schema.shape)
+            count = -(-prod(part.shape) * dtype.itemsize // CHUNK)
+            self._data[part.name] = stored.reshape(-1).view(np.uint8).data
+            self._known[part.name] = np.zeros(count, np.bool_)
+        self._sums = np.ndarray((layout.count,), "<u4", memory, layout.sums)
+        self._arrays = arrays
+        return arrays
+
+    def _verify(self, part: Part, box: np.ndarray | None) -> None:
+        """Verifies the chunks of a box of positions, or all, that have not been yet."""
+        known = self._known[part.name]
+        dtype = self._schema.dtype(part.name).numpy
+        if box is None:
+            wanted = np.arange(len(known))
+        else:
+            repeated = np.array(part.shape, np.int64) != self._schema.shape
+            stored = np.where(repeated[:, None], (box[:, 1:] > box[:, :1]) * (0, 1), box)
+            wanted = chunks_of(part.shape, dtype.itemsize, stored)
+        wanted = wanted[~known[wanted]]
+        if len(wanted):
+            data = self._data[part.name]
+            found = checksums([data[n * CHUNK : (n + 1) * CHUNK] for n in wanted.tolist()])
+            right = self._sums[part.first + wanted] == np.array(found, np.uint32)
+            if not right.all():
+                raise self._wrong(part, int(wanted[~right][0]))
+            known[wanted] = True
+        self._verified = all(k.all() for k in self._known.values())
+
+    def _damaged(self, why: str) -> OperationalError:
+        return OperationalError(
+            f"'{self.path}', which holds {self._title}, is damaged: {why}",
+            hint="Restore it from a copy of the database, or DROP TENSOR and make it again.",
+        )
+
+    def _wrong(self, part: Part, chunk: int) -> OperationalError:
+        itemsize = self._schema.dtype(part.name).numpy.itemsize
+        where = []
+        for at in (chunk * CHUNK, min((chunk + 1) * CHUNK, prod(part.shape) * itemsize) - 1):
+            cell = np.unravel_index(at // itemsize, part.shape) if part.shape else ()
+            keys = zip(self._schema.keys, cell, strict=True)
+            where.append(", ".join(f"{k.name} = {k.lo + int(n)}" for k, n in keys))
+        return self._damaged(
+            f"the checksum of tile {chunk} of {part.name} is wrong (from {where[0]} to {where[1]})"
+        )
