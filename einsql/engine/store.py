@@ -40,6 +40,7 @@ class Store:
         self._written: dict[str, Object | None] = {}
         self._saved: dict[str, Object] | None = None
         self._changes = 0
+        self._pinned = False
         self.database.join(self)
 
     # ---- names
@@ -181,7 +182,7 @@ class Store:
     def refresh(self) -> None:
         """Outside of a transaction, sees the newest commit from now on."""
         state = self.database.state
-        if self._base is not state and self._saved is None:
+        if self._base is not state and self._saved is None and not self._pinned:
             self._show(state)
 
     def _show(self, state: State) -> None:
@@ -220,13 +221,15 @@ class Store:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """A statement that reads tables and tensors sees both as of one commit."""
-        if self._saved is not None:
+        if self._saved is not None or self._pinned:
             yield
             return
         self._begin_duck()
+        self._pinned = True
         try:
             yield
         finally:
+            self._pinned = False
             self.duck.rollback()  # what it read is read; there is nothing to keep
 
     def _begin_duck(self) -> None:
