@@ -38,7 +38,7 @@ def test_readers_see_one_commit_while_another_connection_writes(path: str) -> No
                 reads[number] += 1
 
     def state_in(con: einsql.Connection) -> set[float]:
-        (row,) = con.store.duck.execute("FROM t").fetchall()
+        (row,) = con.store.duck.execute("FROM t")
         x = con.execute("SELECT MIN(val), MAX(val) FROM x").fetchall()[0]
         y = con.execute("SELECT MIN(val), MAX(val) FROM y").fetchall()[0]
         return {float(row[0]), *x, *y}
@@ -79,7 +79,7 @@ def test_a_transaction_reads_what_was_committed_when_it_began(path: str) -> None
         commits(other, 1, f"{path}.npy")
         commits(other, 2, f"{path}.npy")  # the payload of 0 is swept before it is opened
         assert one.execute(total).fetchone() == (0.0,)
-        assert one.store.duck.execute("FROM t").fetchall() == [(0,)]
+        assert one.store.duck.execute("FROM t") == [(0,)]
         one.execute("COMMIT")
         assert one.execute(total).fetchone() == (2.0 * size,)
         assert state(one) == {2.0}

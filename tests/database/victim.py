@@ -37,7 +37,7 @@ def prepare(path: str) -> None:
 def state(con: einsql.Connection) -> set[float]:
     """Every number that the table and the tensors hold, as of one commit."""
     with con.store.snapshot():
-        (row,) = con.store.duck.execute("FROM t").fetchall()
+        (row,) = con.store.duck.execute("FROM t")
         found = {float(row[0])}
         for name in "xy":
             found |= set(con.execute(f"SELECT MIN(val), MAX(val) FROM {name}").fetchall()[0])
@@ -97,13 +97,13 @@ def check(path: str, told: str) -> int:
     return int(k)
 
 
-def wait_for_commit(told: str) -> None:
-    """Waits until another commit begins."""
-    size = os.path.getsize(told)
-    for _ in range(6000):
-        if os.path.getsize(told) > size:
+def wait_for_commits(told: str, many: int) -> None:
+    """Waits until so many more commits have begun."""
+    before = Path(told).read_text().count("begin")
+    for _ in range(20_000):
+        if Path(told).read_text().count("begin") >= before + many:
             return
-        time.sleep(0.01)
+        time.sleep(0.003)
     raise TimeoutError("the process does not commit")
 
 
@@ -123,8 +123,8 @@ def kills(path: str, times: int, seed: int) -> int:
             nursery.stdin.flush()
             pid = int(nursery.stdout.readline())
             if pick.random() < 0.8:  # else it dies while it opens the database
-                wait_for_commit(told)
-            time.sleep(pick.uniform(0, 0.2))
+                wait_for_commits(told, pick.randint(1, 4))
+            time.sleep(pick.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)
             assert nursery.stdout.readline() == b"dead\n"
             k = check(path, told)
