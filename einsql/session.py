@@ -89,6 +89,7 @@ class Connection:
         database: Database | None = None,
     ) -> None:  # fmt: skip
         self.store: Store = Store(database)
+        self.duck = self.store.duck
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []

@@ -7,7 +7,7 @@ committed when it began. Nothing stored is ever changed in place, so a snapshot 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import numpy as np
@@ -33,14 +33,17 @@ class Store:
 
     def __init__(self, database: Database | None = None) -> None:
         self.database = database or Database()
-        self.duck = Duck(self.database.connection, lazy=self.database.path is None)
+        self.duck = Duck(self.database.connection)
         self.version = 0
         self._base: State = self.database.state
         self.objects: dict[str, Object] = dict(self._base.objects)
         self._written: dict[str, Object | None] = {}
         self._saved: dict[str, Object] | None = None
         self._changes = 0
+        self._pinned = False
         self.database.join(self)
+        if self.database.path is not None:
+            _ = self.duck.con  # its tables are there already
 
     # ---- names
 
@@ -181,7 +184,7 @@ class Store:
     def refresh(self) -> None:
         """Outside of a transaction, sees the newest commit from now on."""
         state = self.database.state
-        if self._base is not state and self._saved is None:
+        if self._base is not state and self._saved is None and not self._pinned:
             self._show(state)
 
     def _show(self, state: State) -> None:
@@ -219,20 +222,36 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """A statement that reads tables and tensors sees both as of one commit."""
-        if self._saved is not None:
+        """A statement over tables and tensors sees both as of one commit.
+
+        What it does to tables is committed when the block ends, unless a transaction runs.
+        """
+        if self._saved is not None or self._pinned:
             yield
             return
         self._begin_duck()
+        self._pinned = True
         try:
             yield
+        except BaseException:
+            self._roll_back_duck()
+            raise
         finally:
-            self.duck.rollback()  # what it read is read; there is nothing to keep
+            self._pinned = False
+        self.duck.commit()  # what it read is read; there is nothing to keep
 
     def _begin_duck(self) -> None:
         with self.database.lock:
             self.refresh()
             self.duck.begin()
+            if self.database.path is not None:
+                # DuckDB takes its snapshot when a transaction first looks at the database.
+                self.duck.execute("SELECT txid_current()")
+
+    def _roll_back_duck(self) -> None:
+        if self.duck.in_transaction:
+            with suppress(Exception):  # a commit that failed has undone it already
+                self.duck.rollback()
 
     def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
         self.objects, self._written = objects, written
@@ -289,8 +308,7 @@ class Store:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
         saved, self._saved = self._saved, None
         self._restore(saved, {})
-        if self.duck.in_transaction:
-            self.duck.rollback()
+        self._roll_back_duck()
         self.refresh()
 
     def vacuum(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
@@ -57,6 +58,7 @@ class FileDatabase(Database):
         fresh = not read_only and not _there(self.real)
         self._root = _connected(path, self.real, read_only)
         try:
+            self._root.execute("SET enable_progress_bar = false")
             self._identity = rows.identity_of(self._root, path, read_only)
             if self._identity is None and fresh:
                 self._directory.check("", False)
@@ -94,7 +96,12 @@ class FileDatabase(Database):
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
-        return self._opened().cursor()
+        return self._cursor()
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        cursor = self._opened().cursor()
+        cursor.execute("SET enable_progress_bar = false")  # it would write to the standard output
+        return cursor
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         if self._root is None:
@@ -108,7 +115,7 @@ class FileDatabase(Database):
         with self.lock:
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
-                with self._opened().cursor() as con:
+                with self._cursor() as con:
                     self._identity = rows.create(con)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
@@ -169,7 +176,9 @@ class FileDatabase(Database):
                     )
             duck.commit()
         except BaseException as error:
-            duck.rollback()
+            if duck.in_transaction:
+                with suppress(Exception):  # DuckDB has done so already
+                    duck.rollback()
             self._doubt()
             if isinstance(error, Error) or not isinstance(error, Exception):
                 raise
@@ -193,7 +202,7 @@ class FileDatabase(Database):
 
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
-        with self._opened().cursor() as con:
+        with self._cursor() as con:
             found = {r.name: r for r in rows.read(con)}
         if found != self._rows or not self.state.generation:
             self._follow_rows(found)
@@ -230,17 +239,20 @@ class FileDatabase(Database):
     def vacuum(self) -> None:
         """Removes files that nobody needs, and lets DuckDB do the same in its file.
 
+        DuckDB's part is left to its own time while transactions of other connections run.
+
         Raises:
-            OperationalError: DuckDB cannot.
+            OperationalError: DuckDB cannot write.
         """
         with self.lock:
             if self._identity is not None:
                 self._sweep()
             try:
-                with self._opened().cursor() as con:
+                with self._cursor() as con:
                     con.execute("CHECKPOINT")
             except Exception as error:
-                raise OperationalError(f"'{self.path}': {_first(error)}") from error
+                if "Cannot CHECKPOINT" not in str(error):
+                    raise OperationalError(f"'{self.path}': {_first(error)}") from error
 
 
 def _there(path: str) -> bool:

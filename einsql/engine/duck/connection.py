@@ -24,22 +24,25 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
+def in_memory() -> duckdb.DuckDBPyConnection:
+    """Opens a database of its own in memory."""
+    import duckdb  # 40 ms, and only some statements need it
+
+    return duckdb.connect(":memory:")
+
+
 class Duck:
     """A session's own connection to DuckDB, opened when something needs it.
 
     Args:
         open_: Gives the connection.
         settings: Statements that are run on it first.
-        lazy: Whether a transaction begins there when the connection is first needed: right
-            where no other session can commit meanwhile.
     """
 
     def __init__(
-        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = (),
-        lazy: bool = True,
-    ) -> None:  # fmt: skip
+        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = ()
+    ) -> None:
         self._open = open_
-        self._lazy = lazy
         self._settings = tuple(settings)
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
@@ -57,7 +60,7 @@ class Duck:
             for statement in (*SETTINGS, *self._settings):
                 self._con.execute(statement)
             if self._begun:
-                _start(self._con)
+                self._con.begin()
         return self._con
 
     # ---- transactions
@@ -68,9 +71,9 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction that sees what is committed at this moment."""
-        if self._con is not None or not self._lazy:
-            _start(self.con)
+        """Begins a transaction; one that needs DuckDB later begins there then."""
+        if self._con is not None:
+            self._con.begin()
         self._begun = True
 
     def commit(self) -> None:
@@ -79,17 +82,17 @@ class Duck:
         Raises:
             Error: DuckDB cannot; the transaction is over.
         """
+        self._end("commit")
+
+    def rollback(self) -> None:
+        """Undoes the transaction."""
+        self._end("rollback")
+
+    def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
         if begun and self._con is not None:
             with translated(""):
-                self._con.commit()
-
-    def rollback(self) -> None:
-        """Undoes the transaction, also where DuckDB has given it up already."""
-        begun, self._begun = self._begun, False
-        if begun and self._con is not None:
-            with suppress(Exception):  # DuckDB says that there is none any more
-                self._con.rollback()
+                getattr(self._con, how)()
 
     # ---- statements
 
@@ -101,6 +104,27 @@ class Duck:
         """
         with translated(sql):
             return self.con.execute(sql, list(parameters)).fetchall()
+
+    def tables(self) -> list[tuple[str, str]]:
+        """Names of tables, and their columns with types."""
+        if not self.opened:
+            return []
+        return self.execute(
+            "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
+            "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
+            "(SELECT table_oid FROM duckdb_tables()) GROUP BY ALL"
+        )
+
+    def has(self, name: str) -> bool:
+        """True if a table or view of DuckDB has the name."""
+        if not self.opened:
+            return False
+        found = self.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) UNION ALL "
+            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
+            [name, name],
+        )
+        return bool(found)
 
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
@@ -158,9 +182,3 @@ class Duck:
         if self._con is not None:
             self._con.close()
             self._con = None
-
-
-def _start(con: duckdb.DuckDBPyConnection) -> None:
-    con.begin()
-    # DuckDB takes the snapshot when a transaction first looks at the database.
-    con.execute("SELECT txid_current()").fetchall()
