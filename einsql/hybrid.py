@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -17,6 +19,7 @@ from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
+from einsql.sql.hybrid.statement import split_statement
 from einsql.sql.sources import TABLE_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ TENSOR_FILES = (".npy", ".npz", ".safetensors")
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
+
+_REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 
 @dataclass
@@ -54,6 +59,16 @@ def split(con: Connection, sql: str) -> Hybrid:
     splitter = Splitter(sql, parts)
     structure = splitter.structure
     splitter.query(structure.query(0, len(structure.tokens)), {})
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts)
+    _views(con, made)
+    return made
+
+
+def split_foreign(con: Connection, sql: str) -> Hybrid:
+    """Splits the queries inside of a statement of DuckDB's."""
+    parts = _parts(con)
+    splitter = Splitter(sql, parts)
+    split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts)
     _views(con, made)
     return made
@@ -118,7 +133,10 @@ def _views(con: Connection, made: Hybrid) -> None:
         for other in [*parts.relations]:
             if other not in before:
                 visit(other)
-        start, columns = tokens[first].start, found.text[tokens[named].end + 1 : tokens[first].start]
+        start, columns = (
+            tokens[first].start,
+            found.text[tokens[named].end + 1 : tokens[first].start],
+        )
         body = splitter.edits.result(start, len(found.text)).text
         done[low] = found.name, f"{quoted(found.name)}{columns}{body}"
 
@@ -138,9 +156,8 @@ def run(con: Connection, made: Hybrid) -> TableResult:
     """
     relations = {f.name: _computed(con, f) for f in made.parts.fragments}
     for name in made.parts.relations.values():
-        if isinstance(con.store.get(name), Definition):
-            continue
-        relations[name] = _elements(con, name)
+        if not isinstance(con.store.get(name), Definition):
+            relations[name] = _elements(con, name)
     given = [con._parameters[n - 1] for n in made.text.parameters]
     with con.duck.showing(relations):
         return con.duck.run(lambda: _table(con, made, given), con._tick)
@@ -174,15 +191,29 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         for name, query in made.views:
             duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
             views.append(name)
-        relation = duck.sql(text, params=given or None).materialize()
+        relation = duck.sql(text, params=given or None)
+        if relation is None:
+            return TableResult(None, (), ())
+        names = _names(duck, relation.columns, text, given)
+        relation = relation.materialize()
     except duckdb.Error as error:
         raise _told(made, translate(error, text)) from None
     finally:
         for name in reversed(views):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP VIEW temp.{quoted(name)}").fetchall()
-    names = tuple(str(c) for c in relation.columns)
     return TableResult(relation, names, tuple(str(t) for t in relation.types))
+
+
+def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:
+    """The columns' names; a relation tells those that repeat from each other."""
+    low = {c.lower() for c in columns}
+    if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
+        return tuple(columns)
+    duck.execute(text, given or None)
+    names = tuple(str(d[0]) for d in duck.description)
+    duck.abort()
+    return names
 
 
 def _told(made: Hybrid, error: Error) -> Error:
@@ -194,5 +225,3 @@ def _told(made: Hybrid, error: Error) -> Error:
     if error.position is not None:
         error.position = made.text.origin(error.position)
     return error
-
-

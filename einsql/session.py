@@ -49,7 +49,7 @@ from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_instead, run_statement
+from einsql.statements import end_transaction, run_instead, run_statement
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -200,13 +200,13 @@ class Connection:
         """Commits the running transaction; nothing without one."""
         self._open()
         if self.store.in_transaction:
-            self.store.commit()
+            end_transaction(self, "commit")
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
         self._open()
         if self.store.in_transaction:
-            self.store.rollback()
+            end_transaction(self, "rollback")
 
     def close(self) -> None:
         """Closes the connection and frees what it holds."""
@@ -311,36 +311,35 @@ class Connection:
     def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
         statement, doubt = parse(text)
         if doubt is not None:
-            self._try(statement, cursor)
+            self._try(statement, text, cursor)
             raise doubt.locate(text)
         if isinstance(statement, st.Query):
             try:
                 plan = self.plan_any(statement.tree)
             except Error as error:
-                table = run_instead(self, text, error)
-                cursor._show(table, table.description)
+                run_instead(self, text, error, cursor)
                 return
             if alone and not plan.volatile:
                 self._remember(key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
             return
-        self._other(statement, cursor)
+        self._other(statement, text, cursor)
 
-    def _try(self, statement: st.Statement, cursor: Cursor) -> None:
+    def _try(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
         """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
         if isinstance(statement, st.Query):
             self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
             before = dict(self.store.objects)
             try:
-                self._other(statement, cursor)
+                self._other(statement, text, cursor)
             finally:
                 self.store.objects = before
                 self.store.version += 1
                 cursor._clear()
 
-    def _other(self, statement: st.Statement, cursor: Cursor) -> None:
-        explanation = run_statement(self, statement, cursor)
+    def _other(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
+        explanation = run_statement(self, statement, text, cursor)
         if explanation is not None:
             self._explanation = explanation
 
@@ -392,7 +391,9 @@ class Connection:
         """Runs a relation bound by the given binder."""
         return self._plan(relation, binder).result(self._inputs, self._tick)
 
-    def run_any(self, relation: Relation | TileRelation, binder: QueryBinder) -> Result | TileResult:
+    def run_any(
+        self, relation: Relation | TileRelation, binder: QueryBinder
+    ) -> Result | TileResult:
         """Runs a relation of elements or of tiles bound by the given binder."""
         return self._planned(relation, binder).result(self._inputs, self._tick)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from einsql.explain import Explanation, GraphExplanation, explain_tiles, explain
 from einsql.planning import Plan
 from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
+from einsql.sql.scalar import unsupported
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from einsql.session import Connection
 
 
-def run_instead(con: Connection, text: str, error: errors.Error) -> TableResult:
+def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
     """Runs a query that is not tensor work as a whole, over the parts that are.
 
     Args:
         con: The session.
         text: The query.
         error: Why it is none.
+        cursor: Shows the result.
 
     Raises:
         Error: The same, if DuckDB may not or cannot run it.
@@ -37,10 +38,36 @@ def run_instead(con: Connection, text: str, error: errors.Error) -> TableResult:
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
-    return hybrid.run(con, hybrid.split(con, text))
+    table = hybrid.run(con, hybrid.split(con, text))
+    cursor._show(table, table.description)
 
 
-def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> Explanation | None:
+def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
+    """Runs a statement of DuckDB's, the queries in it as any other."""
+    from einsql import foreign  # as above
+
+    if con.settings.fallback == "off":
+        raise error
+    found = foreign.run(con, text, error)
+    if isinstance(found, int):
+        cursor._changed(found)
+    else:
+        cursor._show(found, found.description)
+
+
+def _is_table(con: Connection, tree: exp.Expr) -> bool:
+    """True if a statement changes one of DuckDB's tables."""
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    if not isinstance(target, exp.Table):
+        return False
+    if target.args.get("db") is not None:
+        return True
+    return con.store.get(target.name) is None and con.duck.has(target.name)
+
+
+def run_statement(
+    con: Connection, statement: st.Statement, text: str, cursor: Cursor
+) -> Explanation | None:
     """Runs a statement that is no query and fills the cursor with what it gives.
 
     Returns:
@@ -54,6 +81,10 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
             explanation = _explain(con, statement)
             cursor._list(("explain",), explanation.rows())
             return explanation
+        case st.Foreign():
+            _foreign(con, statement.text, statement.refusal, cursor)
+        case st.Change(tree) if _is_table(con, tree):
+            _foreign(con, text, unsupported("A change of a table", tree), cursor)
         case st.CreateTensor():
             cursor._changed(changes.create_tensor(con, statement))
         case st.CreateView():
@@ -77,17 +108,36 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
         case st.Show():
             cursor._list(*catalog.show(con, statement))
         case st.Transaction():
-            _TRANSACTIONS[statement.action](con)
+            if statement.action == "BEGIN":
+                _begin(con)
+            else:
+                end_transaction(con, statement.action.lower())
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")
     return None
 
 
-_TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
-    "BEGIN": lambda con: con.store.begin(),
-    "COMMIT": lambda con: con.store.commit(),
-    "ROLLBACK": lambda con: con.store.rollback(),
-}
+def _begin(con: Connection) -> None:
+    con.store.begin()
+    con.duck.begin()
+
+
+def end_transaction(con: Connection, how: str) -> None:
+    """Commits or undoes the transaction over tensors and tables.
+
+    Raises:
+        Error: None is running, or DuckDB cannot commit; what tensors were is kept then too.
+    """
+    if how == "rollback" or not con.store.in_transaction:
+        con.store.rollback() if how == "rollback" else con.store.commit()
+        con.duck.rollback()
+        return
+    try:
+        con.duck.commit()
+    except errors.Error:
+        con.store.rollback()
+        raise
+    con.store.commit()
 
 
 def _explain(con: Connection, statement: st.Explain) -> Explanation:

@@ -237,9 +237,7 @@ class FromBinder:
         if isinstance(item, exp.Subquery):
             source = self._scan(self.query.bind_any(item), item, item.alias or self._unnamed())
         elif item.args.get("db") is not None:
-            raise UnknownHere(
-                f"einsql has no schemas: {as_sql(item)}", position=position(item)
-            )
+            raise UnknownHere(f"einsql has no schemas: {as_sql(item)}", position=position(item))
         elif isinstance(item.this, exp.GenerateSeries):
             source = self._range(item, item.this, left)
         elif isinstance(item.this, exp.Func):

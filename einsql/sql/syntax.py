@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from einsql.errors import Error
 from einsql.schema import DType
 
 
@@ -142,6 +143,22 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """A statement of DuckDB that einsql does not read.
+
+    Attributes:
+        word: Its first word, in upper case.
+        start: Where it begins in the text.
+        refusal: Why einsql's own grammar has it not.
+    """
+
+    text: str
+    word: str
+    start: int
+    refusal: Error
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """BEGIN, COMMIT or ROLLBACK."""
 
@@ -150,5 +167,5 @@ class Transaction:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Transaction
+    | Calibrate | Show | Foreign | Transaction
 )  # fmt: skip

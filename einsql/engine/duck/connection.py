@@ -105,6 +105,17 @@ class Duck:
         with translated(sql):
             return self.con.execute(sql, list(parameters)).fetchall()
 
+    def has(self, name: str) -> bool:
+        """True if a table or view of DuckDB has the name."""
+        if not self.opened:
+            return False
+        found = self.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) UNION ALL "
+            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
+            [name, name],
+        )
+        return bool(found)
+
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
         """Meanwhile DuckDB knows Arrow streams under their names."""

@@ -119,5 +119,3 @@ def _key(box: np.ndarray, axis: int) -> np.ndarray:
     own[axis] = shape[axis]
     values = np.arange(box[axis, 0], box[axis, 1]).reshape(own)
     return np.broadcast_to(values, shape).reshape(-1)
-
-

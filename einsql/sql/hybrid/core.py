@@ -364,4 +364,3 @@ class _Groups:
                 if name_at in aggregates and structure.word(end) != "OVER":
                     return False
         return True
-
