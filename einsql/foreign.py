@@ -53,6 +53,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
+    if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
+        raise refusal
     if word not in ("CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY"):
         return
     while structure.word(at) in (

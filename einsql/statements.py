@@ -17,7 +17,6 @@ from einsql.what_if import assumed
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
-    from einsql.engine.duck.table_result import TableResult
     from einsql.explain import Measures
     from einsql.session import Connection
 
@@ -94,7 +93,7 @@ def run_statement(
         case st.Drop():
             catalog.drop(con, statement)
         case st.Change(tree=exp.Insert() as tree):
-            cursor._changed(changes.insert(con, tree))
+            cursor._changed(changes.insert(con, tree, text))
         case st.Change(tree=exp.Update() as tree):
             cursor._changed(changes.update(con, tree))
         case st.Change(tree=exp.Delete() as tree):
@@ -106,7 +105,7 @@ def run_statement(
         case st.Calibrate():
             cursor._list(("name", "value", "unit"), _calibrate(con))
         case st.Show():
-            cursor._list(*catalog.show(con, statement))
+            _show(con, statement, text, cursor)
         case st.Transaction():
             if statement.action == "BEGIN":
                 _begin(con)
@@ -115,6 +114,20 @@ def run_statement(
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")
     return None
+
+
+def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> None:
+    try:
+        cursor._list(*catalog.show(con, statement))
+    except errors.Error as error:
+        from einsql import hybrid  # as above
+
+        if not hybrid.is_outside(error):
+            raise
+        try:
+            _foreign(con, text, error, cursor)
+        except errors.ProgrammingError:
+            raise error from None  # nor has DuckDB such a table
 
 
 def _begin(con: Connection) -> None:

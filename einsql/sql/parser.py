@@ -150,7 +150,7 @@ class Reader(DefinitionReader):
             raise self.error("SHOW knows TENSORS and SETTINGS")
         self.at += 1
         self.end()
-        return Show("settings" if what == "SETTINGS" else "tensors")
+        return Show(what.lower())
 
     def describe(self) -> Show:
         """DESCRIBE name, or DESCRIBE query."""

@@ -54,7 +54,14 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True)
 class CreateTensor:
-    """CREATE [OR REPLACE] TENSOR, declared or AS SELECT."""
+    """CREATE [OR REPLACE] TENSOR, declared, AS SELECT or both.
+
+    Attributes:
+        query: The SELECT; None without one, and where only DuckDB's grammar has it.
+        text: The statement, if it has a SELECT.
+        start: Where that begins.
+        refusal: Why the SELECT could not be read, if so.
+    """
 
     name: str
     replace: bool
@@ -63,16 +70,21 @@ class CreateTensor:
     partition: tuple[tuple[str, int], ...] | None = None
     default: exp.Expr | None = None
     query: exp.Query | None = None
+    text: str = ""
+    start: int = 0
+    refusal: Error | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE [OR REPLACE] VIEW name AS query."""
+    """CREATE [OR REPLACE] VIEW name AS query; the attributes as in CreateTensor."""
 
     name: str
     replace: bool
-    query: exp.Query
+    query: exp.Query | None
     text: str
+    start: int = 0
+    refusal: Error | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,16 @@ class Duck:
         with translated(sql):
             return self.con.execute(sql, list(parameters)).fetchall()
 
+    def tables(self) -> list[tuple[str, str]]:
+        """Names of tables, and their columns with types."""
+        if not self.opened:
+            return []
+        return self.execute(
+            "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
+            "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
+            "(SELECT table_oid FROM duckdb_tables()) GROUP BY ALL"
+        )
+
     def has(self, name: str) -> bool:
         """True if a table or view of DuckDB has the name."""
         if not self.opened:
@@ -147,7 +157,7 @@ class Duck:
         def worker() -> None:
             try:
                 found.append(work())
-            except BaseException as error:  # noqa: BLE001 - it is raised in the other thread
+            except BaseException as error:
                 failed.append(error)
             finally:
                 done.set()

@@ -25,7 +25,7 @@ def translated(sql: str) -> Iterator[None]:
 
 
 def translate(error: Any, sql: str) -> errors.Error:
-    """einsql's error for one of DuckDB's."""
+    """Einsql's error for one of DuckDB's."""
     import duckdb  # as above
 
     kinds = (

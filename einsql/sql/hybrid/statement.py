@@ -5,7 +5,10 @@ from __future__ import annotations
 from einsql.sql.hybrid.blocks import STARTS, Range
 from einsql.sql.hybrid.split import Scope, Splitter
 
-_NAMING = ("FROM", "JOIN", "INTO", "UPDATE", "USING", "SUMMARIZE", "DESCRIBE", "DESC", "TABLE")
+_NAMING = (
+    "FROM", "JOIN", "INTO", "UPDATE", "USING", "SUMMARIZE", "DESCRIBE", "DESC", "TABLE", "PIVOT",
+    "UNPIVOT",
+)  # fmt: skip
 _ENDS = ("RETURNING",)
 
 
@@ -23,7 +26,7 @@ def split_statement(splitter: Splitter, first: int) -> None:
         if not _is_change(splitter, first):
             splitter.query(structure.query(first, last), {})
             return
-    start = _query(splitter, first, last)
+    start = query_of(splitter, first, last)
     end = last if start is None else _end(splitter, start)
     scope: Scope = {}
     if word == "WITH":
@@ -45,7 +48,7 @@ def _is_change(splitter: Splitter, first: int) -> bool:
     return structure.word(body) in ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
-def _query(splitter: Splitter, first: int, last: int) -> int | None:
+def query_of(splitter: Splitter, first: int, last: int) -> int | None:
     """Where the query of CREATE … AS and INSERT INTO … begins."""
     structure = splitter.structure
     word = structure.word(first)
