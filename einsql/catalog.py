@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from einsql import hybrid
 from einsql.einsum import Input
 from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
-from einsql.errors import OperationalError, ProgrammingError, suggest
+from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.placements import described
 from einsql.schema import DType, Key, Schema
 from einsql.settings import SETTINGS, setting_text
@@ -39,9 +40,25 @@ def create_view(con: Connection, statement: CreateView) -> None:
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
         )
-    binder = con.query_binder()
-    binder.nested(f"view {statement.name.lower()}", lambda: binder.bind_any(statement.query))
+    hybrid.refuse_table(con, statement.name)
+    _check_view(con, statement)
     con.store.put(_definition(statement))
+
+
+def _check_view(con: Connection, statement: CreateView) -> None:
+    """Binds a view's query, as a whole or in parts."""
+    query, binder = statement.query, con.query_binder()
+    refusal = statement.refusal
+    if query is not None:
+        try:
+            binder.nested(f"view {statement.name.lower()}", lambda: binder.bind_any(query))
+            return
+        except Error as error:
+            refusal = error
+    assert refusal is not None
+    if con.settings.fallback == "off" or not (query is None or hybrid.is_outside(refusal)):
+        raise refusal
+    hybrid.check(con, hybrid.split_from(con, statement.text, statement.start))
 
 
 def create_macro(con: Connection, statement: CreateMacro) -> None:
@@ -109,9 +126,9 @@ def show(con: Connection, statement: Show) -> Table:
         settings = [(n, setting_text(con.settings, n)) for n in SETTINGS]
         ranks = "none" if con.cluster is None else str(con.cluster.ranks)
         return ("name", "value"), [*settings, ("mpi", ranks)]
-    if statement.what == "tensors":
+    if statement.what in ("tensors", "tables"):
         tensors = [o for o in con.store.objects.values() if isinstance(o, Tensor)]
-        return ("name", "keys", "values", "bytes", "partition", "placement"), [
+        listed: list[tuple[Any, ...]] = [
             (
                 t.name,
                 key_text(t.relation.schema),
@@ -120,8 +137,12 @@ def show(con: Connection, statement: Show) -> Table:
                 partition_text(t),
                 placement_text(t, con.settings.sites),
             )
-            for t in sorted(tensors, key=lambda t: t.name)
+            for t in tensors
         ]
+        if statement.what == "tables":
+            listed += [(name, "", columns, None, "", "") for name, columns in con.duck.tables()]
+        names = ("name", "keys", "values", "bytes", "partition", "placement")
+        return names, sorted(listed, key=lambda row: str(row[0]))
     binder = con.query_binder()
     placement = ""
     if statement.query is not None:

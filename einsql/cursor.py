@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 
@@ -53,12 +56,19 @@ def _given_value(value: object) -> object:
         value = value[()]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
-    if value is None or isinstance(value, int | float | np.generic):
+    if value is None or isinstance(value, _PARAMETERS):
         return value
     raise ProgrammingError(
         f"A parameter cannot be a {type(value).__name__}",
-        hint="Numbers, booleans and None can be bound.",
+        hint="Numbers, booleans, None, and what DuckDB takes where it runs can be bound.",
     )
+
+
+_PARAMETERS = (
+    int, float, np.generic, str, bytes, bytearray, date, time, timedelta, Decimal, UUID, list,
+    tuple, dict,
+)  # fmt: skip
+"""What may be bound; all but numbers and booleans in statements that DuckDB runs."""
 
 
 class Cursor:

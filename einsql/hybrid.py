@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sqlglot import exp
 
-from einsql.engine.duck.failures import translate
-from einsql.engine.duck.streams import stream
+from einsql.engine.duck.failures import place, translate
+from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
+from einsql.sql.hybrid.statement import query_of, split_statement
+from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ TENSOR_FILES = (".npy", ".npz", ".safetensors")
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
+
+_REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 
 @dataclass
@@ -50,10 +57,52 @@ def is_outside(error: Error) -> bool:
 
 def split(con: Connection, sql: str) -> Hybrid:
     """Splits a query."""
+    return split_from(con, sql, 0)
+
+
+def split_from(con: Connection, sql: str, start: int) -> Hybrid:
+    """Splits the query that begins at an offset and ends with the text."""
     parts = _parts(con)
     splitter = Splitter(sql, parts)
-    structure = splitter.structure
-    splitter.query(structure.query(0, len(structure.tokens)), {})
+    tokens = splitter.structure.tokens
+    first = next(n for n, t in enumerate(tokens) if t.start >= start)
+    splitter.query(splitter.structure.query(first, len(tokens)), {})
+    made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    _views(con, made)
+    return made
+
+
+def split_insert(con: Connection, sql: str) -> Hybrid:
+    """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
+    parts = _parts(con)
+    splitter = Splitter(sql, parts)
+    tokens = splitter.structure.tokens
+    first = query_of(splitter, 0, len(tokens))
+    if first is None or splitter.structure.word(0) == "WITH":
+        raise NotSupportedError(
+            "WITH before INSERT is outside the tensor fragment", hint="Put it before the SELECT."
+        )
+    return split_from(con, sql, tokens[first].start)
+
+
+def refuse_table(con: Connection, name: str) -> None:
+    """Refuses to give einsql's objects the name of a table.
+
+    Raises:
+        ProgrammingError: DuckDB has one.
+    """
+    if con.duck.has(name):
+        raise ProgrammingError(
+            f'There is a table "{name}" already',
+            hint="DROP TABLE removes it, or take another name.",
+        )
+
+
+def split_foreign(con: Connection, sql: str) -> Hybrid:
+    """Splits the queries inside of a statement of DuckDB's."""
+    parts = _parts(con)
+    splitter = Splitter(sql, parts)
+    split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts)
     _views(con, made)
     return made
@@ -130,6 +179,35 @@ def _views(con: Connection, made: Hybrid) -> None:
     made.views = list(done.values())
 
 
+def check(con: Connection, made: Hybrid) -> None:
+    """Has DuckDB bind what is left, over fragments without rows.
+
+    Raises:
+        Error: It is wrong.
+    """
+    relations: dict[str, object] = {}
+    for fragment in made.parts.fragments:
+        relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
+    for name in made.parts.relations.values():
+        if not isinstance(con.store.get(name), Definition):
+            tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
+            relations[name] = _empty(con, tree, frozenset(), "")
+    with con.duck.showing(relations):
+        _table(con, made, [None for _ in made.text.parameters])
+
+
+def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    binder = con.query_binder()
+    binder.foreign = foreign
+    relation = binder.bind_any(tree)
+    if not isinstance(relation, Relation):
+        return _computed(
+            con, Fragment("", tree, foreign, tuple(c.name for c in relation.columns), "")
+        )
+    names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
+    return no_rows(names, [c.dtype for c in relation.columns])
+
+
 # ---- running
 
 
@@ -141,12 +219,15 @@ def run(con: Connection, made: Hybrid) -> TableResult:
     """
     relations = {f.name: _computed(con, f) for f in made.parts.fragments}
     for name in made.parts.relations.values():
-        if isinstance(con.store.get(name), Definition):
-            continue
-        relations[name] = _elements(con, name)
-    given = [con._parameters[n - 1] for n in made.text.parameters]
+        if not isinstance(con.store.get(name), Definition):
+            relations[name] = _elements(con, name)
+    given = [_plain(con._parameters[n - 1]) for n in made.text.parameters]
     with con.duck.showing(relations):
         return con.duck.run(lambda: _table(con, made, given), con._tick)
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _computed(con: Connection, fragment: Fragment) -> object:
@@ -163,6 +244,7 @@ def _elements(con: Connection, name: str) -> object:
     """The element rows of a tensor, or of an array in the caller's scope."""
     binder = con.query_binder()
     relation = binder.named(name, exp.to_identifier(name))
+    assert isinstance(relation, Relation)
     made = con.run_any(relation, binder)
     assert isinstance(made, Result)
     return stream(made, tuple(c.name for c in relation.columns))
@@ -177,15 +259,46 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         for name, query in made.views:
             duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
             views.append(name)
-        relation = duck.sql(text, params=given or None).materialize()
+        relation = duck.sql(text, params=given or None)
+        if relation is None:
+            return TableResult(None, (), ())
+        names = _names(duck, relation.columns, text, given)
+        relation = relation.materialize()
     except duckdb.Error as error:
-        raise _told(made, translate(error, text)) from None
+        told = translate(error, text)
+        told.position = _place(duck, error, text)
+        raise _told(made, told) from None
     finally:
         for name in reversed(views):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP VIEW temp.{quoted(name)}").fetchall()
-    names = tuple(str(c) for c in relation.columns)
     return TableResult(relation, names, tuple(str(t) for t in relation.types))
+
+
+def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:
+    """The columns' names; a relation tells those that repeat from each other."""
+    low = {c.lower() for c in columns}
+    if not any(m and m[1].lower() in low for m in map(_REPEATED.fullmatch, columns)):
+        return tuple(columns)
+    duck.execute(text, given or None)
+    names = tuple(str(d[0]) for d in duck.description)
+    duck.abort()
+    return names
+
+
+def _place(duck: Any, error: Any, text: str) -> int | None:
+    """Where DuckDB's binder found something wrong; EXPLAIN says it, a relation does not."""
+    import duckdb  # it is open
+
+    if not isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+        return None
+    try:
+        duck.execute(f"EXPLAIN {text}")
+        duck.abort()
+    except duckdb.Error as again:
+        at = place(str(again), f"EXPLAIN {text}")
+        return None if at is None else max(0, at - len("EXPLAIN "))
+    return None
 
 
 def _told(made: Hybrid, error: Error) -> Error:

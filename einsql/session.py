@@ -89,7 +89,6 @@ class Connection:
         database: Database | None = None,
     ) -> None:  # fmt: skip
         self.store: Store = Store(database)
-        self.duck = self.store.duck
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -322,36 +321,35 @@ class Connection:
         self.store.refresh()
         statement, doubt = parse(text)
         if doubt is not None:
-            self._try(statement, cursor)
+            self._try(statement, text, cursor)
             raise doubt.locate(text)
         if isinstance(statement, st.Query):
             try:
                 plan = self.plan_any(statement.tree)
             except Error as error:
-                table = run_instead(self, text, error)
-                cursor._show(table, table.description)
+                run_instead(self, text, error, cursor)
                 return
             if alone and not plan.volatile:
                 self._remember(key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
             return
-        self._other(statement, cursor)
+        self._other(statement, text, cursor)
 
-    def _try(self, statement: st.Statement, cursor: Cursor) -> None:
+    def _try(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
         """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
         if isinstance(statement, st.Query):
             self.plan_any(statement.tree)
         elif not isinstance(statement, st.Copy):
             try:
                 with self.store.attempt():
-                    run_statement(self, statement, cursor)
+                    run_statement(self, statement, text, cursor)
             finally:
                 cursor._clear()
 
-    def _other(self, statement: st.Statement, cursor: Cursor) -> None:
+    def _other(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
         alone = isinstance(statement, st.Transaction | st.Vacuum)
         with nullcontext() if alone else self.store.statement():
-            explanation = run_statement(self, statement, cursor)
+            explanation = run_statement(self, statement, text, cursor)
         if explanation is not None:
             self._explanation = explanation
 

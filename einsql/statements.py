@@ -13,22 +13,23 @@ from einsql.explain import Explanation, GraphExplanation, explain_tiles, explain
 from einsql.planning import Plan
 from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
+from einsql.sql.scalar import unsupported
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
-    from einsql.engine.duck.table_result import TableResult
     from einsql.explain import Measures
     from einsql.session import Connection
 
 
-def run_instead(con: Connection, text: str, error: errors.Error) -> TableResult:
+def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
     """Runs a query that is not tensor work as a whole, over the parts that are.
 
     Args:
         con: The session.
         text: The query.
         error: Why it is none.
+        cursor: Shows the result.
 
     Raises:
         Error: The same, if DuckDB may not or cannot run it.
@@ -37,10 +38,37 @@ def run_instead(con: Connection, text: str, error: errors.Error) -> TableResult:
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
-    return hybrid.run(con, hybrid.split(con, text))
+    with con.store.snapshot():
+        table = hybrid.run(con, hybrid.split(con, text))
+    cursor._show(table, table.description)
 
 
-def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> Explanation | None:
+def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
+    """Runs a statement of DuckDB's, the queries in it as any other."""
+    from einsql import foreign  # as above
+
+    if con.settings.fallback == "off":
+        raise error
+    found = foreign.run(con, text, error)
+    if isinstance(found, int):
+        cursor._changed(found)
+    else:
+        cursor._show(found, found.description)
+
+
+def _is_table(con: Connection, tree: exp.Expr) -> bool:
+    """True if a statement changes one of DuckDB's tables."""
+    target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    if not isinstance(target, exp.Table):
+        return False
+    if target.args.get("db") is not None:
+        return True
+    return con.store.get(target.name) is None and con.duck.has(target.name)
+
+
+def run_statement(
+    con: Connection, statement: st.Statement, text: str, cursor: Cursor
+) -> Explanation | None:
     """Runs a statement that is no query and fills the cursor with what it gives.
 
     Returns:
@@ -54,6 +82,10 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
             explanation = _explain(con, statement)
             cursor._list(("explain",), explanation.rows())
             return explanation
+        case st.Foreign():
+            _foreign(con, statement.text, statement.refusal, cursor)
+        case st.Change(tree) if _is_table(con, tree):
+            _foreign(con, text, unsupported("A change of a table", tree), cursor)
         case st.CreateTensor():
             cursor._changed(changes.create_tensor(con, statement))
         case st.CreateView():
@@ -63,7 +95,7 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
         case st.Drop():
             catalog.drop(con, statement)
         case st.Change(tree=exp.Insert() as tree):
-            cursor._changed(changes.insert(con, tree))
+            cursor._changed(changes.insert(con, tree, text))
         case st.Change(tree=exp.Update() as tree):
             cursor._changed(changes.update(con, tree))
         case st.Change(tree=exp.Delete() as tree):
@@ -75,7 +107,7 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
         case st.Calibrate():
             cursor._list(("name", "value", "unit"), _calibrate(con))
         case st.Show():
-            cursor._list(*catalog.show(con, statement))
+            _show(con, statement, text, cursor)
         case st.Vacuum():
             con.store.vacuum()
         case st.Transaction():
@@ -83,6 +115,20 @@ def run_statement(con: Connection, statement: st.Statement, cursor: Cursor) -> E
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")
     return None
+
+
+def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> None:
+    try:
+        cursor._list(*catalog.show(con, statement))
+    except errors.Error as error:
+        from einsql import hybrid  # as above
+
+        if not hybrid.is_outside(error):
+            raise
+        try:
+            _foreign(con, text, error, cursor)
+        except errors.ProgrammingError:
+            raise error from None  # nor has DuckDB such a table
 
 
 _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {

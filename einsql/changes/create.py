@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql import hybrid
 from einsql.bfloat16 import stored
+from einsql.changes.insert import insert_rows, result_table
+from einsql.changes.tables import tensor_of
 from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
-from einsql.errors import IntegrityError, ProgrammingError, suggest
+from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.settings import MOST_SITES
 from einsql.sql.syntax import CreateTensor
@@ -41,18 +44,49 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
             f'There is a {kind} "{statement.name}" already',
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
-    if statement.query is not None:
-        result = con.select(statement.query)
-        made = _stored(con, statement.name, result)
-    else:
+    hybrid.refuse_table(con, statement.name)
+    if not statement.text:
         made = _declared(con, statement)
+    else:
+        made = _selected(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
         made = as_declared(con, replace(made, partition=parts, order=order))
     con.store.put(replace(made, temporary=statement.temporary))
-    if statement.query is None and PRESENT in made.relation.fields:
+    if not statement.text and PRESENT in made.relation.fields:
         return 0
     return rows(made.relation.fields, made.relation.schema)
+
+
+def _selected(con: Connection, statement: CreateTensor) -> Tensor:
+    """The tensor of a SELECT, of tensors or of what DuckDB gives."""
+    empty = _declared(con, statement) if statement.columns else None
+    refusal = statement.refusal
+    if statement.query is not None:
+        try:
+            result = con.select(statement.query)
+            if empty is None:
+                return _stored(con, statement.name, result)
+            return _filled(empty, result)
+        except Error as error:
+            refusal = error
+    assert refusal is not None
+    if con.settings.fallback == "off" or not (
+        statement.query is None or hybrid.is_outside(refusal)
+    ):
+        raise refusal
+    table = hybrid.run(con, hybrid.split_from(con, statement.text, statement.start))
+    return tensor_of(con, statement.name, table, empty)
+
+
+def _filled(empty: Tensor, result: Result) -> Tensor:
+    """A declared tensor with the rows of a SELECT, its columns in their order."""
+    if len(result.columns) != len(empty.columns):
+        raise ProgrammingError(
+            f"The SELECT gives {len(result.columns)} columns for {len(empty.columns)}",
+            hint=f"{empty.name} has {', '.join(empty.columns)}.",
+        )
+    return insert_rows(empty, result_table(empty, list(empty.columns), result), replaces=False)
 
 
 def _parts(

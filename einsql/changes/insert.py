@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
+from einsql import hybrid
 from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from einsql.session import Connection
 
 
-def insert(con: Connection, tree: exp.Insert) -> int:
+def insert(con: Connection, tree: exp.Insert, text: str = "") -> int:
     """INSERT [OR REPLACE] INTO … SELECT or VALUES; returns the number of rows.
 
     Raises:
@@ -38,7 +39,10 @@ def insert(con: Connection, tree: exp.Insert) -> int:
         order = _column_order(tensor, statement.columns)
         table = _literal_table(con, tensor, order, literal_rows(binder, statement.source))
     else:
-        relation = bind_insert(binder, statement)
+        try:
+            relation = bind_insert(binder, statement)
+        except Error as error:
+            return _from_duckdb(con, tensor, statement, text, error)
         order = _result_order(tensor, statement, relation)
         result = con.run_bound(relation, binder)
         if isinstance(result.fields, PlacedFields):
@@ -48,9 +52,28 @@ def insert(con: Connection, tree: exp.Insert) -> int:
             if made is not None:
                 con.store.put(made)
                 return len(result)
-        table = _result_table(tensor, order, result)
-    con.store.put(_insert_rows(tensor, table, statement.replaces))
+        table = result_table(tensor, order, result)
+    con.store.put(insert_rows(tensor, table, statement.replaces))
     return len(next(iter(table.values())))
+
+
+def _from_duckdb(
+    con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
+) -> int:
+    """INSERT of a SELECT that is no tensor work as a whole."""
+    from einsql.changes import tables  # they know each other
+
+    if con.settings.fallback == "off" or not text or not hybrid.is_outside(error):
+        raise error
+    found = hybrid.run(con, hybrid.split_insert(con, text))
+    if statement.by_name:
+        order = _column_order(tensor, [(n, statement.source) for n in found.names])
+    else:
+        order = _column_order(tensor, statement.columns)
+    con.store.put(
+        insert_rows(tensor, tables.fitted(tensor, order, tables.read(found)), statement.replaces)
+    )
+    return len(found)
 
 
 def _result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
@@ -133,7 +156,12 @@ def _types(tensor: Tensor) -> dict[str, DType]:
     }
 
 
-def _result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
+def result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str, np.ndarray]:
+    """A result's columns in the types of a tensor's, by their names.
+
+    Raises:
+        Error: A value is NULL or does not fit.
+    """
     types = _types(tensor)
     table: dict[str, np.ndarray] = {}
     for column, (source, values, known) in zip(order, result.table(), strict=True):
@@ -152,7 +180,12 @@ def _result_table(tensor: Tensor, order: list[str], result: Result) -> dict[str,
     return table
 
 
-def _insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
+def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> Tensor:
+    """The tensor with rows of columns, each in the carrier of its type.
+
+    Raises:
+        IntegrityError: A key exists already, occurs twice or is out of bounds.
+    """
     schema = tensor.relation.schema
     at = _cells(tensor, table)
     unique, counts = np.unique(at, return_counts=True)

@@ -33,7 +33,7 @@ class Store:
 
     def __init__(self, database: Database | None = None) -> None:
         self.database = database or Database()
-        self.duck = Duck(self.database.connection)
+        self.duck = Duck(self.database.connection, empty=self.database.path is None)
         self.version = 0
         self._base: State = self.database.state
         self.objects: dict[str, Object] = dict(self._base.objects)

@@ -65,15 +65,17 @@ class DefinitionReader(TreeReader):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
-        query = None
+        told = name, replace, if_not_exists, tuple(columns), partition, default
         if self.take("AS"):
-            if columns or default is not None:
-                raise self.error("A tensor is either declared or made AS SELECT, not both")
-            query = self.query()
-        elif not columns:
+            if default is not None and not columns:
+                raise self.error("A DEFAULT needs the tensor's columns")
+            start = self.position()
+            query, refusal = self.query_or_text()
+            return CreateTensor(*told, query, self.sql, start, refusal)
+        if not columns:
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
-        return CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default, query)
+        return CreateTensor(*told)
 
     def column(self) -> ColumnDef:
         """Name DIM(n), or name type."""
@@ -133,13 +135,15 @@ class DefinitionReader(TreeReader):
         columns = self.names("a column name") if self.take("(") else []
         self.expect("AS", "after the view's name")
         start = self.position()
-        query = self.query()
+        query, refusal = self.query_or_text()
+        if query is None:
+            return CreateView(name, replace, None, self.sql, start, refusal)
         self.refuse_parameters(query, start)
         if columns:
             names = [exp.to_identifier(c, quoted=True) for c in columns]
             alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True), columns=names)
             query = exp.select("*").from_(exp.Subquery(this=query, alias=alias), copy=False)
-        return CreateView(name, replace, query, self.sql)
+        return CreateView(name, replace, query, self.sql, start)
 
     def create_macro(self, replace: bool) -> CreateMacro:
         """name(parameters) AS [TABLE] body."""

@@ -14,11 +14,13 @@ from sqlglot import exp
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
+from einsql.sql.grammar import check_grammar
 from einsql.sql.syntax import (
     Calibrate,
     Change,
     Copy,
     Explain,
+    Foreign,
     Query,
     Set,
     Show,
@@ -28,6 +30,11 @@ from einsql.sql.syntax import (
 )
 from einsql.sql.tokens import tokenize
 from einsql.sql.trees import as_query
+
+_SHARED = (
+    "CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "COPY", "INSERT", "UPDATE", "DELETE",
+)  # fmt: skip
+"""What begins statements of einsql and of DuckDB."""
 
 _QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
 """What a query may begin with."""
@@ -60,8 +67,11 @@ class Reader(DefinitionReader):
         """Reads the statement its first word announces."""
         word = self.word()
         if word in _QUERY:
-            position = self.position()
-            tree = self.rest()
+            at, position = self.at, self.position()
+            try:
+                tree = self.rest()
+            except Error as error:
+                return self.foreign(at, error)
             if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
                 return Change(tree)
             return Query(as_query(tree, position))
@@ -74,14 +84,38 @@ class Reader(DefinitionReader):
             "DELETE": self.change, "CALIBRATE": self.calibrate,
             "VACUUM": self.vacuum,
         }  # fmt: skip
-        if word in readers:
+        if word not in readers:
+            return self.foreign(
+                self.at,
+                NotSupportedError(
+                    f"einsql has no {word} statement",
+                    hint="Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, INSERT, "
+                    "UPDATE, DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, "
+                    "ROLLBACK, VACUUM, and those of DuckDB.",
+                    position=self.position(),
+                ),
+            )
+        start = self.at
+        try:
             return readers[word]()
-        raise NotSupportedError(
-            f"einsql has no {word} statement",
-            hint="Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, INSERT, UPDATE, "
-            "DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, ROLLBACK, VACUUM.",
-            position=self.position(),
-        )
+        except Error as error:
+            if word not in _SHARED:
+                raise
+            return self.foreign(start, error)
+
+    def foreign(self, start: int, error: Error) -> Foreign:
+        """The statement as one of DuckDB's.
+
+        Raises:
+            Error: The one given, if it is none.
+        """
+        self.at = start
+        begins = self.position()
+        try:
+            check_grammar(" " * begins + self.sql[begins:])
+        except ProgrammingError:
+            raise error from None
+        return Foreign(self.sql, self.word(), begins, error)
 
     def explain(self) -> Statement:
         """EXPLAIN [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)] statement."""
@@ -124,7 +158,7 @@ class Reader(DefinitionReader):
             raise self.error("SHOW knows TENSORS and SETTINGS")
         self.at += 1
         self.end()
-        return Show("settings" if what == "SETTINGS" else "tensors")
+        return Show(what.lower())
 
     def describe(self) -> Show:
         """DESCRIBE name, or DESCRIBE query."""

@@ -357,7 +357,7 @@ def bind_parameter(value: object) -> Typed:
     """Binds a Python value given for a parameter.
 
     Raises:
-        ProgrammingError: The value is no number, boolean or None.
+        NotSupportedError: The value is no number, boolean or None.
     """
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         dtype = DType.of(value.dtype)  # type: ignore[attr-defined]  # a NumPy scalar
@@ -371,9 +371,9 @@ def bind_parameter(value: object) -> Typed:
         return integer(value)
     if isinstance(value, float):
         return Typed(Const(value, DType.DOUBLE), DType.DOUBLE)
-    raise ProgrammingError(
-        f"A parameter cannot be a {type(value).__name__}",
-        hint="Numbers, booleans and None can be bound.",
+    raise NotSupportedError(
+        f"A parameter of type {type(value).__name__} is outside the tensor fragment",
+        hint="Tensors hold numbers and booleans.",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from einsql.errors import Error
 from einsql.schema import DType
 
 
@@ -53,7 +54,14 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True)
 class CreateTensor:
-    """CREATE [OR REPLACE] [TEMP] TENSOR, declared or AS SELECT."""
+    """CREATE [OR REPLACE] [TEMP] TENSOR, declared, AS SELECT or both.
+
+    Attributes:
+        query: The SELECT; None without one, and where only DuckDB's grammar has it.
+        text: The statement, if it has a SELECT.
+        start: Where that begins.
+        refusal: Why the SELECT could not be read, if so.
+    """
 
     name: str
     replace: bool
@@ -62,17 +70,22 @@ class CreateTensor:
     partition: tuple[tuple[str, int], ...] | None = None
     default: exp.Expr | None = None
     query: exp.Query | None = None
+    text: str = ""
+    start: int = 0
+    refusal: Error | None = None
     temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE [OR REPLACE] [TEMP] VIEW name AS query."""
+    """CREATE [OR REPLACE] [TEMP] VIEW name AS query; the attributes as in CreateTensor."""
 
     name: str
     replace: bool
-    query: exp.Query
+    query: exp.Query | None
     text: str
+    start: int = 0
+    refusal: Error | None = None
     temporary: bool = False
 
 
@@ -145,6 +158,22 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """A statement of DuckDB that einsql does not read.
+
+    Attributes:
+        word: Its first word, in upper case.
+        start: Where it begins in the text.
+        refusal: Why einsql's own grammar has it not.
+    """
+
+    text: str
+    word: str
+    start: int
+    refusal: Error
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """BEGIN, COMMIT or ROLLBACK."""
 
@@ -158,5 +187,5 @@ class Vacuum:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Transaction | Vacuum
+    | Calibrate | Show | Foreign | Transaction | Vacuum
 )  # fmt: skip

@@ -44,6 +44,23 @@ class TreeReader(TokenReader):
             raise self.error("Expected a SELECT")
         return as_query(self.rest(), position)
 
+    def query_or_text(self) -> tuple[exp.Query | None, Error | None]:
+        """The rest as a query, or why it could not be read if DuckDB's grammar has it.
+
+        Raises:
+            Error: It is no query.
+        """
+        start = self.position()
+        try:
+            return self.query(), None
+        except Error as error:
+            try:
+                check_grammar(" " * start + self.sql[start:])
+            except ProgrammingError:
+                raise error from None
+            self.at = len(self.tokens)
+            return None, error
+
     def refuse_parameters(self, tree: exp.Expr, start: int) -> None:
         """Refuses `?` and `$n` in a definition, for it outlives the call that gives them."""
         if tree.find(exp.Placeholder, exp.Parameter) is not None:

@@ -24,33 +24,28 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
-def in_memory() -> duckdb.DuckDBPyConnection:
-    """Opens a database of its own in memory."""
-    import duckdb  # 40 ms, and only some statements need it
-
-    return duckdb.connect(":memory:")
-
-
 class Duck:
     """A session's own connection to DuckDB, opened when something needs it.
 
     Args:
         open_: Gives the connection.
         settings: Statements that are run on it first.
+        empty: Whether its database holds nothing before it is opened.
     """
 
     def __init__(
-        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = ()
-    ) -> None:
+        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = (),
+        empty: bool = True,
+    ) -> None:  # fmt: skip
         self._open = open_
+        self._empty = empty
         self._settings = tuple(settings)
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
 
     @property
-    def opened(self) -> bool:
-        """Whether it has been needed."""
-        return self._con is not None
+    def _holds_nothing(self) -> bool:
+        return self._empty and self._con is None
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
@@ -107,17 +102,17 @@ class Duck:
 
     def tables(self) -> list[tuple[str, str]]:
         """Names of tables, and their columns with types."""
-        if not self.opened:
+        if self._holds_nothing:
             return []
         return self.execute(
             "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
             "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
-            "(SELECT table_oid FROM duckdb_tables()) GROUP BY ALL"
+            "(SELECT table_oid FROM duckdb_tables() WHERE schema_name <> '__einsql') GROUP BY ALL"
         )
 
     def has(self, name: str) -> bool:
         """True if a table or view of DuckDB has the name."""
-        if not self.opened:
+        if self._holds_nothing:
             return False
         found = self.execute(
             "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) UNION ALL "

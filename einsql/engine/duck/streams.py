@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,14 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
     if isinstance(result.fields, PlacedFields):
         return _table(result).rename_columns(list(names))
     return Stream(result, names)
+
+
+def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:
+    """A relation of such columns without a row."""
+    import pyarrow as pa  # as above
+
+    types = [arrow_type(_shown(t)) for t in dtypes]
+    return pa.schema(list(zip(names, types, strict=True))).empty_table()
 
 
 def _table(result: Result) -> pa.Table:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from einsql.errors import Error, NotSupportedError
-from einsql.sql.hybrid.blocks import Block, Cte, QueryText, Range, Reference, Structure
+from einsql.sql.hybrid.blocks import (
+    STARTS,
+    Block,
+    Cte,
+    QueryText,
+    Range,
+    Reference,
+    Structure,
+)
 from einsql.sql.hybrid.edits import Edits
 from einsql.sql.tokens import tokenize
 from einsql.sql.trees import parse_tree
@@ -250,7 +258,7 @@ class Splitter:
         if clause is not None:
             for reference in self.structure.references(clause):
                 self.refer(reference, scope)
-        elif self.structure.word(block.range.first) in ("TABLE", "SUMMARIZE", "DESCRIBE"):
+        elif self.structure.word(block.range.first) in STARTS:
             for n in range(block.range.first + 1, block.range.last):
                 self.expose(self.structure.tokens[n].text, scope)
 

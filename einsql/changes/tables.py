@@ -1,0 +1,143 @@
+"""Rows of DuckDB that become tensors: which columns are keys, their bounds, what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.casting import cast_array, cast_failure
+from einsql.changes.insert import insert_rows
+from einsql.engine.duck.table_result import TableResult
+from einsql.engine.relation import Relation
+from einsql.engine.store import Tensor
+from einsql.errors import DataError, IntegrityError, NotSupportedError, ProgrammingError
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.session import Connection
+
+MAX_ELEMENTS = 2**40
+"""As many as a declared tensor may have."""
+
+Columns = list[tuple[str, DType, np.ndarray]]
+
+
+def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | None) -> Tensor:
+    """The tensor of a table's rows.
+
+    Args:
+        con: The session.
+        name: The tensor's name.
+        table: Leading integer columns are keys, but for the last column; the rest are values.
+        empty: The tensor as it is declared, if it is; its columns are the table's in order.
+
+    Raises:
+        ProgrammingError: Columns do not fit a tensor.
+        DataError: A key or a value is NULL.
+        IntegrityError: A key occurs twice, is negative or out of bounds.
+    """
+    columns = read(table)
+    if empty is not None:
+        return insert_rows(empty, fitted(empty, list(empty.columns), columns), replaces=False)
+    names = [c[0] for c in columns]
+    if len({n.lower() for n in names}) != len(names):
+        raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
+    count = 0
+    while count < len(columns) - 1 and columns[count][1].is_integer:
+        count += 1
+    keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
+    fields = tuple(Field(n, t) for n, t, _ in columns[count:])
+    schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
+    if schema.size > MAX_ELEMENTS:
+        raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    held = {
+        f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
+    }
+    made = Tensor(name, Relation(schema, held), tuple(names))
+    return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+
+
+def _bound(name: str, values: np.ndarray) -> int:
+    if len(values) and values.min() < 0:
+        raise IntegrityError(
+            f"The key {name} has the value {values.min()}",
+            hint="A stored tensor's keys start at 0 or above; shift them.",
+        )
+    return int(values.max()) + 1 if len(values) else 0
+
+
+def fitted(tensor: Tensor, order: list[str], columns: Columns) -> dict[str, np.ndarray]:
+    """The columns in the types of a tensor's, by their names.
+
+    Raises:
+        ProgrammingError: There are too many or too few, or a key is no integer.
+        DataError: A value does not fit.
+    """
+    if len(order) != len(columns):
+        raise ProgrammingError(
+            f"The SELECT gives {len(columns)} columns for {len(order)}",
+            hint=f"{tensor.name} has {', '.join(order)}.",
+        )
+    schema = tensor.relation.schema
+    keys = {k.name for k in schema.keys}
+    found = {}
+    for column, (_, dtype, values) in zip(order, columns, strict=True):
+        if column in keys and not dtype.is_integer:
+            raise ProgrammingError(f"The key {column} cannot be a {dtype.value}")
+        wanted = DType.BIGINT if column in keys else schema.dtype(column)
+        failure = cast_failure(dtype, wanted)
+        if failure is not None and failure.numpy(values).any():
+            raise DataError(failure.reason)
+        found[column] = cast_array(values, wanted)
+    return found
+
+
+def read(table: TableResult) -> Columns:
+    """Names, types and values of a table's columns.
+
+    Raises:
+        NotSupportedError: Tensors have no such type.
+        DataError: There are NULLs.
+    """
+    found = table.arrow()
+    columns: Columns = []
+    for name, told, column in zip(table.names, table.types, found.columns, strict=True):
+        if column.null_count:
+            raise DataError(
+                f"{column.null_count} values of {name} are NULL, which a tensor cannot hold",
+                hint="COALESCE(…, 0) gives them a value; WHERE … IS NOT NULL leaves them out.",
+            )
+        columns.append((name, *_typed(name, told, column)))
+    return columns
+
+
+_WIDER = {"uint8": "int16", "uint16": "int32", "uint32": "int64"}
+
+
+def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.ndarray]:
+    import pyarrow as pa  # only boundaries need it
+
+    kind: Any = column.type
+    if told in ("HUGEINT", "UHUGEINT", "UBIGINT"):
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise DataError(f"A value of {name} does not fit BIGINT") from None
+    elif str(kind) in _WIDER:
+        column = column.cast(_WIDER[str(kind)])
+    if column.type == pa.int16():
+        column = column.cast(pa.int32())
+    dtype = None
+    if pa.types.is_boolean(column.type) or pa.types.is_primitive(column.type):
+        plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        if plain or pa.types.is_boolean(column.type):
+            dtype = DType.of(np.dtype(column.type.to_pandas_dtype()))
+    if dtype is None:
+        raise NotSupportedError(
+            f"Tensors have no type {told}, which {name} has",
+            hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
+        )
+    return dtype, column.to_numpy()
