@@ -23,6 +23,7 @@ from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
+from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
@@ -85,6 +86,8 @@ class Connection:
         self.store: Store = Store()
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
+        self.memory = Memory(self.settings, self.store.states)
+        self.store.settle = self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
@@ -210,6 +213,7 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.store = Store()
+        self.memory.close()
         self.interrupt()  # a statement of another thread does not go on
         if self.cluster is not None:
             self.cluster.part()
@@ -346,6 +350,7 @@ class Connection:
             self.in_scope,
             self._tick,
             self.cluster,
+            self.memory,
             fields=self._inputs,
         )
         return QueryBinder(found, self._parameters, self.notices)
@@ -421,4 +426,5 @@ class Connection:
     def set_settings(self, settings: Settings) -> None:
         """Goes on under other settings; what was planned is planned again."""
         self.settings = settings
+        self.memory.change(settings)
         self._plans.clear()

@@ -5,6 +5,7 @@ A snapshot is a copy of the name table, for nothing stored is ever changed in pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +58,8 @@ class Store:
     objects: dict[str, Object] = field(default_factory=dict)
     version: int = 0
     """Grows when what a name means changes its form; plans depend on it."""
+    settle: Callable[[Fields], Fields] = lambda fields: fields
+    """Puts fields where they are to stay, which may be files."""
     _saved: dict[str, Object] | None = None
 
     def get(self, name: str) -> Object | None:
@@ -91,6 +94,10 @@ class Store:
 
     def put(self, item: Object) -> None:
         """Stores an object under its name, replacing what was there."""
+        if isinstance(item, Tensor) and not item.borrowed:
+            fields = self.settle(item.relation.fields)
+            if fields is not item.relation.fields:
+                item = replace(item, relation=replace(item.relation, fields=fields))
         old = self.objects.get(item.name.lower())
         same = (
             isinstance(old, Tensor)
@@ -130,7 +137,7 @@ class Store:
                 a ROLLBACK.
         """
         low = item.name.lower()
-        for objects in self._states():
+        for objects in self.states():
             found = objects.get(low)
             if found is not None and not (isinstance(found, Tensor) and found.borrowed):
                 kind = "tensor" if isinstance(found, Tensor) else found.kind
@@ -155,7 +162,7 @@ class Store:
         if self._saved is not None:
             self._saved.pop(name.lower(), None)
 
-    def _states(self) -> list[dict[str, Object]]:
+    def states(self) -> list[dict[str, Object]]:
         """What names mean now, and what they would mean after a ROLLBACK."""
         return [self.objects] if self._saved is None else [self.objects, self._saved]
 
