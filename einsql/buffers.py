@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -17,6 +20,18 @@ LARGE = 1 << 18
 """Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""
 KEPT = 1 << 27
 """Most bytes of all blocks that are remembered, lent or free; `keep` changes it."""
+
+Lend = Callable[[int], np.ndarray]
+"""Gives a block of so many bytes."""
+
+_bounds: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+"""How many bytes may be remembered while something lives."""
+
+_most = KEPT
+"""What `keep` has set, whatever bounds there are."""
+
+_here = threading.local()
+"""What lends blocks in this thread: `lend`, if anything does."""
 
 _blocks: dict[int, list[np.ndarray]] = {}
 """Blocks that may be lent or free by their size; what was lent most recently is last."""
@@ -32,7 +47,12 @@ _FREE = 2
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An uninitialised array in C order; it may show memory of a result that is gone."""
     nbytes = prod(shape) * dtype.itemsize
-    if not LARGE <= nbytes < KEPT:
+    if nbytes < LARGE:
+        return np.empty(shape, dtype)
+    lend: Lend | None = getattr(_here, "lend", None)
+    if lend is not None:
+        return lend(nbytes).view(dtype).reshape(shape)
+    if nbytes >= KEPT:
         return np.empty(shape, dtype)
     return _lend(nbytes).view(dtype).reshape(shape)
 
@@ -57,8 +77,46 @@ def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def keep(nbytes: int) -> None:
     """Sets how many bytes are remembered; a process that does nothing else may keep more."""
+    global _most
+    _most = nbytes
+    _bound()
+
+
+@contextmanager
+def lending(lend: Lend) -> Iterator[None]:
+    """Takes large blocks of this thread from elsewhere; none of them is remembered."""
+    before: Lend | None = getattr(_here, "lend", None)
+    _here.lend = lend
+    try:
+        yield
+    finally:
+        _here.lend = before
+
+
+def bound(owner: object, nbytes: int | None) -> None:
+    """Sets how many bytes may be remembered while an object lives; None for any number."""
+    if nbytes is None:
+        _bounds.pop(owner, None)
+    else:
+        _bounds[owner] = nbytes
+    _bound()
+
+
+def release() -> None:
+    """Gives free blocks back to the system."""
+    with _lock:
+        for size in list(_blocks):
+            same = _blocks[size]
+            same[:] = [same[n] for n in range(len(same)) if sys.getrefcount(same[n]) != _FREE]
+            if not same:
+                del _blocks[size]
+
+
+def _bound() -> None:
     global KEPT
-    KEPT = nbytes
+    KEPT = min([_most, *_bounds.values()])
+    with _lock:
+        _forget()
 
 
 def _lend(nbytes: int) -> np.ndarray:

@@ -280,6 +280,10 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
         if measures is not None:
             took = measures[n]
             text += f"  {took.seconds * 1e3:.3f} ms  {took.nbytes:,} bytes"
+            if took.boxes > 1:
+                text += f"  in {took.boxes:,} boxes"
+            if took.spilled:
+                text += f"  {took.spilled:,} bytes spilled"
         lines.append(text)
     return lines
 

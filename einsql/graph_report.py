@@ -66,7 +66,12 @@ def with_kernels(
                 more["group"] = {"nodes": ids, "detail": step.detail}
             if measures is not None:
                 took = measures[at] if number == last else Measure(0.0, 0)
-                more["measured"] = {"seconds": took.seconds, "bytes": took.nbytes}
+                more["measured"] = {
+                    "seconds": took.seconds,
+                    "bytes": took.nbytes,
+                    "spilled": took.spilled,
+                    "boxes": took.boxes,
+                }
             nodes[number] = nodes[number] | more
     return {**report, "nodes": nodes}
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from functools import cache
+
+MOST_OF_MEMORY = 0.8
+"""The part of a machine's memory that one program may take unless told."""
+
+_ENOUGH = 2**63
+"""What a control group says that has no limit, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +120,43 @@ def topology_like(machine: Machine) -> Topology:
         node_network=machine.network,
         node_latency=machine.latency,
     )
+
+
+@cache
+def memory() -> int:
+    """Bytes of memory of this machine, or of the control group that this process is in."""
+    found = [_ENOUGH]
+    try:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        found.append(2**33)  # a system that does not tell
+    for path in _limits():
+        try:
+            with open(path, encoding="ascii") as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):  # there is none, or it says "max"
+            continue
+    return min(n for n in found if n > 0)
+
+
+def _limits() -> list[str]:
+    """Files that hold limits of this process's control group and of those around it."""
+    paths = ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            own = [line.split(":", 2) for line in file.read().splitlines()]
+    except OSError:
+        return []
+    for parts in own:
+        if len(parts) != 3:
+            continue
+        group = parts[2].rstrip("/")
+        unified = parts[0] == "0"
+        if unified or "memory" in parts[1].split(","):
+            root = "/sys/fs/cgroup" if unified else "/sys/fs/cgroup/memory"
+            name = "memory.max" if unified else "memory.limit_in_bytes"
+            while group:
+                paths.append(f"{root}{group}/{name}")
+                group = group.rpartition("/")[0]
+            paths.append(f"{root}/{name}")
+    return paths

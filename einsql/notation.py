@@ -105,6 +105,6 @@ def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
         terms.append(tuple(x for x, _ in axes))
     stays = con.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
-    catalog = BinderCatalog(con.store, con.settings, con.in_scope, con._tick)
+    catalog = BinderCatalog(con.store, con.settings, con.in_scope, con._tick, memory=con.memory)
     con.planner_calls += 1
     return make_plan(relation, catalog, kept)

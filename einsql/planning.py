@@ -18,6 +18,7 @@ from einsql.engine.executor import Program, Tick
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
+from einsql.engine.spill import Memory
 from einsql.engine.store import Definition, Store, Tensor, owner
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.optimizer import Optimized, check_rules, optimize
@@ -84,6 +85,7 @@ class Plan:
     probes: tuple[Probe, ...] = ()
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each."""
+    memory: Memory | None = None
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -113,10 +115,11 @@ class Plan:
             return Result(self._schema, fields, self.columns, self.relation.hidden)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
+        copy = copied if self.memory is None else self.memory.copied
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
-            safe[name] = copied(a) if held in mapped else frozen(a) if held in shared else a
+            safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
         return Result(self._schema, safe, self.columns, self.relation.hidden)
 
     @cached_property
@@ -133,6 +136,7 @@ class BinderCatalog:
     in_scope: Callable[[str], object | None]
     tick: Tick
     cluster: Cluster | None = None
+    memory: Memory | None = None
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
@@ -252,7 +256,7 @@ class BinderCatalog:
             Error: As `check_domains`.
         """
         if self.settings.device == "cpu":
-            return compiled(root, self.settings)
+            return compiled(root, self.settings, self.memory)
         from einsql.on_device import DeviceProgram  # GPUs are for who asks for them
 
         check_domains(root)
@@ -329,6 +333,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         catalog.parts(inputs_of(optimized.root)),
         tuple(catalog.probes),
         () if several else _reads(optimized.root, catalog),
+        catalog.memory,
     )
 
 

@@ -15,6 +15,7 @@ from einsql.settings import Settings
 
 if TYPE_CHECKING:
     from einsql.engine.fused import Join
+    from einsql.engine.spill import Memory
     from einsql.optimizer.decomposition import Decomposition, Objective
     from einsql.supersteps import Program as Placed
 
@@ -27,14 +28,14 @@ def compiler(settings: Settings) -> Compile:
     return lambda node: kernels.compile_node(node, settings.jit)
 
 
-def compiled(root: Node, settings: Settings) -> Program:
-    """The program of a graph under the current settings.
+def compiled(root: Node, settings: Settings, memory: Memory | None = None) -> Program:
+    """The program of a graph under the current settings, within a session's memory.
 
     Raises:
         Error: As `check_domains`.
     """
     check_domains(root)
-    return Program(root, compiler(settings), grouping(settings))
+    return Program(root, compiler(settings), grouping(settings), memory)
 
 
 def grouping(settings: Settings) -> FindGroups | None:

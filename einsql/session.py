@@ -23,6 +23,7 @@ from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
+from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
@@ -91,6 +92,8 @@ class Connection:
         self.store: Store = Store(database)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
+        self.memory = Memory(self.settings, self.store.states, self.store.database.path)
+        self.store.settle = self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
@@ -215,6 +218,7 @@ class Connection:
         """Closes the connection and frees what it holds."""
         self._closed = True
         self._plans.clear()
+        self.memory.close()
         self.interrupt()  # a statement of another thread does not go on
         self.store.close()
         if self.cluster is not None:
@@ -364,6 +368,7 @@ class Connection:
             self.in_scope,
             self._tick,
             self.cluster,
+            self.memory,
             fields=self._inputs,
         )
         return QueryBinder(found, self._parameters, self.notices)
@@ -449,4 +454,5 @@ class Connection:
     def set_settings(self, settings: Settings) -> None:
         """Goes on under other settings; what was planned is planned again."""
         self.settings = settings
+        self.memory.change(settings)
         self._plans.clear()

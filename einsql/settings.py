@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from einsql.errors import ProgrammingError, suggest
-from einsql.machine import Machine
+from einsql.machine import MOST_OF_MEMORY, Machine, memory
 from einsql.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 
 
@@ -20,6 +20,9 @@ class Settings:
         device: What runs kernels, the processor or a GPU.
         device_memory: Bytes that relations may take on it; None for nearly all that is free.
         matmul_precision: How factors of FLOAT may be rounded in matrix products of a GPU.
+        memory_limit: Bytes of memory that a statement may take of its own; None for any number.
+        temp_directory: Where what does not fit goes; None for the default place, "" for nowhere.
+        max_temp_directory_size: Bytes that may go there; None for nearly all that is free.
     """
 
     float_math: str = "float"
@@ -34,6 +37,9 @@ class Settings:
     device: str = "cpu"
     device_memory: int | None = None
     matmul_precision: str = "float32"
+    memory_limit: int | None = field(default_factory=lambda: int(MOST_OF_MEMORY * memory()))
+    temp_directory: str | None = None
+    max_temp_directory_size: int | None = None
     machine: Machine = field(default_factory=Machine)
 
 
@@ -45,8 +51,9 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "matmul_precision": ("float32", "tf32"),
 }
-_MEMORY = ("site_memory", "device_memory")
+_MEMORY = ("site_memory", "device_memory", "memory_limit", "max_temp_directory_size")
 """Amounts of memory, none of which is no limit."""
+_PERCENT = re.compile(r"\s*(\d{1,3}(?:\.\d*)?)\s*%\s*")
 MOST_SITES = 65536
 
 RATES: dict[str, Quantity] = {
@@ -68,7 +75,7 @@ RANKS = ("mpi", "mpiexec", "mpi_host")
 
 SETTINGS = (
     *_CHOICES, "disabled_rules", "enable_external_access", "sites", "strategy", *_MEMORY,
-    *RATES,
+    "temp_directory", *RATES,
 )  # fmt: skip
 
 
@@ -90,10 +97,13 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
         machine = replace(settings.machine, **{name: RATES[name].read(value)})
         return replace(settings, machine=machine)
     if name in _MEMORY:
-        memory = None if value.lower() == "none" else int(SIZE.read(value))
         made = replace(settings)
-        setattr(made, name, memory)
+        setattr(made, name, _bytes(name, value))
         return made
+    if name == "temp_directory":
+        if not settings.enable_external_access:
+            raise ProgrammingError("temp_directory stays: enable_external_access is off")
+        return replace(settings, temp_directory=value)
     if name == "disabled_rules":
         rules = frozenset(r.strip() for r in value.split(",") if r.strip())
         return replace(settings, disabled_rules=rules)
@@ -120,6 +130,18 @@ def changed_settings(settings: Settings, name: str, value: str) -> Settings:
     )
 
 
+def _bytes(name: str, value: str) -> int | None:
+    """An amount of memory; that of `memory_limit` may be a part of the machine's."""
+    if value.lower() == "none":
+        return None
+    part = _PERCENT.fullmatch(value) if name == "memory_limit" else None
+    if part is None:
+        return int(SIZE.read(value))
+    if not 0 < float(part[1]) <= 100:
+        raise ProgrammingError(f"{value} is no part of the memory", hint="Write it as '80%'.")
+    return int(memory() * float(part[1]) / 100)
+
+
 def setting_text(settings: Settings, name: str) -> str:
     """A setting's value as SET takes it."""
     if name in RATES:
@@ -129,4 +151,6 @@ def setting_text(settings: Settings, name: str) -> str:
         return ",".join(sorted(value))
     if name in _MEMORY and value is not None:
         return f"{value}B"
+    if name == "temp_directory":
+        return str(value or "")
     return str(value).lower()

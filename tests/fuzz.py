@@ -4,10 +4,11 @@
     python -m tests.fuzz --queries 2000 --everywhere
 
     python -m tests.fuzz --queries 2000 --mpi 2,3,4
+    python -m tests.fuzz --queries 2000 --memory 2KB
 
 The second form runs each query on 1, 2, 3, 4, 5 and 8 virtual sites under every strategy,
 the third on 2, 3 and 4 MPI ranks, as many in all; besides a quarter as many between changes
-of the tensors, and a tenth as many over tiles.
+of the tensors, and a tenth as many over tiles. The last one cuts nearly every step into boxes.
 Prints how many queries agreed, which lines of the semantics table they touched, and a
 minimal script for each difference; the exit status is 1 if there was one.
 """
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--duckdb-only", action="store_true", help="test the generator itself")
     parser.add_argument("--repros", type=int, default=20, help="differences to make minimal")
     parser.add_argument("--everywhere", action="store_true", help="on all sites and strategies")
+    parser.add_argument("--memory", default="", help="memory_limit, such as 2KB: most is cut")
     parser.add_argument("--mpi", default="", help="numbers of ranks, as 2 or 2,3,4")
     args = parser.parse_args()
     warnings.simplefilter("error")
@@ -94,6 +96,8 @@ def _compared(args: argparse.Namespace) -> bool:
     """True if any query differed."""
     share = -(-args.queries // args.processes)
     settings = {"jit": args.jit, "sites": args.sites, "strategy": args.strategy}
+    if args.memory:
+        settings["memory_limit"] = args.memory
     if args.level == "blocks":
         settings["level"] = args.level
     jobs = [

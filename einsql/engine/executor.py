@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
+
+if TYPE_CHECKING:
+    from einsql.engine.spill import Memory
 
 Fields = Mapping[str, np.ndarray]
 Tick = Callable[[float], None]
@@ -79,18 +83,35 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What one step took."""
+    """What one step took.
+
+    Attributes:
+        seconds: From its begin to its end.
+        nbytes: Bytes of its results.
+        spilled: Those among them that went to files.
+        boxes: In how many boxes it ran.
+    """
 
     seconds: float
     nbytes: int
+    spilled: int = 0
+    boxes: int = 1
 
 
 class Program:
-    """A compiled graph; it may run any number of times over other inputs."""
+    """A compiled graph; it may run any number of times over other inputs.
+
+    Args:
+        root: The graph.
+        compile_node: Makes the kernels.
+        find_groups: Finds nodes that run together.
+        memory: What it may take of memory; None for what there is, or an error.
+    """
 
     def __init__(
-        self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None
-    ) -> None:
+        self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None,
+        memory: Memory | None = None,
+    ) -> None:  # fmt: skip
         nodes = walk(root)
         slots = {id(node): n for n, node in enumerate(nodes)}
         numbers = {id(n): at for at, n in enumerate(n for n in nodes if isinstance(n, EinSum))}
@@ -114,7 +135,17 @@ class Program:
             else _together(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
-        self._largest = max((s.nbytes for s in self.steps), default=0)
+        self._memory = memory
+        self._compile = compile_node
+        self._peak = _bound(nodes)
+        self._sure = memory is not None and self._peak <= memory.sure
+        if memory is None:
+            self._peak = max((s.nbytes for s in self.steps), default=0)
+        elif not self._sure:
+            from einsql.engine.spill.within import peak  # for large statements only
+
+            self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
+            self._sure = self._peak <= memory.sure
 
     def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
         """Runs every step.
@@ -128,8 +159,10 @@ class Program:
 
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
+            OperationalError: It takes more memory than there is, or more room for files.
         """
-        require(self._largest)
+        if not self._sure and self._exceeds():
+            return self._within(inputs, tick)[0]
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         steps = self.steps
         if len(steps) == 1:
@@ -151,7 +184,8 @@ class Program:
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""
-        require(self._largest)
+        if not self._sure and self._exceeds():
+            return self._within(inputs, tick)
         measures: list[Measure] = []
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
@@ -163,6 +197,20 @@ class Program:
             for slot in step.free:
                 del held[slot]
         return held[self.root], measures
+
+    def _exceeds(self) -> bool:
+        """True if it has to run box by box, or with files; without a session it is refused."""
+        if self._memory is not None:
+            return not self._memory.allows(self._peak)
+        require(self._peak)
+        return False
+
+    def _within(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
+        from einsql.engine.spill.within import run_within  # as in `__init__`
+
+        assert self._memory is not None  # else nothing exceeds it
+        given = {slot: inputs[name] for slot, name in self.inputs}
+        return run_within(self, self._memory, self._compile, given, tick)
 
 
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:
@@ -221,6 +269,13 @@ def _together(
         sum(map(_nbytes, group.results)),
         group.detail,
     )
+
+
+def _bound(nodes: Sequence[Node]) -> int:
+    """Bytes that a graph takes at most if its kernels do what they should; quickly found."""
+    made = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, EinSum))
+    read = sum(n.schema.size * len(n.schema.fields) for n in nodes if isinstance(n, Input))
+    return 32 * read + 64 * (os.cpu_count() or 1) * made
 
 
 def _nbytes(node: EinSum) -> int:

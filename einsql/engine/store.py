@@ -6,7 +6,7 @@ committed when it began. Nothing stored is ever changed in place, so a snapshot 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ class Store:
         duck: This session's DuckDB connection.
         objects: What names in small letters mean now.
         version: Grows when what a name means changes its form; plans depend on it.
+        settle: Puts fields where they are to stay, which may be files.
     """
 
     def __init__(self, database: Database | None = None) -> None:
@@ -41,6 +42,7 @@ class Store:
         self._saved: dict[str, Object] | None = None
         self._changes = 0
         self._pinned = False
+        self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
             _ = self.duck.con  # its tables are there already
@@ -87,6 +89,10 @@ class Store:
             OperationalError: It is to last, and the database is open for reading only.
         """
         low = item.name.lower()
+        if isinstance(item, Tensor) and not item.borrowed:
+            fields = self.settle(item.relation.fields)
+            if fields is not item.relation.fields:
+                item = replace(item, relation=replace(item.relation, fields=fields))
         if not is_local(item):
             self._refuse_reader()
             self._written[low] = item
@@ -149,7 +155,7 @@ class Store:
         """
         self.refresh()
         low = item.name.lower()
-        for objects in [self.objects] if self._saved is None else [self.objects, self._saved]:
+        for objects in self.states():
             found = objects.get(low)
             if found is not None and not (isinstance(found, Tensor) and found.borrowed):
                 kind = "tensor" if isinstance(found, Tensor) else found.kind
@@ -173,6 +179,10 @@ class Store:
         self.remove(name)
         if self._saved is not None:
             self._saved.pop(name.lower(), None)
+
+    def states(self) -> list[dict[str, Object]]:
+        """What names mean now, and what they would mean after a ROLLBACK."""
+        return [self.objects] if self._saved is None else [self.objects, self._saved]
 
     # ---- snapshots and transactions
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql import boxes
+from einsql.buffers import empty
 from einsql.engine.files.mapped import Mapped, refusing
 from einsql.errors import InterfaceError
 from einsql.schema import DType
@@ -152,7 +153,7 @@ class FileTensor:
             self._file.check_current()
             if np.array_equal(wanted, whole(self.shape)):
                 self._check_sum()
-            result = np.empty(tuple(boxes.extents(wanted)), self.dtype.numpy)
+            result = empty(tuple(boxes.extents(wanted)), self.dtype.numpy)
             shared = boxes.common(found.boxes, wanted)
             for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
                 here = slices(shared[n] - found.boxes[n][:, :1])

@@ -1,0 +1,216 @@
+"""How much memory a node takes while it runs, and into which boxes it is cut to take less.
+
+A box is the node over narrower bounds of some labels. Boxes along keys of the result are
+parts of it; along a label that is reduced they are parts of sums, which are merged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import ceil, prod
+
+import numpy as np
+
+from einsql.einsum import EinSum, Value, exprs, subexpressions
+from einsql.schema import DType
+from einsql.sparse import Sparse
+from einsql.supersteps import with_state
+
+COPIES = 2
+"""How often a kernel has what it reads of an operand, converted and in another order."""
+STATE = 17
+"""Bytes of the running values of an element at most: a value, an extreme one, a flag."""
+PLACES = 24
+"""Bytes that a gather takes for each element: where it is read, and what is found there."""
+WIDE = 256
+"""Values of a label below which it is cut only when no other one is left.
+
+A matrix product reads its operands as often as the other's key is cut.
+"""
+
+Box = dict[str, tuple[int, int]]
+"""The bounds of the labels that are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An operand that a node reads.
+
+    Attributes:
+        labels: Its labels, but for those along which its elements repeat.
+        nbytes: Bytes of all fields of an element that are read, in a kernel's type.
+        fixed: Bytes that are read whatever the bounds are.
+        far: Whether it is read at computed places, in place.
+    """
+
+    labels: tuple[str, ...]
+    nbytes: int
+    fixed: int = 0
+    far: bool = False
+
+
+class Footprint:
+    """What a node takes.
+
+    Args:
+        node: The node.
+        operands: The fields of its operands; None before they are known.
+    """
+
+    def __init__(
+        self, node: EinSum, operands: Sequence[Mapping[str, np.ndarray]] | None = None
+    ) -> None:
+        self.node = node
+        self.extents = {a.label: a.extent for a in node.axes}
+        self.free = tuple(a.label for a in node.axes if a.define is None)
+        self.derived = {a.label for a in node.axes if a.define is not None}
+        self._reads = tuple(self._all_reads(operands))
+        self._fields = sum(f.dtype.numpy.itemsize for f in node.schema.fields)
+        self._sums = sum(o.reduction is not None for o in with_state(node).outputs)
+
+    @cached_property
+    def result(self) -> int:
+        """Bytes of the result."""
+        return prod(self.extents[k] for k in self.node.keys) * self._fields
+
+    def nbytes(self, extents: Mapping[str, int] | None = None) -> int:
+        """Bytes that the node takes over so many values of each label, its result included."""
+        extents = self.extents if extents is None else extents
+        points = prod(extents[x] for x in self.free)
+        total = 0
+        for read in self._reads:
+            elements = prod(extents[x] for x in read.labels)
+            if read.far:
+                elements = min(elements, points)
+            total += COPIES * read.nbytes * elements + read.fixed
+        keys = prod(extents[k] for k in self.node.keys)
+        total += keys * self._fields
+        if self._sums:
+            of_each = _threads() if 8 * keys < points else 1
+            total += keys * self._sums * STATE * of_each
+        elif self.derived:
+            total += points * PLACES
+        else:
+            total += keys * self._fields
+        return total
+
+    def _all_reads(
+        self, operands: Sequence[Mapping[str, np.ndarray]] | None
+    ) -> Iterator[Read]:  # fmt: skip
+        node = self.node
+        wide = any(o.dtype not in _NARROW for o in node.outputs)
+        fields: dict[int, set[str]] = {}
+        for e in (e for root in exprs(node) for e in subexpressions(root)):
+            if isinstance(e, Value):
+                fields.setdefault(e.operand, set()).add(e.field)
+                wide = wide or e.dtype not in _NARROW
+        size = 8 if wide else 4
+        for n, names in fields.items():
+            labels = node.operands[n].labels
+            given: Mapping[str, np.ndarray] | Sparse | None = (
+                None if operands is None else operands[n]
+            )
+            if isinstance(given, Sparse):  # as many elements as are stored
+                yield Read((), 0, fixed=COPIES * 2 * given.taken().nbytes)
+                continue
+            kept = dict.fromkeys(labels)
+            far = any(x in self.derived for x in labels)
+            if given is not None:
+                arrays = [given[name] for name in names]
+                steps = zip(labels, *(a.strides for a in arrays), strict=True)
+                moving = {x for x, *some in steps if any(some)}
+                kept = {x: None for x in kept if x in moving}
+                far = far and all(a.flags.c_contiguous and a.flags.aligned for a in arrays)
+            yield Read(tuple(kept), size * len(names), far=far)
+
+
+_NARROW = frozenset({DType.FLOAT, DType.HALF, DType.BFLOAT16})
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A node in boxes.
+
+    Attributes:
+        extents: Values that a box has of each label, but for the last one along it.
+        nbytes: Bytes that a box takes.
+    """
+
+    node: EinSum
+    extents: Mapping[str, int]
+    nbytes: int
+
+    @property
+    def reduces(self) -> bool:
+        """True if results of boxes have to be merged."""
+        return any(self._pieces(x) > 1 for x in self.node.reduced)
+
+    @property
+    def size(self) -> int:
+        """How many boxes there are."""
+        return prod(self._pieces(a.label) for a in self.node.axes)
+
+    def parts(self) -> Iterator[tuple[tuple[slice, ...], list[Box]]]:
+        """The parts of the result, each with the boxes that make it."""
+        keys, reduced = self.node.keys, self.node.reduced
+        lows = [self.node.axis(k).lo for k in keys]
+        for part in product(*(self._bounds(k) for k in keys)):
+            box = dict(zip(keys, part, strict=True))
+            where = tuple(slice(lo - n, hi - n) for (lo, hi), n in zip(part, lows, strict=True))
+            others = product(*(self._bounds(x) for x in reduced))
+            yield where, [box | dict(zip(reduced, o, strict=True)) for o in others]
+
+    def narrowed(self, node: EinSum, box: Box) -> EinSum:
+        """A node with these labels over a box."""
+        return replace(
+            node,
+            axes=tuple(replace(a, lo=box[a.label][0], hi=box[a.label][1]) for a in node.axes),
+        )
+
+    def _pieces(self, label: str) -> int:
+        whole = self.node.axis(label).extent
+        return ceil(whole / self.extents[label]) if whole else 1
+
+    def _bounds(self, label: str) -> list[tuple[int, int]]:
+        a, step = self.node.axis(label), max(1, self.extents[label])
+        starts = range(a.lo, a.hi, step) if a.extent else [a.lo]
+        return [(lo, max(lo, min(a.hi, lo + step))) for lo in starts]
+
+
+def cut(footprint: Footprint, most: int) -> Cut:
+    """Cuts a node into boxes that take at most so many bytes, or as few as can be.
+
+    Keys of the result are cut first, for their parts need no merging; of labels that help
+    alike the slowest, so that parts lie in one piece.
+    """
+    node = footprint.node
+    extents = dict(footprint.extents)
+    needed = footprint.nbytes(extents)
+    keys = list(node.keys)
+    # Points beyond a computed label's bounds do not exist, so only a reduction may cut one.
+    if any(o.reduction is None for o in node.outputs):
+        keys = [k for k in keys if k not in footprint.derived]
+    reduced = [x for x in node.reduced if x not in footprint.derived]
+    for labels, floor in ((keys, WIDE), (reduced, WIDE), (keys, 1), (reduced, 1)):
+        while needed > most:
+            tried = [
+                (footprint.nbytes(extents | {x: ceil(extents[x] / 2)}), n, x)
+                for n, x in enumerate(labels)
+                if extents[x] > floor
+            ]
+            if not tried or min(tried)[0] >= needed:
+                break
+            needed, _, label = min(tried)
+            extents[label] = ceil(extents[label] / 2)
+    return Cut(node, extents, needed)
+
+
+def _threads() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
