@@ -11,8 +11,8 @@ from einsql.console.picture import Picture
 from einsql.console.values import short
 
 _HIGHEST, _LOWEST = 16, 4
-_AROUND = 4
-"""Lines above and below: title, frame, keys, and the prompt."""
+_AROUND = 5
+"""Lines above and below: the command, title, frame, keys, and the prompt."""
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """The bit of each dot in a braille character, from the upper left one."""
 

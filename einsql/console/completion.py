@@ -12,7 +12,7 @@ from einsql.console import objects
 from einsql.console.commands import COMMANDS
 from einsql.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
 from einsql.errors import Error
-from einsql.settings import SETTINGS
+from einsql.settings import SETTINGS, setting_text
 
 if TYPE_CHECKING:
     from einsql.console.shell import Shell
@@ -85,7 +85,8 @@ class Vocabulary:
         if owner := _OWNER.search(lead):
             return _starting(word, self._of(owner[1], before + after))
         if _SETTING.match(lead):
-            return _starting(word, [Word(s, "setting") for s in SETTINGS])
+            settings = self._shell.connection.settings
+            return _starting(word, [Word(s, setting_text(settings, s)) for s in SETTINGS])
         if _RELATION.search(lead):
             sources = [Word(f, "table function") for f in TABLE_FUNCTIONS]
             return _starting(word, [*self._relations(), *sources])

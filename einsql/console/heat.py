@@ -13,9 +13,9 @@ from einsql.console.values import short
 
 _LARGEST = 8
 """Dots along an edge of a value's square at most."""
-_AROUND = 4
-"""Lines above and below a map: title, last key, colours, and the prompt."""
-_RAMP = " .:-=+*#%@"
+_AROUND = 5
+"""Lines above and below a map: the command, title, last key, colours, and the prompt."""
+_RAMP = ".:-=+*#%@"
 _BAR = 24
 
 

@@ -17,6 +17,10 @@ from einsql.console.box import display_width
 from einsql.console.settings import CommandError, Settings
 
 
+_SCROLLED = 50
+"""Lines that are printed even if the screen has fewer: a table cut to 40 rows stays in sight."""
+
+
 class Output:
     """Prints lines.
 
@@ -89,12 +93,13 @@ class Output:
 
     def _page(self, lines: Iterable[str], command: str) -> Iterable[str]:
         """Shows lines by a pager, or gives them back where they fit on the screen."""
-        size, used, first = shutil.get_terminal_size(), 1, []
+        size, used, first = shutil.get_terminal_size(), 1, list[str]()
+        most = max(size.lines, _SCROLLED)
         rest = iter(lines)
         for line in rest:
             first.append(line)
             used += max(1, -(-display_width(line) // size.columns))
-            if used > size.lines:
+            if used > most:
                 _feed(command, chain(first, rest))
                 return ()
         return first

@@ -109,7 +109,7 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
     session: PromptSession[str] = PromptSession(
         [("class:prompt", _PROMPT)],
         multiline=unfinished,
-        prompt_continuation=_CONTINUED,
+        prompt_continuation=lambda width, _, wrapped: " " * width if wrapped else _CONTINUED,
         lexer=SQLLexer(),
         style=STYLE,
         completer=_completer(vocabulary),
