@@ -126,8 +126,9 @@ def _maxrows(shell: Shell, words: list[str]) -> None:
 def _pager(shell: Shell, words: list[str]) -> None:
     if not words:
         shell.output.print_lines([shell.settings.pager])
-    else:
-        shell.settings.pager = words[0].lower() if words[0].lower() in ("on", "off") else words[0]
+        return
+    command = shlex.join(words)
+    shell.settings.pager = command.lower() if command.lower() in ("on", "off") else command
 
 
 def _nullvalue(shell: Shell, words: list[str]) -> None:
@@ -178,10 +179,10 @@ COMMANDS: dict[str, Command] = {
     ),
     "pager": Command(
         "on|off|COMMAND", "Show long results by $PAGER or less, not, or by this command", _pager,
-        takes=("on", "off"),
+        most=20, takes=("on", "off"),
     ),
     "plot": Command(
-        "[FILE]", "Draw the last result, over one key or two; into a .png, .svg or .pdf", _plot,
+        "[FILE]", "Draw the last result over its one or two keys, or an image of it", _plot,
         takes="file",
     ),
     "progress": _switch("progress", "Show how far statements over two seconds are"),
@@ -191,8 +192,8 @@ COMMANDS: dict[str, Command] = {
         takes="file",
     ),
     "schema": Command(
-        "[NAME]", "Print the statements that create what has a name", _schema, takes="name"
+        "[NAME]", "Print the statements that create everything, or one thing", _schema, takes="name"
     ),
-    "tables": Command("[TEXT]", "List what has a name that holds the text", _tables),
+    "tables": Command("[TEXT]", "List tensors, views and macros, or those of such names", _tables),
     "timer": _switch("timer", "Print the time each statement takes"),
 }  # fmt: skip

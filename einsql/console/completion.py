@@ -40,7 +40,7 @@ _RELATION = re.compile(
     r"|\b(?:TILES|TILE|ELEMENTS)\s*\(\s*\Z",
     re.IGNORECASE,
 )
-_NAME = r'"(?:[^"]|"")*"|\w+'
+_NAME = r'"(?:[^"]|"")*"|[^\W\d]\w*'
 _NAMED = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+|,\s*", re.IGNORECASE)
 """After which a relation may stand."""
 _SOURCE = re.compile(

@@ -49,7 +49,8 @@ def draw_heat(picture: Picture, columns: int, lines: int, bits: int) -> Iterator
         yield f"{label:>{margin - 1}} {line}"
     left, right = (str(end) for end in picture.bounds(1))
     yield " " * margin + left + f"{right:>{max(0, grown.shape[1] - len(left))}}"
-    scale = np.linspace(least, most, _BAR)[None]
+    share = np.linspace(0, 1, _BAR)[None]
+    scale = least * (1 - share) + most * share
     if bits:
         bar = next(_half_blocks(scale.repeat(2, 0), least, most, bits))
     else:

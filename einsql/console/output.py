@@ -16,7 +16,6 @@ from einsql.console import colours
 from einsql.console.box import display_width
 from einsql.console.settings import CommandError, Settings
 
-
 _SCROLLED = 50
 """Lines that are printed even if the screen has fewer: a table cut to 40 rows stays in sight."""
 

@@ -56,7 +56,7 @@ def picture_of(cursor: einsql.Cursor) -> Picture:
         raise CommandError(_wrong_keys(keys))
     if len(names) == len(keys):
         raise CommandError("The last result has keys only; select a value to plot it")
-    if 0 in cursor.shape:
+    if not cursor.rowcount:
         raise CommandError("The last result has no rows to plot")
     try:
         found = _floats(cursor)

@@ -1,11 +1,14 @@
-"""The session of docs/console.md, typed key by key in a real terminal."""
+"""What docs/console.md shows: the session, typed key by key in a real terminal, and the rest."""
 
 import re
 import shutil
+from functools import partial
+from operator import ne
 from pathlib import Path
 
 import pytest
 
+from einsql.console.main import main
 from tests.terminal import Screen
 
 PAGE = Path(__file__).parents[2] / "docs" / "console.md"
@@ -28,9 +31,14 @@ def steps() -> list[tuple[list[str], list[str]]]:
     return found
 
 
-def ends(lines: list[str], end: str) -> bool:
+def ends(end: str, lines: list[str]) -> bool:
     """True if a text has come to be seen at the end of a line."""
     return any(line.endswith(end) for line in lines)
+
+
+def prompts_after(shown: int, lines: list[str]) -> bool:
+    """True if a prompt has come after so many lines."""
+    return lines[-1] == "einsql>" and len(lines) > shown
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -46,10 +54,10 @@ def test_the_documented_session_works_key_by_key(tmp_path: Path) -> None:
                     if part in KEYS:
                         before = screen.lines()
                         screen.press(KEYS[part])
-                        screen.wait(lambda lines, before=before: lines != before)
+                        screen.wait(partial(ne, before))
                     elif part:
                         screen.type(part)
-                        screen.wait(lambda lines, end=part.rstrip(): ends(lines, end))
+                        screen.wait(partial(ends, part.rstrip()))
                 screen.press("C-d" if leave else "C-c" if interrupt else "Enter")
             if leave:
                 break
@@ -58,9 +66,7 @@ def test_the_documented_session_works_key_by_key(tmp_path: Path) -> None:
                 screen.press("C-c")
                 del seen[0]
             shown = start + len(typed)
-            lines = screen.wait(
-                lambda lines, shown=shown: lines[-1] == "einsql>" and len(lines) > shown
-            )
+            lines = screen.wait(partial(prompts_after, shown))
             assert lines[-1 - len(seen) : -1] == seen, typed
             recalled = any("↑" in line for line in typed)  # these lines are more than one
             assert recalled or len(lines) - 1 == shown + len(seen), typed
@@ -70,3 +76,24 @@ def test_the_documented_session_works_key_by_key(tmp_path: Path) -> None:
         screen.close()
     assert (tmp_path / "top.csv").read_text() == "i,val\n0,0.0\n1,0.25\n2,0.48\n"
     assert (tmp_path / ".einsql_history").stat().st_mode & 0o077 == 0
+
+
+def block(language: str, begin: str) -> str:
+    """A fenced block of the page."""
+    text = PAGE.read_text("utf-8")
+    (found,) = re.findall(rf"```{language}\n({re.escape(begin)}.*?)```", text, re.DOTALL)
+    return str(found)
+
+
+def test_the_documented_plot_and_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    Path("wave.sql").write_text(block("sql", "CREATE TENSOR wave"))
+    assert main(["-no-init", "-f", "wave.sql"]) == 0
+    command, _, plot = block("text", "$ einsql").partition("\n")
+    assert (command, capsys.readouterr().out) == ("$ einsql -f wave.sql", plot)
+    assert main(["-no-init", "-c", ".help"]) == 0
+    assert capsys.readouterr().out == block("text", ".bail")
