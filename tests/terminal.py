@@ -80,7 +80,7 @@ class Screen:
 
     def wait(self, found: Callable[[list[str]], bool]) -> list[str]:
         """The lines once they are as wanted."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not found(lines := self.lines()):
             assert time.monotonic() < deadline, "\n".join(lines)
             time.sleep(0.05)

@@ -90,7 +90,6 @@ def _plain(shell: Shell) -> ReadText:
 
 def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.application import get_app
     from prompt_toolkit.filters import Condition, completion_is_selected
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
@@ -98,7 +97,8 @@ def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
 
     @Condition
     def unfinished() -> bool:
-        return not is_whole(shell, get_app().current_buffer.text)
+        # Not the current buffer: Ctrl-R has one of its own.
+        return not is_whole(shell, session.default_buffer.text)
 
     keys = KeyBindings()
 
