@@ -207,7 +207,7 @@ def test_a_statement_loads_only_what_it_needs() -> None:
 import sys
 from einsql.console.main import main
 status = main(["-c", "SELECT 1 AS a"])
-heavy = {"prompt_toolkit", "pygments", "pandas", "asyncio", "pyarrow", "numba"}
+heavy = {"prompt_toolkit", "matplotlib", "pandas", "asyncio", "pyarrow", "numba"}
 sys.exit(status or ", ".join(heavy & set(sys.modules)) or 0)
 """
     process = spawn("-c", code)

@@ -25,7 +25,7 @@ def test_a_session_at_the_prompt(tmp_path: Path) -> None:
         terminal.wait_for("41.5")
         terminal.wait_for("einsql>")
         terminal.send("\x12VALUES")  # Ctrl-R searches what was typed before
-        terminal.wait_for("(reverse-i-search)`VALUES': INSERT INTO longname")
+        terminal.wait_for("(reverse-i-search)`VALUES'")
         terminal.send("\x03")
         terminal.send("SELECT wrong FROM longname;\r")
         terminal.wait_for("^")
