@@ -1,4 +1,4 @@
-"""einsql on a terminal, as a user sees it."""
+"""einsql on a terminal, as a user sees it: what it writes, or what stands on the screen."""
 
 import os
 import pty
@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
@@ -46,3 +47,50 @@ class Terminal:
         self.process.wait()
         os.close(self._master)
         os.close(self._slave)
+
+
+class Screen:
+    """einsql in tmux, which keeps the screen as a terminal would show it."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self._socket = f"einsql-{os.getpid()}"
+        variables = {"HOME": home, "TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "",
+                     "PYTHONPATH": Path(__file__).parents[1]}  # fmt: skip
+        command = ["env", "-u", "EINSQL_HISTORY", *(f"{k}={v}" for k, v in variables.items())]
+        self._tmux("-u", "-f", os.devnull, "new-session", "-d", "-x", "80", "-y", "40", "-c",
+                   str(home), *command, sys.executable, *options)  # fmt: skip
+        self._tmux("set-option", "-g", "remain-on-exit", "on")
+
+    def _tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._socket, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def type(self, text: str) -> None:
+        """Presses one key after the other; tmux takes a lone semicolon for its own."""
+        for character in text:
+            self._tmux("send-keys", "-l", "--", "\\;" if character == ";" else character)
+
+    def press(self, key: str) -> None:
+        """Presses a key of tmux's name."""
+        self._tmux("send-keys", key)
+
+    def lines(self) -> list[str]:
+        """All lines since the start, the last one that is not blank at the end."""
+        return self._tmux("capture-pane", "-p", "-S", "-").rstrip().split("\n")
+
+    def wait(self, found: Callable[[list[str]], bool]) -> list[str]:
+        """The lines once they are as wanted."""
+        deadline = time.monotonic() + 120
+        while not found(lines := self.lines()):
+            assert time.monotonic() < deadline, "\n".join(lines)
+            time.sleep(0.05)
+        return lines
+
+    def exit_status(self) -> int:
+        """The status einsql left with."""
+        status = ["display-message", "-p", "#{pane_dead_status}"]
+        self.wait(lambda _: self._tmux(*status).strip() != "")
+        return int(self._tmux(*status))
+
+    def close(self) -> None:
+        self._tmux("kill-server")

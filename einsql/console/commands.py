@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from einsql.console.objects import definition, entries
 from einsql.console.render import MODES
 from einsql.console.settings import CommandError, Leave
-from einsql.console.values import format_value
-from einsql.engine.store import Tensor
 from einsql.errors import suggest
 
 if TYPE_CHECKING:
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A dot command: the arguments it takes, one line of help, and what it does."""
+    """A dot command: the arguments it takes, one line of help, and what it does.
+
+    Attributes:
+        takes: For completion, the words it takes, or "file" or the "name" of an object.
+    """
 
     arguments: str
     help: str
     run: Callable[[Shell, list[str]], None]
     least: int = 0
     most: int = 1
+    takes: Sequence[str] = ()
 
 
 def run_command(shell: Shell, line: str) -> None:
@@ -38,6 +43,9 @@ def run_command(shell: Shell, line: str) -> None:
     """
     name, _, rest = line.strip()[1:].partition(" ")
     name, rest = name.rstrip(";"), rest.strip().rstrip(";")
+    begun = [n for n in COMMANDS if name and n.startswith(name)]
+    if name not in COMMANDS and len(begun) == 1:
+        (name,) = begun
     command = COMMANDS.get(name)
     if command is None:
         hint = suggest(name, COMMANDS, "command")
@@ -57,44 +65,48 @@ def _help(shell: Shell, words: list[str]) -> None:
     chosen = [n for n in COMMANDS if not words or words[0].lstrip(".") in n]
     if not chosen:
         raise CommandError(f'There is no command like "{words[0]}"')
-    shell.print_lines(f"{heads[name]:{width}}  {COMMANDS[name].help}" for name in chosen)
+    shell.output.print_lines(f"{heads[name]:{width}}  {COMMANDS[name].help}" for name in chosen)
 
 
 def _tables(shell: Shell, words: list[str]) -> None:
-    names = [n for n in shell.tensors() if not words or words[0].lower() in n.lower()]
-    shell.print_lines(names)
+    wanted = words[0].lower() if words else ""
+    found = [e for e in entries(shell.connection) if wanted in e.name.lower()]
+    heads = [e.call or e.name for e in found]
+    width = max(map(len, heads), default=0)
+    shell.output.print_lines(
+        head if e.kind == "tensor" else f"{head:{width}}  {e.kind}"
+        for head, e in zip(heads, found, strict=True)
+    )
 
 
 def _schema(shell: Shell, words: list[str]) -> None:
-    known = shell.tensors()
-    if words and words[0] not in known:
-        raise CommandError(
-            f'There is no tensor "{words[0]}"\n{suggest(words[0], known, "tensors")}'
-        )
-    shell.print_lines([_definition(shell, name) for name in words or known])
+    known = entries(shell.connection)
+    found = [e for e in known if not words or e.name.lower() == words[0].lower()]
+    if words and not found:
+        hint = suggest(words[0], [e.name for e in known], "names")
+        raise CommandError(f'There is no tensor, view or macro "{words[0]}"\n{hint}')
+    shell.output.print_lines([definition(shell.connection, e) for e in found])
 
 
-def _definition(shell: Shell, name: str) -> str:
-    """The statement that would create a tensor."""
-    columns = [
-        _quoted(column) + (f" DIM({bounds.rpartition('..')[2]})" if bounds else f" {dtype}")
-        for column, dtype, bounds in shell.describe(name)
-    ]
-    stored = shell.connection.store.get(name)
-    options = ""
-    if isinstance(stored, Tensor):
-        if stored.partition is not None:
-            keys = stored.relation.schema.keys
-            cut = [(keys[n].name, stored.partition[n]) for n in stored.order]
-            parts = ", ".join(f"{_quoted(key)} {count}" for key, count in cut if count > 1)
-            options += f" PARTITION BY ({parts})"
-        if stored.default is not None:
-            options += f" DEFAULT {format_value(stored.default, '', '')}"
-    return f"CREATE TENSOR {_quoted(name)} ({', '.join(columns)}){options};"
+def _plot(shell: Shell, words: list[str]) -> None:
+    from einsql.console.picture import picture_of  # for those who draw
 
+    cursor = shell.latest
+    if cursor is None:
+        raise CommandError("There is no result to plot yet; run a SELECT first")
+    picture = shell.work(lambda: picture_of(cursor))
+    if words:
+        from einsql.console.image import save_image
 
-def _quoted(name: str) -> str:
-    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+        save_image(picture, words[0])
+        return
+    size = shutil.get_terminal_size()
+    if len(picture.keys) == 2:
+        from einsql.console.heat import draw_heat as draw
+    else:
+        from einsql.console.chart import draw_chart as draw
+    lines = draw(picture, size.columns, size.lines, shell.output.colours)
+    shell.output.print_lines(lines, paged=False)
 
 
 def _mode(shell: Shell, words: list[str]) -> None:
@@ -109,6 +121,14 @@ def _maxrows(shell: Shell, words: list[str]) -> None:
     if not words[0].isdecimal():
         raise CommandError("Usage: .maxrows COUNT, a whole number; 0 shows all rows")
     shell.settings.maxrows = int(words[0])
+
+
+def _pager(shell: Shell, words: list[str]) -> None:
+    if not words:
+        shell.output.print_lines([shell.settings.pager])
+        return
+    command = shlex.join(words)
+    shell.settings.pager = command.lower() if command.lower() in ("on", "off") else command
 
 
 def _nullvalue(shell: Shell, words: list[str]) -> None:
@@ -130,7 +150,7 @@ def _switch(name: str, text: str) -> Command:
             raise CommandError(f"Usage: .{name} on|off")
         setattr(shell.settings, name, chosen)
 
-    return Command("on|off", text, run, least=1)
+    return Command("on|off", text, run, least=1, takes=("on", "off"))
 
 
 COMMANDS: dict[str, Command] = {
@@ -138,28 +158,42 @@ COMMANDS: dict[str, Command] = {
     "echo": _switch("echo", "Print each statement before it runs"),
     "exit": Command("[STATUS]", "Leave, with this exit status", _quit),
     "explain": _switch("explain", "Print the plan of each query before its rows"),
+    "headers": _switch("headers", "Begin csv and list with the names of the columns"),
     "help": Command("[TEXT]", "Explain the commands whose names hold the text", _help),
     "maxrows": Command("COUNT", "Rows a table shows at most (40); 0 shows all", _maxrows, least=1),
-    "mode": Command("MODE", f"Print results as {', '.join(MODES)}", _mode, least=1),
+    "mode": Command(
+        "MODE", f"Print results as {', '.join(MODES)}", _mode, least=1, takes=tuple(MODES)
+    ),
     "nullvalue": Command("TEXT", "Print NULL as this text", _nullvalue, least=1),
     "once": Command(
         "FILE", "Print the next result into a file",
-        lambda shell, words: shell.write_to(words[0], once=True), least=1,
+        lambda shell, words: shell.output.write_to(words[0], once=True), least=1, takes="file",
     ),
     "open": Command(
         "[FILE]", "Close the database and open another, or an empty one in memory",
-        lambda shell, words: shell.open(words[0] if words else ":memory:"),
+        lambda shell, words: shell.open(words[0] if words else ":memory:"), takes="file",
     ),
     "output": Command(
         "[FILE]", "Print results into a file, or on the terminal again",
-        lambda shell, words: shell.write_to(words[0] if words else None),
+        lambda shell, words: shell.output.write_to(words[0] if words else None), takes="file",
+    ),
+    "pager": Command(
+        "on|off|COMMAND", "Show long results by $PAGER or less, not, or by this command", _pager,
+        most=20, takes=("on", "off"),
+    ),
+    "plot": Command(
+        "[FILE]", "Draw the last result over its one or two keys, or an image of it", _plot,
+        takes="file",
     ),
     "progress": _switch("progress", "Show how far statements over two seconds are"),
     "quit": Command("[STATUS]", "Leave, with this exit status", _quit),
     "read": Command(
-        "FILE", "Run a script", lambda shell, words: shell.run_file(words[0]), least=1
+        "FILE", "Run a script", lambda shell, words: shell.run_file(words[0]), least=1,
+        takes="file",
     ),
-    "schema": Command("[NAME]", "Print the statements that create the tensors", _schema),
-    "tables": Command("[TEXT]", "List the tensors whose names hold the text", _tables),
+    "schema": Command(
+        "[NAME]", "Print the statements that create everything, or one thing", _schema, takes="name"
+    ),
+    "tables": Command("[TEXT]", "List tensors, views and macros, or those of such names", _tables),
     "timer": _switch("timer", "Print the time each statement takes"),
 }  # fmt: skip

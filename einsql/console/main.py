@@ -91,7 +91,11 @@ def _console(arguments: Sequence[str] | None, mpi: str | None = None) -> int:
 
 def _run(options: argparse.Namespace, mpi: object) -> int:
     settings = Settings(
-        mode=options.mode, null=options.nullvalue, echo=options.echo, bail=options.bail
+        mode=options.mode,
+        null=options.nullvalue,
+        echo=options.echo,
+        bail=options.bail,
+        headers=options.headers,
     )
     config = dict(options.set) if mpi is None else {**dict(options.set), "mpi": mpi}
     try:
@@ -102,7 +106,7 @@ def _run(options: argparse.Namespace, mpi: object) -> int:
     try:
         with shell.reporting():
             _run_init(shell, options)
-        for kind, text in options.scripts:
+        for kind, text in [*options.before, *options.scripts]:
             with shell.reporting():
                 if kind == "file":
                     shell.run_file(text)
@@ -129,7 +133,7 @@ def _run_init(shell: Shell, options: argparse.Namespace) -> None:
 
 
 class _Script(argparse.Action):
-    """Collects -c and -f in the order in which they stand."""
+    """Collects -c and -f in the order in which they stand, and -cmd likewise."""
 
     def __call__(
         self,
@@ -138,7 +142,7 @@ class _Script(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        namespace.scripts = [*namespace.scripts, (self.const, values)]
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), (self.const, values)])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -156,6 +160,8 @@ def _parser() -> argparse.ArgumentParser:
         help="run these statements, then leave; may be repeated and mixed with -f")  # fmt: skip
     add("-f", "--file", dest="scripts", action=_Script, const="file", metavar="FILE", default=[],
         help="run this script, then leave")  # fmt: skip
+    add("-cmd", "--cmd", dest="before", action=_Script, const="text", default=[], metavar="SQL",
+        help="run these statements or this dot command first, then go on")  # fmt: skip
     for mode in MODES:
         add(f"-{mode}", f"--{mode}", dest="mode", action="store_const", const=mode,
             default="duckbox", help=f"print results as {mode}")  # fmt: skip
@@ -163,6 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     add("-bail", "--bail", action="store_true", help="stop at the first error")
     add("-echo", "--echo", action="store_true", help="print statements before they run")
     add("-nullvalue", "--nullvalue", metavar="TEXT", help="print NULL as this text")
+    add("-noheader", "--noheader", dest="headers", action="store_false",
+        help="print csv and list without the names of the columns")  # fmt: skip
     add("-init", "--init", metavar="FILE", help="run this script first, not ~/.einsqlrc")
     add("-no-init", "--no-init", action="store_true", help="don't run ~/.einsqlrc")
     add("--set", action="append", type=_setting, default=[], metavar="NAME=VALUE",

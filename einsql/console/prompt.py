@@ -1,7 +1,8 @@
-"""The interactive prompt; prompt_toolkit and Pygments are imported here and nowhere else."""
+"""The interactive prompt; with `highlight.py` all that imports prompt_toolkit."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _PROMPT = "einsql> "
 _CONTINUED = "   ...> "
 
+_LEAVING = {"exit", "quit"}
+
 ReadText = Callable[[], str]
 """Reads one whole input; raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
 
@@ -30,6 +33,7 @@ def interact(shell: Shell) -> None:
         Leave: The user left by a command, which may give an exit status.
     """
     vocabulary = Vocabulary(shell)
+    shell.output.at_prompt = True
     try:
         read = _editor(shell, vocabulary)
     except ImportError:
@@ -41,27 +45,34 @@ def interact(shell: Shell) -> None:
     print(f'{where}. Statements end with ";". .help lists commands, Ctrl-D leaves.')
     while True:
         shell.failed = False  # the user has seen what failed
+        vocabulary.refresh()
         try:
             text = read()
         except KeyboardInterrupt:
             continue
         except EOFError:
             return
+        if text.strip().lower() in _LEAVING:
+            return
         try:
-            if text.startswith("."):
-                shell.run_command(text)
-            else:
-                shell.run_text(text)
+            shell.run_lines(text.splitlines(keepends=True))
         except KeyboardInterrupt:
             print("Interrupted", file=sys.stderr)
         except Bail:
             pass  # the error has been printed
-        vocabulary.refresh()
 
 
 def is_whole(shell: Shell, text: str) -> bool:
     """True if Enter shall run the text rather than begin another line."""
-    return text.startswith(".") or shell.connection.is_complete(text) or not text.strip()
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        if line.startswith(".") and shell.is_blank(pending):
+            pending = ""
+            continue
+        pending += line
+        if ";" in line and shell.connection.is_complete(pending):
+            pending = ""
+    return shell.is_blank(pending) or text.strip().lower() in _LEAVING
 
 
 def _plain(shell: Shell) -> ReadText:
@@ -79,36 +90,48 @@ def _plain(shell: Shell) -> ReadText:
 
 def _editor(shell: Shell, vocabulary: Vocabulary) -> ReadText:
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.application import get_app
-    from prompt_toolkit.filters import Condition
-    from prompt_toolkit.lexers import PygmentsLexer
-    from pygments.lexers.sql import SqlLexer
+    from prompt_toolkit.filters import Condition, completion_is_selected
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    from einsql.console.highlight import STYLE, SQLLexer
 
     @Condition
     def unfinished() -> bool:
-        return not is_whole(shell, get_app().current_buffer.text)
+        # Not the current buffer: Ctrl-R has one of its own.
+        return not is_whole(shell, session.default_buffer.text)
+
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=completion_is_selected)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.complete_state = None  # takes the completion, runs nothing yet
 
     session: PromptSession[str] = PromptSession(
-        _PROMPT,
+        [("class:prompt", _PROMPT)],
         multiline=unfinished,
-        prompt_continuation=_CONTINUED,
-        lexer=PygmentsLexer(SqlLexer),
+        prompt_continuation=lambda width, _, wrapped: " " * width if wrapped else _CONTINUED,
+        lexer=SQLLexer(),
+        style=STYLE,
         completer=_completer(vocabulary),
         complete_while_typing=False,
-        history=_history(Path.home() / ".einsql_history"),
+        history=_history(),
+        key_bindings=keys,
         enable_open_in_editor=True,
+        enable_suspend=True,
     )
     return session.prompt
 
 
-def _history(path: Path) -> History:
+def _history() -> History:
+    """What was typed before: in ~/.einsql_history, or the file that EINSQL_HISTORY names."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
+    path = os.environ.get("EINSQL_HISTORY", str(Path.home() / ".einsql_history"))
     try:
-        path.open("a").close()
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
         return InMemoryHistory()  # a home one may not write to is no reason to fail
-    return FileHistory(str(path))
+    return FileHistory(path)
 
 
 def _completer(vocabulary: Vocabulary) -> Completer:
@@ -121,8 +144,8 @@ def _completer(vocabulary: Vocabulary) -> Completer:
         def get_completions(
             self, document: Document, complete_event: CompleteEvent
         ) -> Iterable[Completion]:
-            start, words = vocabulary.complete(document.text_before_cursor)
+            replaced, words = vocabulary.complete(document.text, document.cursor_position)
             for word in words:
-                yield Completion(word, start_position=-start)
+                yield Completion(word.text, start_position=-replaced, display_meta=word.meaning)
 
     return SQLCompleter()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from einsql.console.box import Excerpt, Row, draw_box
-from einsql.console.values import Column, format_cell, format_json, format_value
+from einsql.console.values import ESCAPES, Column, format_cell, format_json, format_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class Style:
         maxrows: Rows a table shows at most, 0 for all.
         width: Characters a line of a table may have, or None for any number.
         total: How many rows there are, if that is known, else -1.
+        headers: Whether `csv` and `list` begin with the names of the columns.
     """
 
     null: str | None = None
     maxrows: int = 40
     width: int | None = None
     total: int = -1
+    headers: bool = True
 
 
 _LONG = 1_000_000
@@ -56,7 +58,7 @@ def _csv(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterat
     texts = (
         [format_value(v, c.type, null) for v, c in zip(row, columns, strict=True)] for row in rows
     )
-    for fields in chain([[c.name for c in columns]], texts):
+    for fields in chain([[c.name for c in columns]] if style.headers else [], texts):
         writer.writerow(fields)
         yield line.getvalue()
         line.seek(0)
@@ -105,9 +107,11 @@ def _line(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Itera
 
 
 def _list(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
-    yield "|".join(c.name for c in columns)
+    if style.headers:
+        yield "|".join(c.name for c in columns)
     for row in rows:
-        yield "|".join(_texts(columns, row, style))
+        texts = (format_value(v, c.type, _null(style)) for v, c in zip(row, columns, strict=True))
+        yield "|".join(text.translate(ESCAPES) for text in texts)
 
 
 MODES: dict[str, Mode] = {

@@ -37,6 +37,9 @@ class Settings:
         bail: Whether the first error ends a script.
         explain: Whether each query's plan is printed before its rows.
         progress: Whether long statements show a progress bar.
+        headers: Whether modes without a table begin with the names of the columns.
+        pager: The command that shows long results at a prompt; "on" for the usual one, "off"
+            for none.
     """
 
     mode: str = "duckbox"
@@ -47,6 +50,8 @@ class Settings:
     bail: bool = False
     explain: bool = False
     progress: bool = True
+    headers: bool = True
+    pager: str = "on"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import einsql
 from einsql.console.box import Row
 from einsql.console.commands import run_command
+from einsql.console.output import Output
 from einsql.console.render import Style, render
 from einsql.console.settings import Bail, CommandError, Database, Leave, Settings
 from einsql.console.values import columns_of
@@ -33,7 +33,9 @@ class Shell:
 
     Attributes:
         settings: May be changed between statements.
+        output: Where results go.
         failed: Whether any statement or command has failed so far.
+        latest: The result that was printed last.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -43,15 +45,15 @@ class Shell:
             Error: The database can't be opened.
         """
         self.settings = settings
+        self.output: Output = Output(settings)
         self.failed = False
+        self.latest: einsql.Cursor | None = None
         self.database = database
         self._ranks: Cluster | None = None
         self.connection = self._connect(database)
         if self.connection.cluster is not None:
             self._ranks = self.connection.cluster.join()
         self._worker = Worker(sys.stderr)
-        self._file: IO[str] | None = None
-        self._once = False
         self._reading: list[str] = []
 
     def _connect(self, database: Database) -> einsql.Connection:
@@ -67,6 +69,7 @@ class Shell:
             Error: It can't be opened; then the former one stays open.
         """
         database = Database(path, self.database.read_only, self.database.config)
+        self.latest = None
         if path == self.database.path != ":memory:":
             self.connection.close()  # DuckDB would refuse a second writer of the same file
             self.connection = self._connect(database)
@@ -77,7 +80,7 @@ class Shell:
 
     def close(self) -> None:
         """Closes the output file and the database; MPI ranks leave."""
-        self.write_to(None)
+        self.output.write_to(None)
         self.connection.close()
         if self._ranks is not None:
             self._ranks.part()
@@ -147,7 +150,7 @@ class Shell:
             Bail: It failed under `bail`.
         """
         if self.settings.echo:
-            self.print_lines([line.rstrip("\n")])
+            self.output.print_lines([line.rstrip("\n")])
         with self.reporting(source):
             run_command(self, line)
 
@@ -174,31 +177,9 @@ class Shell:
 
     # Running
 
-    def tensors(self) -> list[str]:
-        """Names of the database's tensors.
-
-        Raises:
-            Error: The catalog can't be read.
-        """
-        return [str(row[0]) for row in self.connection.execute("SHOW TENSORS").fetchall()]
-
-    def describe(self, name: str) -> list[tuple[str, str, str]]:
-        """Name, type and bounds of a tensor's columns; values have no bounds.
-
-        Raises:
-            Error: There is no such tensor.
-        """
-        quoted = name.replace('"', '""')
-        return [
-            (str(column), str(dtype), str(bounds))
-            for column, dtype, bounds, _ in self.connection.execute(
-                f'DESCRIBE "{quoted}"'
-            ).fetchall()
-        ]
-
     def _statement(self, sql: str) -> None:
         if self.settings.echo:
-            self.print_lines([sql + ";"])
+            self.output.print_lines([sql + ";"])
         if self.settings.explain and sql.lstrip("( \n").lower().startswith(("select", "with")):
             self._query(f"EXPLAIN {sql}")
         start, used = time.perf_counter(), os.times()
@@ -211,8 +192,9 @@ class Shell:
             )
 
     def _query(self, sql: str) -> None:
+        self.latest = None  # its memory may be needed
         try:
-            cursor = self._work(lambda: self.connection.execute(sql))
+            cursor = self.work(lambda: self.connection.execute(sql))
         finally:
             for notice in self.connection.notices:
                 print(f"Notice: {notice}", file=sys.stderr)
@@ -220,46 +202,22 @@ class Shell:
         if cursor.description is not None:
             columns = columns_of(cursor.description)
             # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
-            total, first = self._work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
+            total, first = self.work(lambda: (cursor.rowcount, cursor.fetchmany(_BATCH)))
             if self._worker.interrupted:
                 raise KeyboardInterrupt
+            self.latest = cursor
             rows = _rows(first, cursor)
-            self.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
+            self.output.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
 
-    def _work(self, work: Callable[[], T]) -> T:
+    def work(self, work: Callable[[], T]) -> T:
+        """Does what may take long; Ctrl-C cancels it, and a progress bar is shown."""
         return self._worker.run(self.connection, work, self.settings.progress)
 
     def _style(self, total: int) -> Style:
-        width = None
-        if self._file is None and sys.stdout.isatty():
-            width = shutil.get_terminal_size().columns
-        return Style(self.settings.null, self.settings.maxrows, width, total)
+        settings = self.settings
+        return Style(settings.null, settings.maxrows, self.output.width, total, settings.headers)
 
-    # Printing
-
-    def write_to(self, path: str | None, once: bool = False) -> None:
-        """Sends results to a file, or to the standard output again.
-
-        Raises:
-            CommandError: The file can't be written.
-        """
-        if self._file is not None:
-            self._file.close()
-        self._file, self._once = None, once
-        if path is not None:
-            try:
-                self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
-            except OSError as e:
-                raise CommandError(f'cannot write "{path}": {e.strerror}') from e
-
-    def print_lines(self, lines: Iterable[str]) -> None:
-        """Prints lines where results go."""
-        out = sys.stdout if self._file is None else self._file
-        for line in lines:
-            out.write(line + "\n")
-        out.flush()
-        if self._once:
-            self.write_to(None)
+    # Errors
 
     @contextmanager
     def reporting(

@@ -18,7 +18,8 @@ _NUMERIC = {
 }  # fmt: skip
 _DISPLAYED = {"INTEGER": "int32", "BIGINT": "int64", "TINYINT": "int8", "SMALLINT": "int16"}
 _NARROW: dict[str, type[np.floating[Any]]] = {"HALF": np.float16, "FLOAT": np.float32}
-_ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})
+ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\x1b", "\0": "\\0"})
+"""Control characters as they are shown where a value has one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def format_value(value: Any, type_name: str, null: str) -> str:
     if isinstance(value, float):
         return _format_float(value, type_name)
     if isinstance(value, np.ndarray):
-        return _format_tile(value)
+        return format_value(value.tolist(), type_name, null)
     if isinstance(value, list | tuple):
         inner = type_name.partition("[")[0]
         return f"[{', '.join(format_value(v, inner, 'NULL') for v in value)}]"
@@ -66,8 +67,10 @@ def format_value(value: Any, type_name: str, null: str) -> str:
 
 
 def format_cell(value: Any, type_name: str, null: str) -> str:
-    """The text of a value on one line, without control characters."""
-    return format_value(value, type_name, null).translate(_ESCAPES)
+    """The text of a value on one line, without control characters; arrays are summed up."""
+    if isinstance(value, np.ndarray):
+        return summary(value)
+    return format_value(value, type_name, null).translate(ESCAPES)
 
 
 def format_json(value: Any, type_name: str) -> str:
@@ -79,6 +82,8 @@ def format_json(value: Any, type_name: str) -> str:
         return {"nan": "null", "inf": "1e999", "-inf": "-1e999"}.get(text, text)
     if isinstance(value, bool | int | np.bool_ | np.integer):
         return format_value(value, type_name, "null")
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, list | tuple):
         inner = type_name.partition("[")[0]
         return f"[{','.join(format_json(v, inner) for v in value)}]"
@@ -108,9 +113,21 @@ def _shortest(value: float) -> float:
     return next((s for s in shorter if rounded(np.asarray(s)) == value), value)
 
 
-def _format_tile(tile: np.ndarray) -> str:
-    shape = ",".join(map(str, tile.shape))
-    if tile.size == 0:
-        return f"{tile.dtype}[{shape}]"
-    least, most = (format_value(v.item(), "", "") for v in (tile.min(), tile.max()))
-    return f"{tile.dtype}[{shape}] {least}…{most}"
+def summary(array: np.ndarray) -> str:
+    """An array as its type, its shape and its least and greatest values."""
+    head = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+    if missing == array.size:
+        return f"{head} {missing} nan" if missing else head
+    least, most = (np.fmin, np.fmax) if missing else (np.minimum, np.maximum)
+    ends = (short(f.reduce(array, axis=None)) for f in (least, most))
+    return f"{head} {' … '.join(ends)}" + (f", {missing} nan" if missing else "")
+
+
+def short(value: Any) -> str:
+    """A number in at most six digits, for where room is scarce."""
+    if isinstance(value, bool | np.bool_ | int | np.integer):
+        return format_value(value, "", "")
+    number = float(value)
+    text = f"{number:.6g}"
+    return text if any(c in text for c in ".en") else f"{text}.0"

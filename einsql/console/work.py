@@ -76,13 +76,14 @@ class Worker:
             return
         start = time.monotonic() - _PATIENCE
         while not done.wait(0.1):
-            if self._fraction is not None:
-                self._draw(self._fraction, time.monotonic() - start)
+            self._draw(self._fraction, time.monotonic() - start)
 
-    def _draw(self, fraction: float, seconds: float) -> None:
-        full = round(_BAR * min(1.0, max(0.0, fraction)))
+    def _draw(self, fraction: float | None, seconds: float) -> None:
+        share = min(1.0, max(0.0, fraction or 0.0))
+        full = round(_BAR * share)
         bar = "█" * full + "░" * (_BAR - full)
-        self._screen.write(f"\r{100 * fraction:3.0f}% {bar} {seconds:.0f} s ")
+        percent = "   ?" if fraction is None else f"{100 * share:3.0f}%"
+        self._screen.write(f"\r{percent} {bar} {seconds:.0f} s ")
         self._screen.flush()
         self._drawn = True
 

@@ -114,6 +114,31 @@ def test_help_names_every_command_and_schema_every_column(run: Run) -> None:
     assert run("-c", ".help mode")[1].count("\n") == 1
 
 
+def test_views_and_macros_are_listed(run: Run) -> None:
+    made = ["CREATE VIEW v AS SELECT i FROM t;", "CREATE MACRO twice(x) AS x + x;"]
+    _, out, err = run("-c", MAKE, *("-c", made[0], "-c", made[1]), "-c", ".tables", "-c", ".schema")
+    names = "t\ntwice(x)  macro\nv         view\n"
+    assert (out, err) == (
+        f"{names}CREATE TENSOR t (i DIM(3), val FLOAT);\n{made[1]}\n{made[0]}\n",
+        "",
+    )
+    assert run("-c", MAKE, "-c", made[0], "-c", ".schema V")[1] == made[0] + "\n"
+
+
+def test_cmd_runs_first_and_heads_can_be_left_out(run: Run) -> None:
+    query = "SELECT i, val FROM t WHERE i < 1;"
+    assert (
+        run("-csv", "-noheader", "-cmd", MAKE, "-cmd", ".nullvalue x", stdin=query)[1] == "0,0.1\n"
+    )
+    status, out, err = run("-c", query, "-cmd", MAKE, "-list", "-c", ".he off")
+    assert (status, out) == (1, "i|val\n0|0.1\n")  # .he may be .headers or .help
+    assert ".help" in err
+    tiles = "SELECT i, tile FROM TILES(t, 3)"
+    assert run("-cmd", MAKE, "-c", ".mode csv", "-c", ".head off", "-c", tiles)[1] == (
+        "0,[0.1]\n1,[2.0]\n2,[-3.0]\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -182,7 +207,7 @@ def test_a_statement_loads_only_what_it_needs() -> None:
 import sys
 from einsql.console.main import main
 status = main(["-c", "SELECT 1 AS a"])
-heavy = {"prompt_toolkit", "pygments", "pandas", "asyncio", "pyarrow", "numba"}
+heavy = {"prompt_toolkit", "matplotlib", "pandas", "asyncio", "pyarrow", "numba"}
 sys.exit(status or ", ".join(heavy & set(sys.modules)) or 0)
 """
     process = spawn("-c", code)

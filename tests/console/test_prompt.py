@@ -24,6 +24,9 @@ def test_a_session_at_the_prompt(tmp_path: Path) -> None:
         terminal.send(";\r")
         terminal.wait_for("41.5")
         terminal.wait_for("einsql>")
+        terminal.send("\x12VALUES")  # Ctrl-R searches what was typed before
+        terminal.wait_for("(reverse-i-search)`VALUES'")
+        terminal.send("\x03")
         terminal.send("SELECT wrong FROM longname;\r")
         terminal.wait_for("^")
         terminal.wait_for("einsql>")
@@ -48,5 +51,29 @@ def test_a_prompt_without_its_packages_still_works(tmp_path: Path) -> None:
         terminal.wait_for("│     42 │")
         terminal.send(".quit 3\n")
         assert terminal.process.wait(60) == 3
+    finally:
+        terminal.close()
+
+
+def test_long_results_go_to_the_pager(tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho paged by $LESS; head -n 1 >/dev/null\n")
+    pager.chmod(0o755)
+    terminal = Terminal(tmp_path, "-m", "einsql", "-csv")
+    try:
+        terminal.wait_for("einsql>")
+        terminal.send(f".pager {pager}\r")
+        terminal.wait_for("einsql>")
+        terminal.send("SELECT r.i FROM range(300000) AS r(i);\r")
+        terminal.wait_for("paged by SRF")  # which leaves early: that is no error
+        terminal.wait_for("einsql>")
+        terminal.send(".pager no-such-pager\rSELECT r.i FROM range(60) AS r(i);\r")
+        terminal.wait_for("cannot be run")
+        terminal.wait_for("einsql>")
+        terminal.send(".pager off\rSELECT r.i FROM range(60) AS r(i);\r")
+        terminal.wait_for("58\n59\n")
+        terminal.wait_for("einsql>")
+        terminal.send("exit\r")
+        assert terminal.process.wait(60) == 0
     finally:
         terminal.close()

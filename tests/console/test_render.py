@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from einsql.console.box import Excerpt, Row, display_width, draw_box
 from einsql.console.render import MODES, Style, excerpt, render
-from einsql.console.values import Column, format_json, format_value
+from einsql.console.values import Column, format_cell, format_json, format_value, summary
 
 COLUMNS = [
     Column("a", "INTEGER"),
@@ -88,7 +88,11 @@ def test_numbers_look_as_in_duckdb() -> None:
     assert format_value(0.1, "DOUBLE", "") == "0.1"
     assert format_value([0.5, None], "DOUBLE[]", "") == "[0.5, NULL]"
     tile = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert format_value(tile, "FLOAT[2,3]", "") == "float32[2,3] 0.0…5.0"
+    assert format_value(tile, "FLOAT[2,3]", "") == "[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]"
+    assert format_cell(tile, "FLOAT[2,3]", "") == "float32[2,3] 0.0 … 5.0"
+    tile[1, 0] = np.nan
+    assert summary(tile) == "float32[2,3] 0.0 … 5.0, 1 nan"
+    assert json.loads(format_json(tile, "FLOAT[2,3]")) == [[0, 1, 2], [None, 4, 5]]
 
 
 @given(st.integers(0, 100), st.integers(0, 12))

@@ -1,0 +1,99 @@
+"""What the database holds by name: the one place where the console reads the catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import einsql
+from einsql.console.values import format_value
+from einsql.engine.store import Tensor
+from einsql.sql.macros import Macro
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A named object.
+
+    Attributes:
+        name: As it was given, without quotes.
+        kind: "tensor", "view" or "macro".
+        call: How a macro is called, as `softmax(x, axis)`; else empty.
+        in_from: Whether it may stand in FROM.
+    """
+
+    name: str
+    kind: str
+    call: str = ""
+    in_from: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEntry:
+    """A column: its type, and the bounds of a key as `64` or `0..8`; values have none."""
+
+    name: str
+    type: str
+    bounds: str
+
+
+def entries(connection: einsql.Connection) -> list[Entry]:
+    """Everything that has a name, sorted by it."""
+    found = []
+    for stored in connection.store.objects.values():
+        if isinstance(stored, Tensor):
+            found.append(Entry(stored.name, "tensor"))
+        elif isinstance(stored.body, Macro):
+            name, parameters = stored.name.removesuffix("()"), ", ".join(stored.body.parameters)
+            found.append(Entry(name, "macro", f"{name}({parameters})", stored.body.is_table))
+        else:
+            found.append(Entry(stored.name, stored.kind))
+    return sorted(found, key=lambda e: e.name)
+
+
+def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
+    """The columns of a tensor or view.
+
+    Raises:
+        Error: There is none of that name, or what a view names is gone.
+    """
+    rows = connection.execute(f"DESCRIBE {in_quotes(name)}").fetchall()
+    return [ColumnEntry(str(column), str(dtype), str(key)) for column, dtype, key, *_ in rows]
+
+
+def definition(connection: einsql.Connection, entry: Entry) -> str:
+    """The statement that would create an object.
+
+    Raises:
+        Error: It is gone.
+    """
+    stored = connection.store.get(f"{entry.name}()" if entry.kind == "macro" else entry.name)
+    if stored is not None and not isinstance(stored, Tensor):
+        return f"{stored.text};"
+    parts = [
+        quoted(c.name) + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type}")
+        for c in columns(connection, entry.name)
+    ]
+    options = "" if stored is None else _options(stored)
+    return f"CREATE TENSOR {quoted(entry.name)} ({', '.join(parts)}){options};"
+
+
+def _options(stored: Tensor) -> str:
+    options = ""
+    if stored.partition is not None:
+        keys = stored.relation.schema.keys
+        cut = [(keys[n].name, stored.partition[n]) for n in stored.order]
+        parts = ", ".join(f"{quoted(key)} {count}" for key, count in cut if count > 1)
+        options += f" PARTITION BY ({parts})"
+    if stored.default is not None:
+        options += f" DEFAULT {format_value(stored.default, '', '')}"
+    return options
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, in quotes where it needs them."""
+    return name if name.isidentifier() else in_quotes(name)
+
+
+def in_quotes(name: str) -> str:
+    """A name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'

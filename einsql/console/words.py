@@ -1,0 +1,90 @@
+"""SQL text as words, for highlighting and completion: any text will do, also half a statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from einsql.sql.aggregates import AGGREGATE_NAMES
+from einsql.sql.scalar import FUNCTION_NAMES
+from einsql.sql.sources import TABLE_FUNCTIONS as SOURCES
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+
+KEYWORDS = [
+    "ALL", "ANALYZE", "AND", "AS", "ASC", "BEGIN", "BETWEEN", "BFLOAT16", "BIGINT",
+    "BOOLEAN", "BY",
+    "CALIBRATE", "CASE", "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DEFAULT", "DELETE", "DESC",
+    "DESCRIBE", "DIM",
+    "DISTINCT", "DOUBLE", "DROP", "EINSUM", "ELSE", "END", "EXISTS", "EXPLAIN", "FALSE", "FILTER",
+    "FLOAT", "FORMAT", "FROM", "GROUP", "HALF", "HAVING", "IF", "IN", "INSERT",
+    "INTEGER", "INTO", "IS", "JOIN", "LEFT", "LIMIT", "MACRO", "NATURAL", "NOT", "NULL", "ON",
+    "OR", "ORDER", "OVER", "PARTITION", "READ_TENSOR", "REPLACE", "ROLLBACK", "SELECT", "SET",
+    "SETTINGS", "SHOW", "SIMULATE", "TABLE", "TENSOR", "TENSORS", "THEN", "TO", "TRUE", "UNION",
+    "UPDATE", "USING", "VALUES", "VARCHAR", "VERBOSE", "VIEW", "WHEN", "WHERE", "WITH",
+]  # fmt: skip
+
+FUNCTIONS = sorted({n.upper() for n in (*FUNCTION_NAMES, *AGGREGATE_NAMES, *TILE_FUNCTIONS)})
+
+TABLE_FUNCTIONS = sorted({n.upper() for n in SOURCES})
+
+_KEYWORDS, _FUNCTIONS = {*KEYWORDS, "OUTER", "RIGHT", "INNER"}, {*FUNCTIONS, *TABLE_FUNCTIONS}
+
+_TOKEN = re.compile(
+    r"""(?P<comment>--[^\n]*|/\*[\s\S]*?(?:\*/|\Z))
+      | (?P<string>'(?:[^']|'')*(?:'|\Z))
+      | (?P<name>"(?:[^"]|"")*(?:"|\Z))
+      | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
+      | (?P<word>[^\W\d]\w*)
+      | (?P<other>[\s\S])""",
+    re.VERBOSE,
+)
+
+
+def pieces(text: str) -> Iterator[tuple[str, str]]:
+    """All of a text, cut into pieces with their kinds.
+
+    A kind is comment, string, name (in double quotes), number, keyword, function, word or other.
+    """
+    for found in _TOKEN.finditer(text):
+        kind, piece = str(found.lastgroup), found[0]
+        if kind == "word" and piece.upper() in _KEYWORDS:
+            kind = "keyword"
+        elif kind == "word" and piece.upper() in _FUNCTIONS:
+            kind = "function"
+        yield kind, piece
+
+
+def statement_at(text: str, at: int) -> tuple[str, str, str]:
+    """The statement around a position, its strings and comments blanked.
+
+    Returns:
+        What stands before the position, what stands after it, and the string or comment that
+        the position is in the middle of, with its opening quote, or an empty text.
+    """
+    before, after, inside, place = "", "", "", 0
+    for kind, piece in pieces(text):
+        end = place + len(piece)
+        if place < at < end or (at == end and _is_open(kind, piece)):
+            if kind in ("comment", "string", "name"):
+                inside = piece[: at - place]
+            before += piece[: at - place]
+            after += piece[at - place :]
+        elif kind == "other" and piece == ";":
+            if place >= at:
+                break
+            before = ""
+        else:
+            shown = "''" if kind == "string" else " " if kind == "comment" else piece
+            if place < at:
+                before += shown
+            else:
+                after += shown
+        place = end
+    return before, after, inside
+
+
+def _is_open(kind: str, piece: str) -> bool:
+    if kind == "comment":
+        return not piece.endswith("*/")
+    quote = {"string": "'", "name": '"'}.get(kind)
+    return quote is not None and (len(piece) == 1 or piece.count(quote) % 2 == 1)
