@@ -6,6 +6,7 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from einsql.deep_stack import with_deep_stack
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Relation
 from einsql.engine.store import Tensor
-from einsql.errors import InterfaceError, ProgrammingError
+from einsql.errors import InterfaceError, OperationalError, ProgrammingError
 from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
 from einsql.integrations.duckdb.rows import Rows
@@ -199,11 +200,30 @@ class Attached:
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
         calls = find_calls(query)
-        known: dict[str, Any] = {
-            STANDS_FOR.format(n): self.session.rows(call.query, frame)
-            for n, call in enumerate(calls)
-        }
+        if not calls:
+            return in_frame(partial(method, query, *given, **options), frame, {})
+        self._follow_settings()
+        bound: dict[str, Rows] = {}  # what is written twice is computed once
+        for call in calls:
+            if call.query not in bound:
+                bound[call.query] = self.session.rows(call.query, frame)
+        known = {STANDS_FOR.format(n): bound[call.query] for n, call in enumerate(calls)}
         return in_frame(partial(method, replaced(query, calls), *given, **options), frame, known)
+
+    def _follow_settings(self) -> None:
+        """What the user forbids DuckDB is forbidden here."""
+        asked = "SELECT current_setting('{}'), current_setting('{}')".format(
+            "enable_external_access", "python_enable_replacements"
+        )
+        ((external, replacements),) = self.connection.sql(asked).fetchall()
+        settings = self.session.settings
+        if settings.enable_external_access and not external:
+            self.session.set_settings(replace(settings, enable_external_access=False))
+        if not replacements:
+            raise OperationalError(
+                "DuckDB cannot see what einsql('…') gives: python_enable_replacements is off",
+                hint="SET python_enable_replacements = true.",
+            )
 
     def _table(self, name: str, frame: FrameType | None) -> Relation | None:
         """A table or view of the database, or what DuckDB reads among the caller's variables."""
@@ -254,17 +274,12 @@ class Session(Connection):
             if len(spans) != 1:
                 raise ProgrammingError(f"einsql takes one query, not {len(spans)}")
             (span,) = spans
-            made: list[Rows] = []
-
-            def bind() -> None:
-                made.append(self._bound(text[span.start : span.end]))
-
+            bind = partial(self._bound, text[span.start : span.end])
             try:
                 with errors.located(span.start, text):
-                    bind() if span.depth <= SHALLOW else with_deep_stack(bind)
+                    return bind() if span.depth <= SHALLOW else with_deep_stack(bind)
             finally:
                 self._inputs = {}
-            return made[0]
 
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
@@ -284,7 +299,7 @@ class Session(Connection):
         plan = self.plan_any(statement.tree)
         if doubt is not None:
             raise doubt.locate(text)
-        return Rows(self, plan, dict(self._inputs))
+        return Rows(plan, dict(self._inputs))
 
 
 _CALL: CodeType = compile("__einsql__()", "<einsql>", "eval")

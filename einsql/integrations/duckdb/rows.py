@@ -19,7 +19,6 @@ from einsql.planning import Plan
 from einsql.schema import DType
 
 if TYPE_CHECKING:
-    from einsql.session import Connection
     from einsql.staged import TilePlan
 
 
@@ -30,10 +29,8 @@ class Rows:
         computed: Whether its result is there; the first scan computes it.
     """
 
-    def __init__(
-        self, session: Connection, plan: Plan | TilePlan, inputs: Mapping[str, Fields]
-    ) -> None:
-        self._session, self._plan = session, plan
+    def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:
+        self._plan = plan
         self._inputs: Mapping[str, Fields] = inputs
         self._result: Result | TileResult | None = None
         self._lock = threading.Lock()
@@ -64,7 +61,7 @@ class Rows:
         with self._lock:
             if self._result is None:
                 with running, enough_memory:
-                    self._result = self._plan.result(self._inputs, self._session._tick)
+                    self._result = self._plan.result(self._inputs, lambda done: None)
                 self._inputs = {}
             return self._result
 

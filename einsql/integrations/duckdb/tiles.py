@@ -182,8 +182,7 @@ def _nested(given: pa.Array, what: str) -> Column:
     dtype, flat = _elements(level, what)
     if not extents:
         return Column(dtype, flat, starts, np.zeros(rows, np.intp), ((),))
-    found, form = np.unique(np.stack(extents, axis=1), axis=0, return_inverse=True)
-    return Column(dtype, flat, starts, form.reshape(-1), tuple(map(tuple, found.tolist())))
+    return Column(dtype, flat, starts, *_forms(np.stack(extents, axis=1)))
 
 
 def _structs(given: pa.StructArray, what: str) -> Column:
@@ -204,21 +203,43 @@ def _structs(given: pa.StructArray, what: str) -> Column:
             f"The data of {what} is a list of lists", hint="It is one list, in row-major order."
         )
     dtype, flat = _elements(inner, what)
-    known: dict[Shape, int] = {}
-    rows = [tuple(s) for s in shape.to_pylist()]
-    form = np.array([known.setdefault(s, len(known)) for s in rows], np.intp)
-    for s in known:
-        if any(not isinstance(n, int) or n < 0 for n in s):
-            raise DataError(f"{what} has the shape {list(s)}", hint="Extents are whole numbers.")
-    sizes = np.array([_size(s) for s in known], np.int64)
+    form, shapes = _shapes(shape)
+    if any(n is None or n < 0 for s in shapes for n in s):
+        raise DataError(f"An extent in a shape of {what} is negative or NULL")
+    sizes = np.array([_size(s) for s in shapes], np.int64)[form]
     lengths = np.diff(offsets)
-    if rows and not np.array_equal(sizes[form], lengths):
-        row = int(np.argmax(sizes[form] != lengths))
+    if not np.array_equal(sizes, lengths):
+        row = int(np.argmax(sizes != lengths))
         raise DataError(
-            f"{what} has the shape {list(rows[row])} and {lengths[row]} elements",
-            hint=f"That shape has {sizes[form][row]}.",
+            f"{what} has the shape {list(shapes[form[row]])} and {lengths[row]} elements",
+            hint=f"That shape has {sizes[row]}.",
         )
-    return Column(dtype, flat, offsets[:-1], form, tuple(known))
+    return Column(dtype, flat, offsets[:-1], form, shapes)
+
+
+def _shapes(given: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The shapes in a column of lists of integers, none of them NULL, as `_forms` gives them."""
+    inner, offsets = _unnested(given)
+    ranks = np.diff(offsets)
+    if inner.null_count == 0 and len(ranks) and (ranks == ranks[0]).all():
+        flat = np.asarray(inner, np.int64)[offsets[0] : offsets[-1]]
+        return _forms(flat.reshape(len(ranks), ranks[0]))
+    return numbered(given.to_pylist())
+
+
+def numbered(shapes: Sequence[Any]) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The number of each row's shape, and the shapes."""
+    known: dict[Shape, int] = {}
+    form = np.array([known.setdefault(tuple(s), len(known)) for s in shapes], np.intp)
+    return form, tuple(known)
+
+
+def _forms(extents: np.ndarray) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The same for shapes of one rank, the rows of a matrix."""
+    if len(extents) and (extents == extents[0]).all():
+        return np.zeros(len(extents), np.intp), (tuple(extents[0].tolist()),)
+    found, form = np.unique(extents, axis=0, return_inverse=True)
+    return form.reshape(-1), tuple(map(tuple, found.tolist()))
 
 
 def _no_nulls(given: pa.Array, what: str) -> None:
@@ -346,12 +367,11 @@ def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
     Raises:
         DataError: A shape has another number of elements.
     """
-    known: dict[Shape, int] = {}
-    form = np.array([known.setdefault(tuple(s), len(known)) for s in shapes], np.intp)
+    form, known = numbered(shapes)
     for n, (old, new) in enumerate(zip(column.form, shapes, strict=True)):
         if any(e is None or e < 0 for e in new) or _size(tuple(new)) != _size(column.shapes[old]):
             raise DataError(
                 f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
                 f"{_size(column.shapes[old])} elements"
             )
-    return Column(column.dtype, column.flat, column.starts, form, tuple(known))
+    return Column(column.dtype, column.flat, column.starts, form, known)
