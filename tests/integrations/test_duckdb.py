@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
+from einsql.einsum import EinSum
 from einsql.integrations.duckdb import kernels
 from einsql.integrations.duckdb.functions import NAMES, register
 from einsql.schema import DType
@@ -150,15 +151,26 @@ def test_null_gives_null(attached: duckdb.DuckDBPyConnection) -> None:
     assert merged == [({"shape": [2], "data": [1.0, 2.0]},), (None,)]
 
 
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of first operands of kernels that run from now on."""
+    sizes: list[int] = []
+    run = kernels._run
+
+    def noting(template: EinSum, arrays: list[np.ndarray]) -> np.ndarray:
+        sizes.append(arrays[0].size)
+        return run(template, arrays)
+
+    monkeypatch.setattr(kernels, "_run", noting)
+    return sizes
+
+
 def test_shapes_and_notations_may_differ_from_row_to_row(
     attached: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[tuple[int, ...]] = []
-    run = kernels._run
-    monkeypatch.setattr(kernels, "_run", lambda t, a: (runs.append(a[0].shape), run(t, a))[1])
+    runs = noted(monkeypatch)
     rows = attached.sql("""
         SELECT n, tensor_einsum(CASE WHEN n > 1 THEN 'ij,kj->ik' ELSE 'ij,ij->j' END, x, x)
-        FROM (SELECT i % 3 + 1 AS n, tensor_of(list_transform(range(2 * n), lambda k: k + i), [n, 2]) AS x, i
+        FROM (SELECT i, i % 3 + 1 AS n, tensor_of(range(i, i + 2 * n), [n, 2]) AS x
               FROM range(300) r(i)) ORDER BY i""").fetchall()
     for i, (n, tile) in enumerate(rows):
         x = (np.arange(2 * n) + i).reshape(n, 2)
@@ -169,13 +181,12 @@ def test_shapes_and_notations_may_differ_from_row_to_row(
 def test_big_tiles_run_in_parts(
     attached: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    run = kernels._run
+    sizes = noted(monkeypatch)
     monkeypatch.setattr(kernels, "AT_ONCE", 10_000)
-    monkeypatch.setattr(kernels, "_run", lambda t, a: (sizes.append(a[0].size), run(t, a))[1])
     ((total,),) = attached.sql("""
         SELECT sum(tensor_value(tensor_einsum('ij,ij->', x, x)))
-        FROM (SELECT tensor_of(range(1000), [10, 100]) AS x FROM range(3000))""").fetchall()
+        FROM (SELECT tensor_of(range(i - i, 1000), [10, 100]) AS x FROM range(3000) r(i))
+        """).fetchall()
     assert total == 3000 * (np.arange(1000.0) ** 2).sum()
     assert len(sizes) >= 600
     assert max(sizes) <= 10_000

@@ -6,7 +6,6 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -202,7 +201,7 @@ class Attached:
         calls = find_calls(query)
         if not calls:
             return in_frame(partial(method, query, *given, **options), frame, {})
-        self._follow_settings()
+        self._check_settings()
         bound: dict[str, Rows] = {}  # what is written twice is computed once
         for call in calls:
             if call.query not in bound:
@@ -210,20 +209,16 @@ class Attached:
         known = {STANDS_FOR.format(n): bound[call.query] for n, call in enumerate(calls)}
         return in_frame(partial(method, replaced(query, calls), *given, **options), frame, known)
 
-    def _follow_settings(self) -> None:
-        """What the user forbids DuckDB is forbidden here."""
-        asked = "SELECT current_setting('{}'), current_setting('{}')".format(
-            "enable_external_access", "python_enable_replacements"
-        )
-        ((external, replacements),) = self.connection.sql(asked).fetchall()
-        settings = self.session.settings
-        if settings.enable_external_access and not external:
-            self.session.set_settings(replace(settings, enable_external_access=False))
-        if not replacements:
-            raise OperationalError(
-                "DuckDB cannot see what einsql('…') gives: python_enable_replacements is off",
-                hint="SET python_enable_replacements = true.",
-            )
+    def _check_settings(self) -> None:
+        """DuckDB reads Python's objects, einsql files: both have to be allowed."""
+        for name in ("enable_external_access", "python_enable_replacements"):
+            asked = f"SELECT current_setting('{name}')"
+            ((allowed,),) = self.connection.sql(asked).fetchall()
+            if not allowed:
+                raise OperationalError(
+                    f"DuckDB may not read what einsql('…') gives: {name} is off",
+                    hint="The functions of tiles work nevertheless.",
+                )
 
     def _table(self, name: str, frame: FrameType | None) -> Relation | None:
         """A table or view of the database, or what DuckDB reads among the caller's variables."""

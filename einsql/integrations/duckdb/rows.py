@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 class Rows:
     """A bound query. It has Arrow's PyCapsule interface and may be scanned many times.
 
-    Attributes:
-        computed: Whether its result is there; the first scan computes it.
+    The first scan computes it. Of a SELECT over tiles, arrays are tiles of DuckDB's.
     """
 
     def __init__(self, plan: Plan | TilePlan, inputs: Mapping[str, Fields]) -> None:
@@ -43,11 +42,6 @@ class Rows:
             ]
         )
 
-    @property
-    def computed(self) -> bool:
-        """Whether the result is there."""
-        return self._result is not None
-
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()
 
@@ -60,10 +54,13 @@ class Rows:
     def _computed(self) -> Result | TileResult:
         with self._lock:
             if self._result is None:
-                with running, enough_memory:
-                    self._result = self._plan.result(self._inputs, lambda done: None)
+                self._result = self._result_now()
                 self._inputs = {}
             return self._result
+
+    def _result_now(self) -> Result | TileResult:
+        with running, enough_memory:
+            return self._plan.result(self._inputs, lambda done: None)
 
 
 def _stored(dtype: DType) -> pa.DataType:
