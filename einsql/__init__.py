@@ -35,9 +35,12 @@ from einsql.session import Connection
 from einsql.settings import RANKS, Settings, changed_settings
 
 if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
     from einsql import tra
     from einsql.cluster.driver import Cluster
     from einsql.engine.database.memory import Database
+    from einsql.integrations.duckdb import Attached
 else:
 
     def __getattr__(name: str) -> object:
@@ -140,6 +143,25 @@ def einsum(expression: str, *operands: object) -> np.ndarray:
     return _default[0].einsum(expression, operands)
 
 
+def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:
+    """Gives a DuckDB connection einsql's functions of tiles, and `FROM einsql('…')`.
+
+    Args:
+        connection: The user's own. It must not be in a transaction.
+        element: FLOAT or DOUBLE, the type of elements of tiles that functions give.
+
+    Returns:
+        What runs statements with `einsql('…')`; docs/duckdb.md has examples.
+
+    Raises:
+        InterfaceError: It is no DuckDB connection, or in a transaction.
+        ProgrammingError: The database has a function of its own of one of the names.
+    """
+    from einsql.integrations.duckdb import attach  # DuckDB and Arrow are for who has them
+
+    return attach(connection, element=element)
+
+
 class _TypeObject:
     """PEP 249's type object: equal to the type names of its kind."""
 
@@ -209,6 +231,7 @@ __all__ = [
     "TimestampFromTicks",
     "Warning",
     "apilevel",
+    "attach",
     "connect",
     "einsum",
     "paramstyle",

@@ -21,7 +21,7 @@ def array_relation(
     """A relation over an array-like, without a copy where its memory allows.
 
     Args:
-        array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
+        array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor; a relation as it is.
         dims: One key name per axis; `d0`, `d1`, … without.
         fill: 0 if elements that a SciPy sparse array does not store are zeros; without it
             they are absent keys.
@@ -30,6 +30,8 @@ def array_relation(
         InterfaceError: It is no array, its dtype is no tensor type, or a sparse one stores
             an element twice.
     """
+    if isinstance(array, Stored):
+        return array
     if is_sparse(array):
         from einsql.sparse_arrays import sparse_relation  # who has these has imported SciPy
 

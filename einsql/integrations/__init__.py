@@ -1,0 +1,1 @@
+"""Other programs' ways to einsql."""

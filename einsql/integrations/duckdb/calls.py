@@ -1,0 +1,130 @@
+"""Calls of `einsql('…')` in the FROM clauses of a DuckDB statement."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.sql.lexical import QUIET
+
+NAME = "einsql"
+STANDS_FOR = "__einsql_{}"
+"""The table that a call becomes; DuckDB finds it among Python's variables."""
+
+_TOKENS = re.compile(
+    rf"(?P<quiet> {QUIET} ) | (?P<word> [^\W\d][\w$]* ) | (?P<mark> \S )", re.VERBOSE | re.DOTALL
+)
+_BEFORE = ("FROM", "JOIN", "LATERAL", ",", "(")
+"""What a FROM item follows."""
+_LASTING = ("VIEW", "MACRO", "FUNCTION")
+"""What CREATE makes of text that is run later, when a call's result is gone."""
+_USAGE = "Write FROM einsql('SELECT …')."
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, and the query it holds."""
+
+    start: int
+    end: int
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    start: int
+    end: int
+    word: str
+    """In upper case; a mark as it is; empty for quoted text."""
+
+
+def find_calls(sql: str) -> list[Call]:
+    """The calls of `einsql` in a text, outside of quotes and comments.
+
+    Raises:
+        ProgrammingError: One stands outside FROM, or holds anything but one text.
+        NotSupportedError: It is in what is run later, such as a view.
+    """
+    if NAME not in sql.lower():
+        return []
+    try:
+        return _calls(_tokens(sql))
+    except Error as error:
+        raise error.locate(sql) from None
+
+
+def replaced(sql: str, calls: list[Call]) -> str:
+    """The text with a table's name for each call."""
+    parts, last = [], 0
+    for n, call in enumerate(calls):
+        parts += [sql[last : call.start], STANDS_FOR.format(n)]
+        last = call.end
+    return "".join([*parts, sql[last:]])
+
+
+def _tokens(sql: str) -> list[_Token]:
+    found = []
+    for m in _TOKENS.finditer(sql):
+        if m[0].startswith(("--", "/*")) and m["quiet"]:
+            continue
+        word = "" if m["quiet"] else m[0].upper()
+        found.append(_Token(m[0], m.start(), m.end(), word))
+    return found
+
+
+def _calls(tokens: list[_Token]) -> list[Call]:
+    calls: list[Call] = []
+    begun: list[str] = []  # words of the statement so far
+    for n, token in enumerate(tokens):
+        if token.word == ";":
+            begun = []
+            continue
+        begun.append(token.word)
+        if token.word != NAME.upper() or _word(tokens, n + 1) != "(":
+            continue
+        before = _word(tokens, n - 1) if n else ""
+        if before == ".":
+            continue
+        if before not in _BEFORE:
+            raise ProgrammingError(
+                "einsql('…') is a table and stands in FROM", hint=_USAGE, position=token.start
+            )
+        _check_lasting(begun, token)
+        if _word(tokens, n + 3) != ")":
+            raise ProgrammingError(
+                "einsql takes one text, a query of einsql",
+                hint=f"{_USAGE} Its values are written in it, for parameters do not reach it.",
+                position=token.start,
+            )
+        calls.append(Call(token.start, tokens[n + 3].end, _text(tokens[n + 2])))
+    return calls
+
+
+def _word(tokens: list[_Token], at: int) -> str:
+    return tokens[at].word if at < len(tokens) else ""
+
+
+def _check_lasting(begun: list[str], token: _Token) -> None:
+    head = begun[: begun.index("AS")] if "AS" in begun else begun
+    kind = next((w for w in _LASTING if w in head), None) if begun[0] == "CREATE" else None
+    kind = "PREPARE" if begun[0] == "PREPARE" else kind
+    if kind is not None:
+        raise NotSupportedError(
+            f"einsql('…') cannot stand in a {kind}: its result is there for one statement",
+            hint="CREATE TABLE … AS keeps it; or create the view in einsql: edb.session.",
+            position=token.start,
+        )
+
+
+def _text(token: _Token) -> str:
+    """The text of a literal."""
+    if token.text.startswith("'"):
+        return token.text[1:-1].replace("''", "'")
+    if token.text.startswith("$") and not token.word:
+        tag = token.text.index("$", 1) + 1
+        return token.text[tag:-tag]
+    raise ProgrammingError(
+        "einsql takes a text in quotes", hint="As '…' or $$…$$.", position=token.start
+    )

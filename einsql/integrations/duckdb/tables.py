@@ -1,0 +1,237 @@
+"""Tables of a user's DuckDB as tensors: one row for each element, its keys in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.engine.memory import require
+from einsql.engine.relation import Relation
+from einsql.engine.sparse_fields import SparseFields
+from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
+from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sparse import Compressed
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyRelation
+
+_WHOLE = {
+    "TINYINT": DType.TINYINT,
+    "SMALLINT": DType.INTEGER,
+    "UTINYINT": DType.INTEGER,
+    "INTEGER": DType.INTEGER,
+    "USMALLINT": DType.INTEGER,
+    "BIGINT": DType.BIGINT,
+    "UINTEGER": DType.BIGINT,
+    "UBIGINT": DType.BIGINT,
+    "HUGEINT": DType.BIGINT,
+    "UHUGEINT": DType.BIGINT,
+}
+"""DuckDB's integers, and the types they are read as."""
+_OTHERS = {
+    "BOOLEAN": DType.BOOLEAN,
+    "FLOAT": DType.FLOAT,
+    "DOUBLE": DType.DOUBLE,
+    "DECIMAL": DType.DOUBLE,
+}
+
+SPARSE = 16
+"""A matrix with fewer than one element in so many keys is stored sparsely."""
+_EXPLICIT = "edb.tensor(name, 'SELECT …', dims=('i', 'j')) says which columns are keys."
+
+
+def read_table(
+    name: str,
+    table: DuckDBPyRelation,
+    dims: Sequence[str] | None = None,
+    shape: Sequence[int] | None = None,
+) -> Relation:
+    """Reads a table whose rows are elements.
+
+    Args:
+        name: For messages.
+        table: The table or query.
+        dims: The key columns; without it the leading integer columns, but never the last
+            column.
+        shape: Extents of the keys, which then start at 0; without it the keys have the
+            bounds that are found.
+
+    Returns:
+        A relation over copies of the columns; dense if every key is there, else masked.
+
+    Raises:
+        ProgrammingError: There is no key or no value, or a column's type is none of tensors.
+        IntegrityError: A key is there twice, is negative, or exceeds its bounds.
+        DataError: A value or key is NULL, or a whole number does not fit BIGINT.
+    """
+    types = dict(zip(table.columns, (str(t) for t in table.types), strict=True))
+    keys = _keys(name, types, dims)
+    values = [c for c in types if c not in keys]
+    if not values:
+        raise ProgrammingError(f"{name} has keys only", hint="A tensor has a value beside them.")
+    found = dict.fromkeys(keys, DType.BIGINT) | {c: _type(name, c, types[c]) for c in values}
+    columns = _columns(name, table, found)
+    bounds = _bounds(name, [columns[k] for k in keys], keys, shape)
+    fields = tuple(Field(c, found[c]) for c in values)
+    return _relation(name, Schema(bounds, fields), columns)
+
+
+def _keys(name: str, types: Mapping[str, str], dims: Sequence[str] | None) -> list[str]:
+    if dims is not None:
+        known = {c.lower(): c for c in types}
+        missing = [d for d in dims if d.lower() not in known]
+        if missing:
+            raise ProgrammingError(
+                f"{name} has no column {missing[0]}", hint=f"It has {', '.join(types)}."
+            )
+        found = [known[d.lower()] for d in dims]
+        other = next((k for k in found if types[k] not in _WHOLE), None)
+        if other is not None:
+            raise ProgrammingError(f"The key {other} of {name} is {types[other]}, not an integer")
+        return found
+    found = []
+    for column in list(types)[:-1]:
+        if types[column] not in _WHOLE:
+            break
+        found.append(column)
+    if not found:
+        shown = ", ".join(f"{c} {t}" for c, t in types.items())
+        raise ProgrammingError(
+            f"{name} is no tensor as it stands: its first column is no integer key ({shown})",
+            hint=_EXPLICIT,
+        )
+    return found
+
+
+def _type(name: str, column: str, kind: str) -> DType:
+    dtype = _WHOLE.get(kind) or _OTHERS.get(kind.partition("(")[0])
+    if dtype is None:
+        raise ProgrammingError(
+            f"Column {column} of {name} is {kind}, which no tensor holds",
+            hint=f"Leave it out, and join it outside einsql('…'). {_EXPLICIT}",
+        )
+    return dtype
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns(
+    name: str, table: DuckDBPyRelation, types: Mapping[str, DType]
+) -> dict[str, np.ndarray]:
+    """The columns as arrays, none of them with NULLs."""
+    import duckdb
+
+    casts = (f"CAST({_quoted(c)} AS {t.value}) AS c{n}" for n, (c, t) in enumerate(types.items()))
+    try:
+        arrays = table.project(", ".join(casts)).fetchnumpy()
+    except duckdb.ConversionException as error:
+        raise DataError(
+            f"A number in {name} does not fit its type in a tensor: {error}",
+            hint="Whole numbers are BIGINT at most.",
+        ) from error
+    found = {}
+    for n, (column, dtype) in enumerate(types.items()):
+        array: Any = arrays[f"c{n}"]
+        if isinstance(array, np.ma.MaskedArray):
+            gone = np.flatnonzero(np.ma.getmaskarray(array))
+            if len(gone):
+                raise DataError(
+                    f"{column} of {name} is NULL in {len(gone)} of {len(array)} rows",
+                    hint=f"Leave those out: WHERE {column} IS NOT NULL. A key without a row is "
+                    "absent, which is no error.",
+                )
+            array = array.data
+        found[column] = np.asarray(array, dtype.numpy)
+    return found
+
+
+def _bounds(
+    name: str, columns: Sequence[np.ndarray], keys: Sequence[str], shape: Sequence[int] | None
+) -> tuple[Key, ...]:
+    if shape is not None and len(shape) != len(keys):
+        raise InterfaceError(f"shape has {len(shape)} extents for {len(keys)} keys")
+    made = []
+    for n, (key, column) in enumerate(zip(keys, columns, strict=True)):
+        least, most = (int(column.min()), int(column.max())) if len(column) else (0, -1)
+        if least < 0:
+            raise IntegrityError(
+                f"{key} of {name} takes the value {least}, and keys are not negative",
+                hint=f"Shift it: {key} + {-least}.",
+            )
+        if shape is not None and most >= shape[n]:
+            raise IntegrityError(
+                f"{key} of {name} takes the value {most}, outside of its bounds [0, {shape[n]})"
+            )
+        made.append(Key(key, least, most + 1) if shape is None else Key(key, 0, int(shape[n])))
+    return tuple(made)
+
+
+def _relation(name: str, schema: Schema, columns: Mapping[str, np.ndarray]) -> Relation:
+    keys = schema.keys
+    rows = len(columns[keys[0].name])
+    size = prod(k.extent for k in keys)
+    if size >= 2**63:
+        raise ProgrammingError(
+            f"The keys of {name} span {size:,} elements", hint="Number them more densely."
+        )
+    flat = np.zeros(rows, np.int64)
+    for k in keys:
+        flat *= k.extent
+        flat += columns[k.name] - k.lo
+    if size == rows and np.array_equal(flat, np.arange(rows)):
+        return Relation(schema, {f.name: columns[f.name].reshape(schema.shape)
+                                 for f in schema.fields})  # fmt: skip
+    masked = Schema(keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+    if len(keys) == 2 and len(schema.fields) == 1 and size > max(2**20, SPARSE * rows):
+        return _sparse(name, schema, masked, flat, columns)
+    require(size * sum(f.dtype.numpy.itemsize for f in masked.fields))
+    present = np.zeros(size, np.bool_)
+    present[flat] = True
+    _check_unique(name, keys, flat, rows - int(np.count_nonzero(present)))
+    fields = {}
+    for f in schema.fields:
+        array = np.zeros(size, f.dtype.numpy)
+        array[flat] = columns[f.name]
+        fields[f.name] = array.reshape(schema.shape)
+    if size == rows:
+        return Relation(schema, fields)
+    return Relation(masked, {**fields, PRESENT: present.reshape(schema.shape)})
+
+
+def _sparse(
+    name: str, schema: Schema, masked: Schema, flat: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> Relation:
+    """A matrix with few elements, by its rows."""
+    (field,) = schema.fields
+    order = np.argsort(flat)
+    ordered = flat[order]
+    _check_unique(name, schema.keys, flat, int(np.count_nonzero(ordered[1:] == ordered[:-1])))
+    height, width = schema.shape
+    require((height + 1) * 8)
+    starts = np.searchsorted(ordered, np.arange(height + 1) * width)
+    matrix = Compressed(
+        (height, width),
+        starts.astype(np.int64),
+        ordered % width,
+        columns[field.name][order],
+    )
+    return Relation(masked, SparseFields(matrix, False, False, field.name, None))
+
+
+def _check_unique(name: str, keys: Sequence[Key], flat: np.ndarray, surplus: int) -> None:
+    if not surplus:
+        return
+    ordered = np.sort(flat)
+    twice = int(ordered[1:][ordered[1:] == ordered[:-1]][0])
+    at = np.unravel_index(twice, [k.extent for k in keys])
+    shown = ", ".join(f"{k.name} = {int(n) + k.lo}" for k, n in zip(keys, at, strict=True))
+    raise IntegrityError(
+        f"{name} has several rows for {shown}, and a key is there once",
+        hint=f"Aggregate them: SELECT {', '.join(k.name for k in keys)}, SUM(…) … GROUP BY ALL. "
+        + _EXPLICIT,
+    )

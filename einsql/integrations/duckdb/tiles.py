@@ -1,0 +1,377 @@
+"""Tiles in DuckDB's columns: from Arrow to arrays of one shape each, and back.
+
+A tile is a STRUCT(shape INTEGER[], data DOUBLE[]), its elements in row-major order. Lists and
+ARRAYs, nested as deep as the tile has axes, are read as well, and numbers, which have no axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from einsql.errors import DataError, ProgrammingError
+from einsql.schema import DType
+
+Shape = tuple[int, ...]
+
+EXACT = 2**53
+"""Whole numbers up to this one are DOUBLEs."""
+
+_READ_AS = {
+    pa.bool_(): DType.BOOLEAN,
+    pa.int8(): DType.TINYINT,
+    pa.int16(): DType.INTEGER,
+    pa.int32(): DType.INTEGER,
+    pa.int64(): DType.BIGINT,
+    pa.uint8(): DType.INTEGER,
+    pa.uint16(): DType.INTEGER,
+    pa.uint32(): DType.BIGINT,
+    pa.float16(): DType.HALF,
+    pa.float32(): DType.FLOAT,
+    pa.float64(): DType.DOUBLE,
+}
+_FORMS = (
+    "A tile is a list or an ARRAY of numbers, nested or not, or STRUCT(shape INTEGER[], data …[])."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One argument of a call: an array for each row.
+
+    Attributes:
+        flat: The elements of all rows.
+        starts: Where in `flat` each row's elements begin.
+        form: The number of each row's shape in `shapes`.
+    """
+
+    dtype: DType
+    flat: np.ndarray
+    starts: np.ndarray
+    form: np.ndarray
+    shapes: tuple[Shape, ...]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """The arrays of rows of one shape, one after the other along a new first axis.
+
+        Args:
+            rows: Their numbers, at least one.
+
+        Returns:
+            Of shape (rows, *shape); a view where they lie one after the other.
+        """
+        shape = self.shapes[self.form[rows[0]]]
+        size, starts = _size(shape), self.starts[rows]
+        first = int(starts[0])
+        if np.array_equal(starts, first + size * np.arange(len(rows))):
+            found = self.flat[first : first + size * len(rows)]
+        elif size <= 64:
+            found = self.flat[starts[:, None] + np.arange(size)]
+        else:
+            found = np.empty((len(rows), size), self.flat.dtype)
+            for n, start in enumerate(starts.tolist()):
+                found[n] = self.flat[start : start + size]
+        return found.reshape(len(rows), *shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """An argument of an aggregate: for each row a list of arrays.
+
+    Attributes:
+        items: The arrays of all lists.
+        first: Which of them each row's list begins with.
+        count: How many there are in it.
+    """
+
+    items: Column
+    first: np.ndarray
+    count: np.ndarray
+
+
+def _size(shape: Shape) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+# ---- reading
+
+
+def read(given: pa.Array, what: str) -> Column:
+    """Reads a column of tiles without NULLs.
+
+    Args:
+        given: As DuckDB hands it to a function.
+        what: Names the argument in messages.
+
+    Raises:
+        ProgrammingError: It has another type, or a list of lists is no tensor.
+        DataError: An element is NULL, or a shape does not fit its data.
+    """
+    if pa.types.is_struct(given.type):
+        return _structs(given, what)
+    return _nested(given, what)
+
+
+def read_lists(given: pa.Array, what: str) -> Lists:
+    """Reads a column of lists of tiles; tiles that are NULL are left out.
+
+    Raises:
+        ProgrammingError: It is no list, or what it holds is no tile.
+        DataError: As `read`.
+    """
+    if not _is_list(given.type):
+        raise ProgrammingError(
+            f"{what} is no list of tiles", hint="list(tile) makes one of the tiles of a group."
+        )
+    inner, offsets = _unnested(given)
+    lo, hi = int(offsets[0]), int(offsets[-1])
+    inner, offsets = inner.slice(lo, hi - lo), offsets - lo
+    if inner.null_count:
+        there = np.asarray(inner.is_valid())
+        offsets = np.concatenate([[0], np.cumsum(there)])[offsets]
+        inner = inner.drop_null()
+    return Lists(read(inner, what), offsets[:-1], np.diff(offsets))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _unnested(given: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """What the lists of a column hold, and where each one's part begins and the last ends."""
+    if pa.types.is_fixed_size_list(given.type):
+        width = given.type.list_size
+        return given.values, (given.offset + np.arange(len(given) + 1)) * width
+    return given.values, np.asarray(given.offsets, np.int64)
+
+
+def _nested(given: pa.Array, what: str) -> Column:
+    """Lists and ARRAYs of numbers, or numbers."""
+    rows = len(given)
+    starts, spans = np.arange(rows), np.ones(rows, np.int64)
+    extents: list[np.ndarray] = []
+    level = given
+    while _is_list(level.type):
+        _no_nulls(level, what)
+        inner, offsets = _unnested(level)
+        lengths = np.diff(offsets)
+        head = lengths[np.minimum(starts, max(0, len(lengths) - 1))] if len(lengths) else spans * 0
+        extent = np.where(spans > 0, head, 0)
+        items = np.repeat(starts - np.cumsum(spans) + spans, spans) + np.arange(spans.sum())
+        if not np.array_equal(lengths[items], np.repeat(extent, spans)):
+            row = int(np.repeat(np.arange(rows), spans)[
+                np.argmax(lengths[items] != np.repeat(extent, spans))
+            ])  # fmt: skip
+            raise DataError(
+                f"{what} is no tensor in row {row + 1} of its chunk: its lists differ in length",
+                hint="Lists within a tile have equal lengths.",
+            )
+        starts = np.where(spans > 0, offsets[np.minimum(starts, len(lengths))], 0)
+        spans = spans * extent
+        extents.append(extent)
+        level = inner
+    dtype, flat = _elements(level, what)
+    if not extents:
+        return Column(dtype, flat, starts, np.zeros(rows, np.intp), ((),))
+    return Column(dtype, flat, starts, *_forms(np.stack(extents, axis=1)))
+
+
+def _structs(given: pa.StructArray, what: str) -> Column:
+    """STRUCT(shape INTEGER[], data DOUBLE[]), with any types of numbers."""
+    names = [given.type.field(n).name for n in range(given.type.num_fields)]
+    if sorted(names) != ["data", "shape"]:
+        raise ProgrammingError(
+            f"{what} is a STRUCT with {', '.join(names)}, which is no tile", hint=_FORMS
+        )
+    shape, data = (given.flatten()[names.index(n)] for n in ("shape", "data"))
+    if not _is_list(shape.type) or not _is_list(data.type):
+        raise ProgrammingError(f"{what} has no lists as its shape and data", hint=_FORMS)
+    for part in (shape, data):
+        _no_nulls(part, what)
+    inner, offsets = _unnested(data)
+    if _is_list(inner.type):
+        raise ProgrammingError(
+            f"The data of {what} is a list of lists", hint="It is one list, in row-major order."
+        )
+    dtype, flat = _elements(inner, what)
+    form, shapes = _shapes(shape)
+    if any(n is None or n < 0 for s in shapes for n in s):
+        raise DataError(f"An extent in a shape of {what} is negative or NULL")
+    sizes = np.array([_size(s) for s in shapes], np.int64)[form]
+    lengths = np.diff(offsets)
+    if not np.array_equal(sizes, lengths):
+        row = int(np.argmax(sizes != lengths))
+        raise DataError(
+            f"{what} has the shape {list(shapes[form[row]])} and {lengths[row]} elements",
+            hint=f"That shape has {sizes[row]}.",
+        )
+    return Column(dtype, flat, offsets[:-1], form, shapes)
+
+
+def _shapes(given: pa.Array) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The shapes in a column of lists of integers, none of them NULL, as `_forms` gives them."""
+    inner, offsets = _unnested(given)
+    ranks = np.diff(offsets)
+    if inner.null_count == 0 and len(ranks) and (ranks == ranks[0]).all():
+        flat = np.asarray(inner, np.int64)[offsets[0] : offsets[-1]]
+        return _forms(flat.reshape(len(ranks), ranks[0]))
+    return numbered(given.to_pylist())
+
+
+def numbered(shapes: Sequence[Any]) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The number of each row's shape, and the shapes."""
+    known: dict[Shape, int] = {}
+    form = np.array([known.setdefault(tuple(s), len(known)) for s in shapes], np.intp)
+    return form, tuple(known)
+
+
+def _forms(extents: np.ndarray) -> tuple[np.ndarray, tuple[Shape, ...]]:
+    """The same for shapes of one rank, the rows of a matrix."""
+    if len(extents) and (extents == extents[0]).all():
+        return np.zeros(len(extents), np.intp), (tuple(extents[0].tolist()),)
+    found, form = np.unique(extents, axis=0, return_inverse=True)
+    return form.reshape(-1), tuple(map(tuple, found.tolist()))
+
+
+def _no_nulls(given: pa.Array, what: str) -> None:
+    if given.null_count:
+        raise DataError(
+            f"{what} holds NULL", hint="A tile may be NULL, its elements may not: COALESCE them."
+        )
+
+
+def _elements(given: pa.Array, what: str) -> tuple[DType, np.ndarray]:
+    _no_nulls(given, what)
+    kind = given.type
+    if pa.types.is_null(kind):  # an empty list of nothing
+        return DType.DOUBLE, np.zeros(0)
+    if pa.types.is_decimal(kind):
+        given, kind = given.cast(pa.float64()), pa.float64()
+    dtype = _READ_AS.get(kind)
+    if dtype is None:
+        raise ProgrammingError(
+            f"{what} has elements of type {kind}, which is no type of tensors", hint=_FORMS
+        )
+    found = given.to_numpy(zero_copy_only=False)
+    return dtype, np.asarray(found, dtype.numpy)
+
+
+# ---- rows that can be computed together
+
+
+def groups(columns: Sequence[Column]) -> Iterator[np.ndarray]:
+    """Numbers of the rows whose arrays have the same shapes, each row once."""
+    rows = len(columns[0].form)
+    code = np.zeros(rows, np.int64)
+    for c in columns:
+        code = code * len(c.shapes) + c.form
+    if rows and (code == code[0]).all():
+        yield np.arange(rows)
+        return
+    for value in np.unique(code):
+        yield np.flatnonzero(code == value)
+
+
+# ---- writing
+
+
+@dataclass
+class Tiles:
+    """Results of a chunk, in whatever order they come, as a column of tiles.
+
+    Attributes:
+        element: FLOAT or DOUBLE, the type of their elements in DuckDB.
+    """
+
+    rows: int
+    element: DType
+
+    def __post_init__(self) -> None:
+        self._shapes: list[Shape] = [()] * self.rows
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self._there = np.zeros(self.rows, np.bool_)
+
+    def put(self, rows: np.ndarray, arrays: np.ndarray, dtype: DType) -> None:
+        """Keeps the results of some rows.
+
+        Args:
+            rows: Their numbers.
+            arrays: Of shape (rows, …).
+            dtype: What they are.
+
+        Raises:
+            DataError: A whole number is not exact in the type of elements.
+        """
+        exact = EXACT if self.element is DType.DOUBLE else 2**24
+        if dtype is DType.BIGINT and arrays.size and not (
+            -exact <= int(arrays.min()) <= int(arrays.max()) <= exact
+        ):  # fmt: skip
+            raise DataError(
+                f"A whole number is beyond ±{exact}, up to which {self.element.value} is exact",
+                hint="CAST the tiles to lists of DOUBLE if rounding is all right.",
+            )
+        shape = tuple(int(n) for n in arrays.shape[1:])
+        for n in rows.tolist():
+            self._shapes[n] = shape
+        self._there[rows] = True
+        self._parts.append((rows, arrays.astype(self.element.numpy).reshape(len(rows), -1)))
+
+    def column(self) -> pa.Array:
+        """The column; rows without a result are NULL."""
+        sizes = np.array([_size(s) for s in self._shapes], np.int64) * self._there
+        ends = np.cumsum(sizes)
+        offsets = np.concatenate([[0], ends])
+        if len(self._parts) == 1 and self._there.all():
+            flat = self._parts[0][1].reshape(-1)
+        else:
+            flat = np.empty(int(offsets[-1]), self.element.numpy)
+            for rows, arrays in self._parts:
+                for n, array in zip(rows.tolist(), arrays, strict=True):
+                    flat[offsets[n] : offsets[n + 1]] = array
+        extents = [e for s in self._shapes for e in s]
+        ranks = np.concatenate([[0], np.cumsum([len(s) for s in self._shapes])])
+        shape = pa.ListArray.from_arrays(pa.array(ranks, pa.int32()), pa.array(extents, pa.int32()))
+        data = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
+        missing = None if self._there.all() else pa.array(~self._there)
+        return pa.StructArray.from_arrays([shape, data], names=["shape", "data"], mask=missing)
+
+
+def numbers(column: pa.Array) -> np.ndarray:
+    """Tiles without axes as DOUBLEs.
+
+    Raises:
+        ProgrammingError: One has axes.
+    """
+    found = read(column, "The argument of tensor_value")
+    if any(found.shapes[n] for n in np.unique(found.form)):
+        shape = next(s for s in found.shapes if s)
+        raise ProgrammingError(
+            f"tensor_value takes a tile without axes, not one of shape {list(shape)}",
+            hint="tile.data[1] is the first element of any tile.",
+        )
+    return np.asarray(found.flat[found.starts], np.float64)
+
+
+def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
+    """The same elements under other shapes, one for each row.
+
+    Raises:
+        DataError: A shape has another number of elements.
+    """
+    form, known = numbered(shapes)
+    for n, (old, new) in enumerate(zip(column.form, shapes, strict=True)):
+        if any(e is None or e < 0 for e in new) or _size(tuple(new)) != _size(column.shapes[old]):
+            raise DataError(
+                f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
+                f"{_size(column.shapes[old])} elements"
+            )
+    return Column(column.dtype, column.flat, column.starts, form, known)
