@@ -125,6 +125,7 @@ class Description:
         shape: Extents of the whole tensor.
         size: Bytes in the file.
         mtime_ns: When the file was last changed, in nanoseconds.
+        suffix: Of the format, as in ".npy".
     """
 
     path: str
@@ -133,13 +134,15 @@ class Description:
     shape: tuple[int, ...]
     size: int
     mtime_ns: int
+    suffix: str
 
 
 class FileTensor:
     """A tensor in an open file."""
 
-    def __init__(self, file: Found, content: Content) -> None:
+    def __init__(self, file: Found, content: Content, suffix: str) -> None:
         self._file = file
+        self._suffix = suffix
         self._content = content
         self._made: np.ndarray | None = None
 
@@ -158,8 +161,9 @@ class FileTensor:
         """What another process needs to open the same tensor."""
         found, file = self._content, self._file
         return Description(
-            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns
-        )
+            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns,
+            self._suffix,
+        )  # fmt: skip
 
     def read(self, box: Box, tick: Tick = no_tick) -> np.ndarray:
         """A copy of a box: aligned, contiguous, in the machine's byte order.
@@ -220,6 +224,10 @@ class FileTensor:
 
     @property
     def array(self) -> np.ndarray:
+        """As `loaded`, for whoever shows no progress."""
+        return self.loaded(no_tick)
+
+    def loaded(self, tick: Tick) -> np.ndarray:
         """The whole tensor, read-only and mapped where it lies in the file as in memory.
 
         Whoever hands out what is computed from it copies what is still mapped: reading a
@@ -232,16 +240,16 @@ class FileTensor:
         if found.whole is not None:
             with refusing(self._file.path):
                 self._file.check_current()
-                tile = self._whole(no_tick)
+                tile = self._whole(tick)
                 self._check_booleans(tile)
                 self._file.check_current()
             return tile
         tile = found.tiles[0] if len(found.tiles) == 1 else None
         if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
-            return self.read(whole(self.shape))
+            return self.read(whole(self.shape), tick)
         with refusing(self._file.path):
             self._file.check_current()
-            self._check_sum(no_tick)
+            self._check_sum(tick)
             self._check_booleans(tile)
         return tile
 
