@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
-from einsql import catalog, changes, errors
+from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
 from einsql.cursor import Cursor, Parameters, given_values
@@ -30,7 +30,7 @@ from einsql.errors import (
     InterfaceError,
     ProgrammingError,
 )
-from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
+from einsql.explain import Explanation
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
@@ -41,18 +41,18 @@ from einsql.planning import (
     owners,
 )
 from einsql.programs import compiled
-from einsql.settings import SETTINGS, Settings, changed_settings
+from einsql.settings import Settings
 from einsql.sql import syntax as st
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
-from einsql.what_if import assumed, options_text
+from einsql.statements import run_statement
+from einsql.what_if import options_text
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
-    from einsql.explain import Measures
     from einsql.staged import TilePlan
 
 CACHED_PLANS = 512
@@ -82,7 +82,7 @@ class Connection:
     NotSupportedError = errors.NotSupportedError
 
     def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
-        self.store = Store()
+        self.store: Store = Store()
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -331,40 +331,9 @@ class Connection:
                 cursor._clear()
 
     def _other(self, statement: st.Statement, cursor: Cursor) -> None:
-        match statement:
-            case st.Explain():
-                self._explanation = self._explain(statement)
-                cursor._list(("explain",), self._explanation.rows())
-            case st.CreateTensor():
-                cursor._changed(changes.create_tensor(self, statement))
-            case st.CreateView():
-                catalog.create_view(self, statement)
-            case st.CreateMacro():
-                catalog.create_macro(self, statement)
-            case st.Drop():
-                catalog.drop(self, statement)
-            case st.Change(tree=exp.Insert() as tree):
-                cursor._changed(changes.insert(self, tree))
-            case st.Change(tree=exp.Update() as tree):
-                cursor._changed(changes.update(self, tree))
-            case st.Change(tree=exp.Delete() as tree):
-                cursor._changed(changes.delete(self, tree))
-            case st.Copy():
-                cursor._changed(changes.copy(self, statement))
-            case st.Set():
-                self._set(statement)
-            case st.Calibrate():
-                cursor._list(("name", "value", "unit"), self._calibrate())
-            case st.Show():
-                cursor._list(*catalog.show(self, statement))
-            case st.Transaction(action="BEGIN"):
-                self.store.begin()
-            case st.Transaction(action="COMMIT"):
-                self.store.commit()
-            case st.Transaction():
-                self.store.rollback()
-            case _:
-                raise errors.InternalError(f"No way to run {type(statement).__name__}")
+        explanation = run_statement(self, statement, cursor)
+        if explanation is not None:
+            self._explanation = explanation
 
     # ---- queries
 
@@ -447,48 +416,9 @@ class Connection:
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = plan
 
-    # ---- definitions and settings
+    # ---- settings
 
-    def _explain(self, statement: st.Explain) -> Explanation:
-        query, before = explained(statement), self.settings
-        self.settings, cluster = assumed(before, statement)
-        try:
-            plan = self.plan_any(query)
-            if not isinstance(plan, Plan):
-                return explain_tiles(plan, statement, self._inputs, self._tick, cluster)
-            measured = self._measure(plan, statement)
-            return GraphExplanation(statement, plan, self.settings, measured, cluster)
-        finally:
-            self.settings = before
-
-    def _measure(self, plan: Plan, statement: st.Explain) -> Measures:
-        if not statement.analyze:
-            return None
-        inputs = plan.complete(self._inputs, self._tick)
-        return plan.program.measured(inputs, self._tick)[1]
-
-    def _calibrate(self) -> list[tuple[str, float, str]]:
-        from einsql.calibration import calibrated, calibration_rows  # few sessions need it
-
-        machine = calibrated(self.settings, self._tick, self.cluster)
-        self.settings = replace(self.settings, machine=machine)
-        self._plans.clear()
-        return calibration_rows(machine)
-
-    def _set(self, statement: st.Set) -> None:
-        try:
-            changed = changed_settings(self.settings, statement.name, statement.value)
-            if statement.name == "strategy":
-                from einsql.optimizer.decomposition import strategy_of  # for several sites only
-
-                strategy_of(changed.strategy)  # a wrong one is refused now
-            if statement.name == "device" and changed.device != "cpu":
-                from einsql.kernels.cuda import device  # GPUs are for who asks for them
-
-                device()  # a missing one is told of now
-        except Error as error:
-            if statement.name in SETTINGS:  # else the name is wrong
-                error.position = statement.at
-            raise
-        self.settings = changed
+    def set_settings(self, settings: Settings) -> None:
+        """Goes on under other settings; what was planned is planned again."""
+        self.settings = settings
         self._plans.clear()
