@@ -13,6 +13,8 @@ from einsql.errors import DataError, InterfaceError
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse_arrays import sparse_relation
 
+MOST_KEYS, MOST_A_ROW = 2**24, 1000
+"""Keys that bounds found in files may span: so many, or so many for each row."""
 SPARSE = 4
 """A matrix with one key value in so many becomes sparse."""
 
@@ -57,7 +59,15 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
     def later(fraction: float) -> None:
         tick((1 + fraction) / 2)
 
-    if few or (isinstance(source, Matrix) and source.sparse):
+    sparse = few or (isinstance(source, Matrix) and source.sparse)
+    # A sparse matrix takes memory for each of its rows, another tensor for every key.
+    spanned = bounds[0].extent if sparse else schema.size
+    if spanned > max(MOST_KEYS, MOST_A_ROW * count):
+        raise DataError(
+            f"'{path}' has {count} rows, and their keys span {schema.size:,} elements",
+            hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
+        )
+    if sparse:
         return _sparse(source, types, schema, count, path, later)
     return _dense(source, types, schema, count, path, later)
 

@@ -139,6 +139,8 @@ def _whole(
 ) -> np.ndarray:  # fmt: skip
     """All tiles of a column, put together."""
     result, row = np.empty(shape, dtype.numpy), 0
+    if not result.size:
+        return result  # pyarrow reads no lists of no elements
     for batch in reader.iter_batches(1, columns=[name], use_threads=False):
         (column,) = batch.columns
         column.validate(full=True)
