@@ -177,8 +177,12 @@ class Matrix(Rows):
             return read, rows, columns, values
         other = rows != columns
         mirrored = -values[other] if self._symmetry == "skew-symmetric" else values[other]
-        both = [(rows, columns[other]), (columns, rows[other]), (values, mirrored)]
-        return read, *(np.concatenate(pair) for pair in both)
+        return (
+            read,
+            np.concatenate([rows, columns[other]]),
+            np.concatenate([columns, rows[other]]),
+            np.concatenate([values, mirrored]),
+        )
 
     def _numbers(self) -> Iterator[tuple[int, list[np.ndarray]]]:
         """The numbers of each line, a block of lines at a time, and how far it is read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,6 +166,8 @@ class Several(Rows):
 
     def batches(self, wanted: Mapping[str, DType], tick: Tick) -> Iterator[Batch]:
         """As of one file."""
-        share = 1 / len(self._files)
         for n, rows in enumerate(self._files):
-            yield from rows.batches(wanted, lambda f, n=n: tick((n + f) * share))
+            yield from rows.batches(wanted, partial(self._tick, tick, n))
+
+    def _tick(self, tick: Tick, number: int, fraction: float) -> None:
+        tick((number + fraction) / len(self._files))

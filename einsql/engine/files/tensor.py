@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from einsql import boxes
 from einsql.engine.files.mapped import Found, Mapped, refusing
 from einsql.engine.memory import require
-from einsql.errors import InterfaceError
+from einsql.errors import InterfaceError, OperationalError
 from einsql.schema import DType
 
 AT_ONCE = 2**24
@@ -185,8 +186,8 @@ class FileTensor:
             self._file.check_current()
             if np.array_equal(wanted, whole(self.shape)):
                 self._check_sum(tick)
-            shape = tuple(boxes.extents(wanted))
-            require(int(np.prod(shape, dtype=object)) * self.dtype.numpy.itemsize)
+            shape = tuple(boxes.extents(wanted).tolist())
+            self._require(shape)
             result = np.empty(shape, self.dtype.numpy)
             done = 0
             for where, elements in self._pieces(wanted, tick):
@@ -196,6 +197,13 @@ class FileTensor:
             self._check_booleans(result)
             self._file.check_current()
         return result
+
+    def _require(self, shape: Sequence[int]) -> None:
+        """Refuses what does not fit into memory; a header may say that without a file of it."""
+        try:
+            require(prod(shape) * self.dtype.numpy.itemsize)
+        except OperationalError as error:
+            raise self._file.refusal(f"does not fit in memory: {error.reason}") from None
 
     def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
         """The elements of a box, a part at a time."""
@@ -218,7 +226,7 @@ class FileTensor:
         """The array of a tensor that is read as a whole, made once."""
         if self._made is None:
             assert self._content.whole is not None
-            require(int(np.prod(self.shape, dtype=object)) * self.dtype.numpy.itemsize)
+            self._require(self.shape)
             self._made = self._content.whole(tick)
         return self._made
 
@@ -240,10 +248,10 @@ class FileTensor:
         if found.whole is not None:
             with refusing(self._file.path):
                 self._file.check_current()
-                tile = self._whole(tick)
-                self._check_booleans(tile)
+                made = self._whole(tick)
+                self._check_booleans(made)
                 self._file.check_current()
-            return tile
+            return made
         tile = found.tiles[0] if len(found.tiles) == 1 else None
         if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
             return self.read(whole(self.shape), tick)

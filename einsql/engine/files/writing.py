@@ -79,4 +79,6 @@ def write_npz(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> N
                 npy.write_header(member, column.dtype, shape)
                 stored = column.dtype.numpy.newbyteorder("<")
                 for _, array in column.bytewise():
-                    member.write(np.ascontiguousarray(array, stored).reshape(-1).view(np.uint8))
+                    member.write(
+                        np.ascontiguousarray(array, stored).reshape(-1).view(np.uint8).data
+                    )
