@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.engine import files
+from einsql.engine.files.tensor import Tick, no_tick
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
@@ -56,16 +57,28 @@ def is_sparse(value: Any) -> bool:
     return module.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
-def file_relation(path: str, member: str | None = None) -> Stored:
-    """A relation over a tensor in a file; its elements are read when they are asked for.
+def file_relation(path: str, member: str | None = None, tick: Tick = no_tick) -> Stored:
+    """A relation over a tensor in a file, or over the element rows of files.
+
+    A tensor's elements are read when they are asked for, rows at once.
+
+    Args:
+        path: A file, or a pattern that names files of rows.
+        member: Which array, in files of arrays.
+        tick: Told the fraction of the rows that is read; raises to cancel.
 
     Raises:
-        OperationalError: As `files.open_tensor`.
+        OperationalError: As `files.open_data`.
+        DataError: Rows have no keys, or one twice.
     """
-    file = files.open_tensor(path, member)
+    file = files.open_data(path, member)
+    if not isinstance(file, files.FileTensor):
+        from einsql.row_files import rows_relation  # pyarrow takes 60 ms
+
+        return rows_relation(file, path, member, tick)
     schema = array_relation(np.broadcast_to(np.zeros((), file.dtype.numpy), file.shape)).schema
     (field,) = schema.fields
-    return Stored(schema, files.FileFields(file, field.name))
+    return Stored(schema, files.FileFields(file, field.name, tick))
 
 
 def is_array(value: object) -> bool:

@@ -178,7 +178,7 @@ class BinderCatalog:
                 f"'{path}' is not opened: enable_external_access is off",
                 hint="SET enable_external_access = true allows files.",
             )
-        held = file_relation(path, member)
+        held = file_relation(path, member, self.tick)
         name = path if member is None else f"{path} (TENSOR '{member}')"
         return self._relation(name, "file", held, _columns(held), source=(path, member))
 
@@ -464,7 +464,7 @@ def current_inputs(
             path, member = d.source
             if not os.path.exists(path):
                 return None
-            held = file_relation(path, member)
+            held = file_relation(path, member, tick)
         else:
             array = in_scope(d.name)
             if array is None:

@@ -18,7 +18,7 @@ _COMPRESSED = ("csr", "csc")
 
 
 def sparse_relation(
-    array: Any, dims: tuple[str, ...] | None = None, fill: int | None = None
+    array: Any, dims: tuple[str, ...] | None = None, fill: int | None = None, name: str = "val"
 ) -> Stored:
     """A relation over a SciPy sparse array of any rank and format.
 
@@ -28,6 +28,7 @@ def sparse_relation(
         dims: One key name per axis; `d0`, `d1`, … without.
         fill: 0 if every key exists, with value 0 where nothing is stored; None if the keys
             of elements that are not stored are absent.
+        name: Of the value column.
 
     Returns:
         The relation; a matrix stays sparse, an array of another rank becomes dense.
@@ -45,7 +46,7 @@ def sparse_relation(
         )
     names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
     shape = tuple(int(n) for n in array.shape)
-    schema = schema_of(array.dtype, shape, names)
+    schema = schema_of(array.dtype, shape, names, name)
     if fill is None:
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     (value,) = schema.values

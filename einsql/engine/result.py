@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,21 +73,41 @@ class Result:
 
     def _pieces(self) -> Iterator[Result]:
         """The result in parts that are here, in key order: as it is, or fetched one by one."""
-        if not isinstance(self.fields, PlacedFields):
+        if isinstance(self.fields, PlacedFields):
+            yield from self.pieces()
+        else:
             yield self
-            return
+
+    def pieces(self) -> Iterator[Result]:
+        """The result in parts of few bytes that are here, in key order."""
         wanted = [c.field for c in self.columns if c.field is not None]
-        wanted = [*dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])]
+        width = sum(c.dtype.numpy.itemsize for c in self.columns if c.field is not None)
+        for box in runs(self.bounds, max(1, PIECE // max(1, width))):
+            yield self.part(box, wanted)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The box of all keys, int64 (keys, 2)."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
+
+    def part(self, box: np.ndarray, fields: Sequence[str]) -> Result:
+        """The result over a box of keys, here; nothing else of it is brought here.
+
+        Args:
+            box: int64 (keys, 2), within the bounds.
+            fields: The value fields that are wanted; what tells of holes comes with them.
+        """
+        wanted = [*dict.fromkeys([PRESENT, *fields, *map(valid, fields)])]
         names = [name for name in wanted if name in self.fields]
-        width = sum(self.schema.dtype(name).numpy.itemsize for name in names)
         keys = self.schema.keys
-        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
-        for box in runs(whole, max(1, PIECE // max(1, width))):
-            bounds = zip(keys, box.tolist(), strict=True)
-            schema = Schema(
-                tuple(Key(k.name, lo, hi) for k, (lo, hi) in bounds), self.schema.fields
-            )
-            yield replace(self, schema=schema, fields=self.fields.part(names, box))
+        schema = Schema(
+            tuple(Key(k.name, lo, hi) for k, (lo, hi) in zip(keys, box.tolist(), strict=True)),
+            self.schema.fields,
+        )
+        if isinstance(self.fields, PlacedFields):
+            return replace(self, schema=schema, fields=self.fields.part(names, box))
+        at = tuple(slice(lo, hi) for lo, hi in (box - self.bounds[:, :1]).tolist())
+        return replace(self, schema=schema, fields={n: self.fields[n][at] for n in names})
 
     # ---- arrays
 
@@ -210,18 +230,27 @@ class Result:
         """The rows as an Arrow table, one column per SELECT item."""
         import pyarrow as pa  # 60 ms, and only boundaries need it
 
-        parts: list[list[pa.Array]] = [[] for _ in self.columns]
-        at = ((piece, index) for piece in self._pieces() for index in piece._positions())
-        for piece, index in at:
-            for n, c in enumerate(self.columns):
-                values, known = piece._column(c, index)
+        parts = [batch for piece in self._pieces() for batch in piece.batches()]
+        return pa.Table.from_batches(parts, self.arrow_schema())
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of `arrow`."""
+        import pyarrow as pa  # as above
+
+        return pa.schema([pa.field(c.name, arrow_type(c.dtype)) for c in self.columns])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, ordered by key."""
+        import pyarrow as pa  # as above
+
+        schema = self.arrow_schema()
+        for index in self._positions():
+            arrays = []
+            for c in self.columns:
+                values, known = self._column(c, index)
                 mask = None if known is None else ~known
-                parts[n].append(pa.array(values, type=arrow_type(c.dtype), mask=mask))
-        chunked = [
-            pa.chunked_array(p, type=arrow_type(c.dtype))
-            for c, p in zip(self.columns, parts, strict=True)
-        ]
-        return pa.Table.from_arrays(chunked, names=[c.name for c in self.columns])
+                arrays.append(pa.array(values, type=arrow_type(c.dtype), mask=mask))
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _filler(fill: Any, column: ResultColumn) -> np.ndarray:

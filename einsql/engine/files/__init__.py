@@ -1,70 +1,190 @@
-"""Tensor files: .npy, .npz, .safetensors and .arrow, checked before anything is believed.
+"""Files of tensors and of element rows, checked before anything is believed.
 
-Reading: `open_tensor` finds out what a file holds, `FileTensor.read` copies a box of it and
-touches no other page, `FileTensor.description` travels to another process, where `reopen`
-gives the same tensor or refuses. Writing by several processes: one `create`s a draft, each
-does `write_box`, one does `commit` or `abandon`.
+Reading: `open_data` finds out what files hold, `FileTensor.read` copies a box of a tensor and
+touches no other page, `Rows.batches` gives rows a batch at a time. `FileTensor.description`
+travels to another process, where `reopen` gives the same tensor or refuses. Writing by several
+processes: one `create`s a draft, each does `write_box`, one does `commit` or `abandon`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.engine.files import arrow, npy, npz, safetensors
-from einsql.engine.files.drafts import Draft, abandon, commit, part_file, write_box
-from einsql.engine.files.drafts import draft as _draft
+from einsql.engine.files import arrow, gguf, npy, npz, safetensors
+from einsql.engine.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.engine.files.fields import FileFields
-from einsql.engine.files.mapped import Mapped, refusing
-from einsql.engine.files.tensor import Description, FileTensor
+from einsql.engine.files.globs import matching
+from einsql.engine.files.mapped import Found, Mapped, refusing
+from einsql.engine.files.tensor import Content, Description, FileTensor, Pieces, whole
+from einsql.engine.files.writing import Column, write_in_place, write_npz
 from einsql.errors import OperationalError
 from einsql.schema import DType
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.engine.files.rows import Rows
+
 __all__ = [
+    "Column",
     "Description",
     "Draft",
     "FileFields",
     "FileTensor",
+    "Form",
     "abandon",
     "commit",
     "create",
+    "in_parts",
+    "open_data",
     "open_tensor",
     "read",
     "reopen",
+    "suffix_of",
     "write",
+    "write_arrays",
     "write_box",
+    "write_rows",
 ]
 
-_READERS = {
-    ".npy": npy.find,
-    ".npz": npz.find,
-    ".safetensors": safetensors.find,
-    ".arrow": arrow.find,
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a statement says of a file beside its name.
+
+    Attributes:
+        suffix: Of the format, if the file's own does not tell it.
+        delimiter: Between columns of CSV; the suffix tells it otherwise.
+        header: Whether the first line of CSV has names.
+    """
+
+    suffix: str | None = None
+    delimiter: str | None = None
+    header: bool = True
+
+
+def _mapped(find: Callable[[Mapped, str | None], Content]) -> _Open:
+    def opened(path: str, member: str | None) -> tuple[Found, Content]:
+        file = Mapped(path)
+        return file, find(file, member)
+
+    return opened
+
+
+def _parquet(path: str, member: str | None) -> tuple[Found, Content]:
+    from einsql.engine.files import parquet  # pyarrow takes 60 ms
+
+    file = Found(path)
+    return file, parquet.find(file, parquet.opened(file), member)
+
+
+def _zarr(path: str, member: str | None) -> tuple[Found, Content]:
+    from einsql.engine.files import zarr  # an extra
+
+    return zarr.find(path, member)
+
+
+_Open = Callable[[str, str | None], tuple[Found, Content]]
+_READERS: dict[str, _Open] = {
+    ".npy": _mapped(npy.find),
+    ".npz": _mapped(npz.find),
+    ".safetensors": _mapped(safetensors.find),
+    ".gguf": _mapped(gguf.find),
+    ".arrow": _mapped(arrow.find),
+    ".parquet": _parquet,
+    ".zarr": _zarr,
 }
-_BEGINNINGS = {".npy": npy.begin, ".safetensors": safetensors.begin, ".arrow": arrow.begin}
-"""What writes everything but the elements; a format with them all in one place has it."""
+"""Formats of arrays."""
+_BEGINNINGS: dict[str, Begin] = {
+    ".npy": npy.begin, ".safetensors": safetensors.begin, ".arrow": arrow.begin
+}  # fmt: skip
+"""What writes everything but the elements; formats have it whose elements lie as they are."""
+_TEXTS = {".csv": ",", ".tsv": "\t"}
+"""CSV, and what stands between its columns."""
+_ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
+"""Formats of element rows; the last two may hold tensors instead."""
 
 
-def open_tensor(path: str, member: str | None = None) -> FileTensor:
+def open_tensor(path: str, member: str | None = None, suffix: str | None = None) -> FileTensor:
     """Opens a tensor in a file; no element is read where the format allows to map them.
 
-    What is mapped: .npy, .safetensors, members of an .npz that are not compressed, and
-    columns of an .arrow file that are not compressed. The rest is read as a whole.
+    What is mapped: .npy, .safetensors, members of an .npz that are not compressed, columns of
+    an .arrow file that are not compressed, and tensors of .gguf that are not quantised. Of
+    .zarr and quantised .gguf the parts are read that are asked for, the rest as a whole.
 
     Args:
-        path: A .npy, .npz, .safetensors or .arrow file.
+        path: A file of arrays.
         member: Which array or column; may be omitted if the file holds one.
+        suffix: Of the format, if the file's own does not tell it.
 
     Raises:
         OperationalError: The file is missing, truncated, damaged, pickled, of another
             format, has no such member, or its dtype is no tensor type.
     """
-    find = _READERS[_suffix(path, "reads")]
+    kind = _known(path, suffix, "reads", _READERS)
     with refusing(path):
-        file = Mapped(path)
-        return FileTensor(file, find(file, member))
+        return FileTensor(*_READERS[kind](path, member), kind)
+
+
+def open_data(path: str, member: str | None = None, form: Form | None = None) -> FileTensor | Rows:
+    """Opens what a file holds, or the rows of all files that a pattern matches.
+
+    Args:
+        path: A file or, of element rows, a pattern; as `globs.matching`.
+        member: Which array or column, in files of arrays.
+        form: What the statement says of it.
+
+    Raises:
+        OperationalError: As `open_tensor`.
+    """
+    form = form or Form()
+    kind = _known(path, form.suffix, "reads", (*_READERS, *_TEXTS, ".mtx"))
+    names = matching(path)
+    with refusing(path):
+        if names == [path]:
+            return _rows(path, kind, form) or open_tensor(path, member, kind)
+        from einsql.engine.files.rows import Several  # as rows
+
+        found = [_rows(name, kind, form) for name in names]
+        held = [rows for rows in found if rows is not None]
+        if len(held) < len(found):
+            raise OperationalError(
+                f"'{path}' is a pattern, and it matches files of arrays",
+                hint="A pattern names files of element rows, as .csv and .parquet hold.",
+            )
+        return Several(held)
+
+
+def _rows(path: str, kind: str, form: Form) -> Rows | None:
+    """The rows of a file that holds rows."""
+    if kind not in _ROWS:
+        return None
+    if kind in _TEXTS:
+        from einsql.engine.files.delimited import Delimited  # as below
+
+        return Delimited(path, form.delimiter or _TEXTS[kind], form.header)
+    if kind == ".mtx":
+        from einsql.engine.files.matrix_market import Matrix  # as below
+
+        return Matrix(path)
+    from einsql.engine.files import parquet  # pyarrow takes 60 ms
+
+    file = Found(path)
+    if kind == ".arrow":
+        reader = parquet.opened_arrow(file)
+        if not parquet.has_tensors(reader.schema):
+            return parquet.ColumnRows(file, reader, is_parquet=False)
+        return None
+    footer = parquet.opened(file)
+    if not parquet.has_tensors(footer.schema_arrow):
+        return parquet.ColumnRows(file, footer, is_parquet=True)
+    return None
 
 
 def reopen(description: Description) -> FileTensor:
@@ -73,7 +193,7 @@ def reopen(description: Description) -> FileTensor:
     Raises:
         OperationalError: As `open_tensor`, or the file is not the one that was described.
     """
-    found = open_tensor(description.path, description.member)
+    found = open_tensor(description.path, description.member, description.suffix)
     if found.description != description:
         raise OperationalError(
             f"'{description.path}' has changed while a statement used it",
@@ -92,33 +212,84 @@ def read(path: str, member: str | None = None) -> np.ndarray:
 
 
 def write(path: str, array: np.ndarray, name: str) -> None:
-    """Writes a tensor file, whole or not at all.
+    """Writes a tensor file, whole or not at all; as `write_arrays`.
 
     Args:
         path: Target file; an existing one is replaced.
         array: What to write, of a dtype that DType stores.
         name: The array's name in formats that have names.
+    """
+    dtype = DType.of(array.dtype)
+    if dtype is None:
+        raise OperationalError(f"'{path}' cannot be written: {array.dtype} is no tensor type")
+
+    def pieces(most: int) -> Pieces:
+        yield whole(array.shape), array
+
+    write_arrays(path, array.shape, [Column(name, dtype, pieces)])
+
+
+def _write_parquet(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+    from einsql.engine.files import parquet  # as above
+
+    parquet.write_tensors(path, shape, columns)
+
+
+def _write_zarr(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+    from einsql.engine.files import zarr  # an extra
+
+    zarr.write(path, shape, columns)
+
+
+_WRITERS: dict[str, Callable[[str, tuple[int, ...], Sequence[Column]], None]] = {
+    ".npy": partial(write_in_place, begin=npy.begin),
+    ".npz": write_npz,
+    ".safetensors": partial(write_in_place, begin=safetensors.begin),
+    ".arrow": partial(write_in_place, begin=arrow.begin),
+    ".parquet": _write_parquet,
+    ".zarr": _write_zarr,
+}
+
+
+def write_arrays(
+    path: str, shape: tuple[int, ...], columns: Sequence[Column], suffix: str | None = None
+) -> None:
+    """Writes arrays of one shape into a file, which is written whole or not at all.
+
+    Args:
+        path: Target; an existing one is replaced.
+        shape: Of every array.
+        columns: At least one, their names distinct.
+        suffix: Of the format, if the file's own does not tell it.
 
     Raises:
         OperationalError: The suffix is unknown or the file cannot be written.
         NotSupportedError: The format has no such type.
+        DataError: The format holds a single array.
+        ProgrammingError: The format has no such name.
     """
-    dtype = DType.of(array.dtype)
-    if _suffix(path, "writes") == ".npz":
-        if dtype is not None:
-            npy.check_type(dtype)
-        with part_file(path) as file:
-            np.savez(file, allow_pickle=False, **{name: array})
-        return
-    if dtype is None:
-        raise OperationalError(f"'{path}' cannot be written: {array.dtype} is no tensor type")
-    draft = create(path, dtype, array.shape, name)
-    try:
-        write_box(draft, [slice(None)] * array.ndim, array)
-        commit(draft)
-    except BaseException:
-        abandon(draft)
-        raise
+    _WRITERS[_known(path, suffix, "writes", _WRITERS)](path, shape, columns)
+
+
+def write_rows(
+    path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: Form
+) -> int:  # fmt: skip
+    """Writes element rows into a .csv, .tsv, .parquet or .arrow file, whole or not at all.
+
+    Returns:
+        How many.
+
+    Raises:
+        OperationalError: The file cannot be written.
+    """
+    from einsql.engine.files import delimited, parquet  # as above
+
+    kind = _known(path, form.suffix, "writes", (*_TEXTS, ".parquet", ".arrow"))
+    if kind in _TEXTS:
+        between = form.delimiter or _TEXTS[kind]
+        return delimited.write_rows(path, schema, batches, between, form.header)
+    write = parquet.write_rows if kind == ".parquet" else parquet.write_arrow_rows
+    return write(path, schema, batches)
 
 
 def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -> Draft:
@@ -133,23 +304,34 @@ def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -
     Raises:
         OperationalError: The format cannot be written in parts, or the file not at all.
     """
-    suffix = _suffix(path, "writes")
+    suffix = _known(path, None, "writes", _WRITERS)
     if suffix not in _BEGINNINGS:
         raise OperationalError(
             f"'{path}' cannot be written by several processes",
             hint=f"They write {_listed(_BEGINNINGS)} files.",
         )
-    return _draft(path, dtype, shape, name, _BEGINNINGS[suffix])
+    (made,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
+    return made
 
 
-def _suffix(path: str, does: str) -> str:
-    suffix = Path(path).suffix.lower()
-    if suffix not in _READERS:
+def in_parts(suffix: str) -> bool:
+    """Whether several processes can fill a file of a format."""
+    return suffix in _BEGINNINGS
+
+
+def suffix_of(path: str) -> str:
+    """The end of a file's name that tells its format, in small letters."""
+    return Path(path.rstrip("/")).suffix.lower()
+
+
+def _known(path: str, suffix: str | None, does: str, known: Iterable[Any]) -> str:
+    found = suffix or suffix_of(path)
+    if found not in known:
         raise OperationalError(
             f"'{path}' is no tensor file einsql {does}",
-            hint=f"It {does} {_listed(_READERS)} files.",
+            hint=f"It {does} {_listed(known)} files.",
         )
-    return suffix
+    return found
 
 
 def _listed(names: Iterable[str]) -> str:

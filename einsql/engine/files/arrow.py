@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from einsql.engine.files.mapped import Mapped, pick
+from einsql.engine.files.mapped import Found, Mapped, pick
 from einsql.engine.files.tensor import Content, single
 from einsql.engine.relation import arrow_metadata
 from einsql.errors import Error, NotSupportedError, ProgrammingError
@@ -61,13 +61,13 @@ def find(file: Mapped, member: str | None) -> Content:
     try:
         memory = pa.py_buffer(file.memory)
         reader = pa.ipc.open_file(pa.BufferReader(memory))
-        name, numbers = _columns(file, reader.schema, member)
-        dtype = _dtype(file, reader.schema.field(name))
+        name, numbers = columns(file, reader.schema, member)
+        dtype = dtype_of(file, reader.schema.field(name))
         tiles: list[Tile] = []
         for n in range(reader.num_record_batches):
             batch = reader.get_batch(n)
             batch.validate()
-            places = _numbers(file, batch, numbers)
+            places = numbers_of(file, batch, numbers)
             tiles += zip(places, _arrays(file, memory, batch.column(name), dtype), strict=True)
     except (Error, MemoryError):
         raise
@@ -76,12 +76,16 @@ def find(file: Mapped, member: str | None) -> Content:
         raise file.refusal(f"is truncated or damaged: {why}") from error
     if len(tiles) == 1 and not numbers:
         return single(name, dtype, tiles[0][1])
-    boxes, shape = _boxes(file, tiles)
+    boxes, shape = boxes_of(file, [place for place, _ in tiles], tiles[0][1].shape if tiles else ())
     return Content(name, dtype, shape, boxes, tuple(array for _, array in tiles))
 
 
-def _columns(file: Mapped, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
-    """The tensor's column, and those with the numbers of its tiles."""
+def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
+    """The tensor's column, and those with the numbers of its tiles.
+
+    Raises:
+        OperationalError: There is no such column, or the file is a table.
+    """
     import pyarrow as pa  # as above
 
     if len(set(schema.names)) < len(schema.names):
@@ -95,7 +99,12 @@ def _columns(file: Mapped, schema: pa.Schema, member: str | None) -> tuple[str, 
     return pick(file, tensors, member), [f.name for f in others]
 
 
-def _dtype(file: Mapped, field: pa.Field) -> DType:
+def dtype_of(file: Found, field: pa.Field) -> DType:
+    """The type of a tensor column's elements.
+
+    Raises:
+        OperationalError: It is no tensor type.
+    """
     kind = str(field.type.value_type)
     told = (field.metadata or {}).items()
     for dtype, stands in _STAND_INS.items():
@@ -106,7 +115,7 @@ def _dtype(file: Mapped, field: pa.Field) -> DType:
     return _TYPES[kind]
 
 
-def _numbers(file: Mapped, batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, ...]]:
+def numbers_of(file: Found, batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, ...]]:
     """The number of each row's tile along each axis."""
     if any(batch.column(n).null_count for n in names):
         raise file.refusal("holds a tile without a number")
@@ -120,8 +129,7 @@ def _arrays(
     """The elements of each row, where the mapping has them if they are in it."""
     shape, order = tuple(column.type.shape), column.type.permutation
     file.check_shape(shape)
-    if order is not None and sorted(order) != list(range(len(shape))):
-        raise file.refusal("is damaged: the order of its axes is wrong")
+    permuted(file, column.type)
     rows = column.storage
     if rows.null_count or rows.values.null_count or rows.offset or rows.values.offset:
         raise file.refusal("holds NULL, which is no element of a tensor")
@@ -140,24 +148,43 @@ def _arrays(
         yield array if order is None else array.transpose(order)
 
 
-def _boxes(file: Mapped, tiles: Sequence[Tile]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The box of each tile, int64 (tiles, axes, 2), and the shape they make together."""
+def permuted(file: Found, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
+    """Extents of a tile, its axes in the order that the column's type says."""
+    shape, order = tuple(kind.shape), kind.permutation
+    if order is None:
+        return shape
+    if sorted(order) != list(range(len(shape))):
+        raise file.refusal("is damaged: the order of its axes is wrong")
+    return tuple(shape[axis] for axis in order)
+
+
+def boxes_of(
+    file: Found, places: Sequence[tuple[int, ...]], extents: tuple[int, ...]
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The box of each tile, int64 (tiles, axes, 2), and the shape they make together.
+
+    Args:
+        file: For messages.
+        places: Each tile's number along each axis.
+        extents: Of each tile.
+    """
     wrong = file.refusal("has tiles that do not make one tensor", _HINT)
-    if not tiles or not tiles[0][0] or len(tiles[0][0]) != tiles[0][1].ndim:
+    if not places or not places[0] or len(places[0]) != len(extents):
         raise wrong  # no row, several rows without numbers, or numbers of other axes
-    numbers = np.array([number for number, _ in tiles], np.int64)
+    numbers = np.array(places, np.int64)
     counts = [int(most) + 1 for most in numbers.max(axis=0)]
-    distinct = len(np.unique(numbers, axis=0)) == len(tiles)
-    if numbers.min() < 0 or not distinct or prod(counts) != len(tiles):
+    distinct = len(np.unique(numbers, axis=0)) == len(places)
+    if numbers.min() < 0 or not distinct or prod(counts) != len(places):
         raise wrong
-    extents = tiles[0][1].shape  # the column's type gives it to all of them
     shape = tuple(count * extent for count, extent in zip(counts, extents, strict=True))
     file.check_shape(shape)
     lo = numbers * np.array(extents, np.int64)
     return np.stack([lo, lo + np.array(extents, np.int64)], axis=-1), shape
 
 
-def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> int:
+def begin(
+    file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
+) -> list[int]:  # fmt: skip
     """Writes a file with a single row but for its elements, and leaves room for them.
 
     Returns:
@@ -169,53 +196,78 @@ def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> i
     """
     import pyarrow as pa  # as above
 
-    if prod(shape) > MOST:
+    # Memory that is never touched, so it takes none.
+    rooms = [
+        pa.py_buffer(mmap.mmap(
+            -1, max(1, prod(shape) * dtype.numpy.itemsize),
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
+        )) for _, dtype in arrays
+    ]  # fmt: skip
+    cells = [cell(name, dtype, shape, r) for (name, dtype), r in zip(arrays, rooms, strict=True)]
+    fields, columns = [f for f, _ in cells], [c for _, c in cells]
+    sink = _Sparse(file, [r.address for r in rooms])
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema(fields)) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+    return [sink.starts.get(r.address, 0) for r in rooms]  # nothing is written of none
+
+
+def check_size(size: int) -> None:
+    """Refuses a tensor that has too many elements for a row.
+
+    Raises:
+        NotSupportedError: Arrow has no such row.
+    """
+    if size > MOST:
         raise NotSupportedError(
-            f"An .arrow file holds at most {MOST} elements in a row, not {prod(shape)}",
-            hint="A .npy or a .safetensors file holds more.",
+            f"An .arrow or .parquet file holds at most {MOST} elements in a row, not {size}",
+            hint="A .npy or a .safetensors file holds more, and so do rows of elements.",
         )
+
+
+def cell(
+    name: str, dtype: DType, shape: tuple[int, ...], elements: pa.Buffer
+) -> tuple[pa.Field, pa.Array]:
+    """A column whose one row is a tensor.
+
+    Raises:
+        NotSupportedError: Arrow has no row of that many elements.
+        ProgrammingError: Columns of that name are flags.
+    """
+    import pyarrow as pa  # as above
+
+    check_size(prod(shape))
     if is_flag(name):
         raise ProgrammingError(
             f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
         )
     element = pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
-    # Memory that is never touched, so it takes none.
-    room = mmap.mmap(
-        -1, max(1, prod(shape) * dtype.numpy.itemsize),
-        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
-    )  # fmt: skip
-    body = pa.py_buffer(room)
-    values = pa.Array.from_buffers(element, prod(shape), [None, body])
+    values = pa.Array.from_buffers(element, prod(shape), [None, elements])
     storage = pa.FixedSizeListArray.from_buffers(
         pa.list_(element, prod(shape)), 1, [None], children=[values]
     )
     column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), storage)
-    field = pa.field(name, column.type, metadata=arrow_metadata(dtype))
-    sink = _Sparse(file, body)
-    with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema([field])) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([column], schema=pa.schema([field])))
-    return sink.start
+    return pa.field(name, column.type, metadata=arrow_metadata(dtype)), column
 
 
 class _Sparse:
-    """A file for pyarrow that leaves a hole where one buffer would be written.
+    """A file for pyarrow that leaves holes where some buffers would be written.
 
     Attributes:
-        start: Where that buffer begins in the file.
+        starts: Where these buffers begin in the file, by their addresses.
     """
 
     closed = False
 
-    def __init__(self, file: IO[bytes], body: pa.Buffer) -> None:
+    def __init__(self, file: IO[bytes], left_out: Sequence[int]) -> None:
         self._file = file
-        self._body = body
-        self.start = 0
+        self._left_out = left_out
+        self.starts: dict[int, int] = {}
 
     def write(self, data: bytes | pa.Buffer) -> int:
-        """Writes, or skips the buffer that is left out."""
-        if isinstance(data, bytes) or data.address != self._body.address:
+        """Writes, or skips a buffer that is left out."""
+        if isinstance(data, bytes) or data.address not in self._left_out:
             return self._file.write(data)
-        self.start = self._file.tell()
+        self.starts[data.address] = self._file.tell()
         self._file.seek(data.size, 1)
         return int(data.size)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
@@ -24,8 +25,8 @@ from einsql.schema import DType
 SLAB = 2**24
 """Bytes that are brought into the file's order at once."""
 
-Begin = Callable[[IO[bytes], DType, tuple[int, ...], str], int]
-"""Writes everything but the elements, and says where they begin."""
+Begin = Callable[[IO[bytes], Sequence[tuple[str, DType]], tuple[int, ...]], list[int]]
+"""Writes everything but the elements of arrays of one shape, and says where each one's begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,22 @@ class Draft:
     offset: int
 
 
-def draft(path: str, dtype: DType, shape: tuple[int, ...], name: str, begin: Begin) -> Draft:
-    """Makes the part file, its elements still zero.
+def drafted(
+    path: str, arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...], begin: Begin
+) -> list[Draft]:
+    """Makes the part file of some arrays, their elements still zero.
+
+    Returns:
+        A draft for each array; to commit or to abandon one of them is enough.
 
     Raises:
         OperationalError: It cannot be made.
     """
-    target, part = os.path.abspath(path), _part(path)
-    with _writing(path, part), open(part, "xb") as file:
-        offset = begin(file, dtype, shape, name)
-    return Draft(target, part, dtype, shape, offset)
+    target, part = _target(path)
+    with writing(path, part), open(part, "xb") as file:
+        offsets = begin(file, arrays, shape)
+    types = [dtype for _, dtype in arrays]
+    return [Draft(target, part, t, shape, at) for t, at in zip(types, offsets, strict=True)]
 
 
 def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
@@ -83,7 +90,7 @@ def write_box(draft: Draft, box: Box, array: np.ndarray) -> None:
     itemsize = draft.dtype.numpy.itemsize
     steps = [prod(draft.shape[n + 1 :]) * itemsize for n in range(len(draft.shape))]
     start = draft.offset + sum(int(lo) * step for lo, step in zip(where[:, 0], steps, strict=True))
-    with _writing(draft.path), open(draft.part, "r+b", buffering=0) as file:
+    with writing(draft.path), open(draft.part, "r+b", buffering=0) as file:
         for at, slab in _slabs(array, start, steps):
             _put(file.fileno(), slab, at, steps)
 
@@ -143,7 +150,7 @@ def commit(draft: Draft) -> None:
     Raises:
         OperationalError: It cannot be done; the target is then what it was.
     """
-    with _writing(draft.path, draft.part):
+    with writing(draft.path, draft.part):
         with open(draft.part, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(draft.part, draft.path)
@@ -162,23 +169,40 @@ def part_file(path: str) -> Iterator[IO[bytes]]:
     Raises:
         OperationalError: It cannot be written.
     """
-    part = _part(path)
-    with _writing(path, part):
+    target, part = _target(path)
+    with writing(path, part):
         with open(part, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        os.replace(part, target)
 
 
-def _part(path: str) -> str:
+def _target(path: str) -> tuple[str, str]:
+    """The file that a path means, links followed, and the part file beside it.
+
+    Raises:
+        OperationalError: What is there is no file.
+    """
+    with writing(path):
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not stat.S_ISREG(os.stat(target).st_mode):
+            raise OSError(0, "it is no regular file")
+    return target, part_name(target)
+
+
+def part_name(target: str) -> str:
     """A name that no other process chooses, on whatever machine."""
-    return f"{os.path.abspath(path)}.part-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{target}.part-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @contextmanager
-def _writing(path: str, part: str = "") -> Iterator[None]:
-    """Makes OperationalErrors of what goes wrong, and then removes the part file."""
+def writing(path: str, part: str = "") -> Iterator[None]:
+    """Makes OperationalErrors of what goes wrong, and then removes the part file.
+
+    Raises:
+        OperationalError: What the system refuses.
+    """
     try:
         yield
     except BaseException as error:

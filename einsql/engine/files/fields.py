@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from einsql.engine.files.tensor import FileTensor
+from einsql.engine.files.tensor import FileTensor, Tick, no_tick
 from einsql.engine.relation import DistantFields, Fields
 
 
@@ -18,9 +18,10 @@ class FileFields(DistantFields):
         name: The field's name.
     """
 
-    def __init__(self, file: FileTensor, name: str) -> None:
+    def __init__(self, file: FileTensor, name: str, tick: Tick = no_tick) -> None:
         self.file = file
         self.name = name
+        self._tick = tick
         self._here: dict[str, np.ndarray] = {}
 
     @property
@@ -32,7 +33,7 @@ class FileFields(DistantFields):
         if name not in self._here:
             if name != self.name:
                 raise KeyError(name)
-            self._here[name] = self.file.array
+            self._here[name] = self.file.loaded(self._tick)
         return self._here[name]
 
     def __iter__(self) -> Iterator[str]:

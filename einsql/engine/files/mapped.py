@@ -19,31 +19,33 @@ LARGEST = 2**63 - 1
 """NumPy counts bytes and elements in 64 bits with a sign."""
 
 
-class Mapped:
-    """A regular file, mapped for reading.
+class Found:
+    """A regular file that is there, and what is said of wrong ones.
 
     Attributes:
         path: As given by the user, for messages.
         absolute: The same, whatever the working directory becomes.
-        size: Bytes in the file when it was opened.
+        size: Bytes in the file when it was found.
         mtime_ns: When it had last been changed then, in nanoseconds.
-        memory: The mapping; a page is read when it is first touched.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, within: str = "") -> None:
+        """Finds a file.
+
+        Args:
+            path: What messages name.
+            within: The file's path in it, if it is a directory.
+        """
         self.path = path
         self.absolute = os.path.abspath(path)
+        self._within = within
         if not os.path.exists(path):
             raise OperationalError(f"There is no file '{path}'")
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe waits for its writer
+        status = os.stat(os.path.join(self.absolute, within) if within else path)
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for its writer
             raise self.refusal("cannot be opened: it is no regular file")
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            self.size = status.st_size
-            self.mtime_ns = status.st_mtime_ns
-            if not self.size:
-                raise self.refusal("is empty: its first bytes are wrong")
-            self.memory = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+        self.size = status.st_size
+        self.mtime_ns = status.st_mtime_ns
 
     def refusal(self, why: str, hint: str = "") -> OperationalError:
         """An error that names the file."""
@@ -64,6 +66,51 @@ class Mapped:
         """An error saying that elements of this kind are no tensor's."""
         known = ", ".join(t.numpy_name for t in DType)
         return self.refusal(f"holds {name}, which is no tensor type", f"dtypes are {known}.")
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Refuses a shape that no array has.
+
+        Raises:
+            OperationalError: With what is wrong.
+        """
+        if len(shape) > MAX_AXES:
+            raise self.refusal(f"holds an array with {len(shape)} axes, more than {MAX_AXES}")
+        if any(n < 0 for n in shape) or prod(max(n, 1) for n in shape) > LARGEST // 16:
+            raise self.refusal(f"is damaged: it gives the shape {tuple(shape)}")
+
+    def check_current(self) -> None:
+        """Refuses a file that is no longer what it was when it was opened.
+
+        Who reads a mapped page beyond the end of a file is killed, and a changed file gives
+        a mixture of two tensors.
+
+        Raises:
+            OperationalError: The file has changed.
+        """
+        try:
+            status = os.stat(os.path.join(self.absolute, self._within).rstrip(os.sep))
+        except OSError as error:
+            raise self.refusal(f"is gone: {error.strerror}") from None
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise self.refusal("has changed while it was read", "Run the statement again.")
+
+
+class Mapped(Found):
+    """A regular file, mapped for reading.
+
+    Attributes:
+        memory: The mapping; a page is read when it is first touched.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            self.size = status.st_size
+            self.mtime_ns = status.st_mtime_ns
+            if not self.size:
+                raise self.refusal("is empty: its first bytes are wrong")
+            self.memory = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
 
     def view(
         self, offset: int, dtype: np.dtype, shape: Sequence[int], columns_first: bool = False
@@ -87,35 +134,8 @@ class Mapped:
             return np.ndarray(tuple(shape), dtype, self.memory, offset, order="F")
         return np.ndarray(tuple(shape), dtype, self.memory, offset)
 
-    def check_shape(self, shape: Sequence[int]) -> None:
-        """Refuses a shape that no array has.
 
-        Raises:
-            OperationalError: With what is wrong.
-        """
-        if len(shape) > MAX_AXES:
-            raise self.refusal(f"holds an array with {len(shape)} axes, more than {MAX_AXES}")
-        if any(n < 0 for n in shape) or prod(max(n, 1) for n in shape) > LARGEST // 16:
-            raise self.refusal(f"is damaged: it gives the shape {tuple(shape)}")
-
-    def check_current(self) -> None:
-        """Refuses a file that is no longer what it was when it was opened.
-
-        Who reads a mapped page beyond the end of a file is killed, and a changed file gives
-        a mixture of two tensors.
-
-        Raises:
-            OperationalError: The file has changed.
-        """
-        try:
-            status = os.stat(self.absolute)
-        except OSError as error:
-            raise self.refusal(f"is gone: {error.strerror}") from None
-        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise self.refusal("has changed while it was read", "Run the statement again.")
-
-
-def pick(file: Mapped, names: Sequence[str], member: str | None) -> str:
+def pick(file: Found, names: Sequence[str], member: str | None) -> str:
     """The name of the array to read.
 
     Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+from collections.abc import Sequence
 from math import prod
 from typing import IO
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.tensor import Content, single
-from einsql.errors import NotSupportedError
+from einsql.errors import DataError, NotSupportedError
 from einsql.schema import DType
 
 MAGIC = b"\x93NUMPY"
@@ -117,11 +118,8 @@ def check_type(dtype: DType) -> None:
         )
 
 
-def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> int:
-    """Writes a header, and makes room for the elements; the name is not used.
-
-    Returns:
-        Where they begin.
+def write_header(file: IO[bytes], dtype: DType, shape: tuple[int, ...]) -> None:
+    """Writes what stands before the elements, which follow in C order.
 
     Raises:
         NotSupportedError: NumPy has no such type.
@@ -130,6 +128,26 @@ def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> i
     kind = dtype.numpy.newbyteorder("<").str
     fields = {"descr": kind, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, fields)
+
+
+def begin(
+    file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
+) -> list[int]:  # fmt: skip
+    """Writes a header, and makes room for the elements; the name is not used.
+
+    Returns:
+        Where they begin.
+
+    Raises:
+        NotSupportedError: NumPy has no such type.
+        DataError: There are several arrays.
+    """
+    if len(arrays) > 1:
+        raise DataError(
+            "A .npy file holds one array", hint="A .npz or .safetensors file holds several."
+        )
+    ((_, dtype),) = arrays
+    write_header(file, dtype, shape)
     start = file.tell()
     file.truncate(start + prod(shape) * dtype.numpy.itemsize)
-    return start
+    return [start]

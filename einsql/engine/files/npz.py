@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from math import prod
 
 import numpy as np
 
 from einsql.engine.files import npy
 from einsql.engine.files.mapped import Mapped, pick
-from einsql.engine.files.tensor import Checksum, Content, single
+from einsql.engine.files.tensor import AT_ONCE, Checksum, Content, Tick, single, unmapped
 from einsql.errors import Error
 
+MOST_DEFLATED = 1100
+"""Deflate makes 258 bytes of two bits at best; what says it makes more of a byte is wrong."""
 _LOCAL = 30
 """Bytes of the fixed part of a member's own header; the lengths of what follows end it."""
 
@@ -47,14 +50,45 @@ def _member(file: Mapped, archive: zipfile.ZipFile, name: str, info: zipfile.Zip
             kind, array = npy.placed(file, start + head, end, dtype, shape, fortran)
             checksum = Checksum(start, info.compress_size, info.CRC)
             return single(name, kind, array, checksum)
+        if info.compress_type != zipfile.ZIP_DEFLATED:
+            raise file.refusal(f"is damaged: {name} is compressed in a way that NumPy never uses")
         kind = file.tensor_type(dtype)
         file.check_shape(shape)
         size = prod(shape) * dtype.itemsize
-        elements = text.read(size + 1)  # reading its end checks the checksum
-    if len(elements) != size:
-        raise file.refusal(f"is truncated or damaged: {name} has not the size of its shape")
-    array = np.ndarray(shape, dtype, elements, order="F" if fortran else "C")
-    return single(name, kind, array)
+        most = MOST_DEFLATED * (min(info.compress_size, file.size) + 64)
+        if info.file_size != head + size or size > most:
+            raise file.refusal(f"is truncated or damaged: {name} has not the size of its shape")
+
+    def inflated(tick: Tick) -> np.ndarray:
+        elements = _inflated(file, info, head, size, tick)
+        array = np.ndarray(shape, dtype, elements, order="F" if fortran else "C")
+        return array.astype(kind.numpy, copy=False)
+
+    return unmapped(name, kind, shape, whole=inflated)
+
+
+def _inflated(file: Mapped, info: zipfile.ZipInfo, head: int, size: int, tick: Tick) -> bytearray:
+    """A compressed member behind its header, never more than its declared size."""
+    elements = bytearray(size)
+    done = 0
+    try:
+        with zipfile.ZipFile(file.path) as archive, archive.open(info) as text:
+            text.read(head)
+            with memoryview(elements) as room:
+                while part := text.read(AT_ONCE):  # reading the end checks the checksum
+                    if done + len(part) > size:
+                        break
+                    room[done : done + len(part)] = part
+                    done += len(part)
+                    tick(done / max(1, size))
+            over = bool(part)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise file.refusal(f"is truncated or damaged: {error}") from error
+    if over or done != size:
+        raise file.refusal(
+            f"is truncated or damaged: {info.filename} has not the size of its shape"
+        )
+    return elements
 
 
 def _data(file: Mapped, offset: int) -> int:

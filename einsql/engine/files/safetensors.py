@@ -6,7 +6,7 @@ https://github.com/huggingface/safetensors#format
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
@@ -123,24 +123,33 @@ def _check_ranges(file: Mapped, entries: Mapping[str, _Entry], start: int) -> No
         raise file.refusal(f"is {what}: it has {file.size} bytes, and should have {start + end}")
 
 
-def begin(file: IO[bytes], dtype: DType, shape: tuple[int, ...], name: str) -> int:
-    """Writes the header of a file with one tensor, and makes room for its elements.
+def begin(
+    file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
+) -> list[int]:  # fmt: skip
+    """Writes the header of a file with tensors of one shape, and makes room for their elements.
 
     Returns:
         Where they begin.
 
     Raises:
-        ProgrammingError: The format keeps the name for itself.
+        ProgrammingError: The format keeps a name for itself.
     """
-    if name == _METADATA:
+    if any(name == _METADATA for name, _ in arrays):
         raise ProgrammingError(
-            f"A .safetensors file cannot name a tensor {name}",
+            f"A .safetensors file cannot name a tensor {_METADATA}",
             hint="(TENSOR 'name') gives another.",
         )
-    size = prod(shape) * dtype.numpy.itemsize
-    entry = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [0, size]}
-    text = json.dumps({name: entry}, separators=(",", ":")).encode()
+    entries: dict[str, dict[str, Any]] = {}
+    end = 0
+    # The widest come first, so that each begins at a multiple of its elements' size.
+    for name, dtype in sorted(arrays, key=lambda a: -a[1].numpy.itemsize):
+        start, end = end, end + prod(shape) * dtype.numpy.itemsize
+        entries[name] = {
+            "dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the elements begin at a multiple of 8
     file.write(len(text).to_bytes(8, "little") + text)
-    file.truncate(8 + len(text) + size)
-    return 8 + len(text)
+    file.truncate(8 + len(text) + end)
+    starts = [entries[name]["data_offsets"][0] for name, _ in arrays]
+    return [8 + len(text) + start for start in starts]

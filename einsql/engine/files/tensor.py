@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from einsql import boxes
 from einsql.buffers import empty
-from einsql.engine.files.mapped import Mapped, refusing
-from einsql.errors import InterfaceError
+from einsql.engine.files.mapped import Found, Mapped, refusing
+from einsql.engine.memory import require
+from einsql.errors import InterfaceError, OperationalError
 from einsql.schema import DType
+
+AT_ONCE = 2**24
+"""Bytes that are copied between two ticks."""
+
+Tick = Callable[[float], None]
+"""Told the fraction that is done; raises to cancel."""
+
+Pieces = Iterator[tuple[np.ndarray, np.ndarray]]
+"""Boxes, int64 (axes, 2), and the elements in them."""
 
 Box = np.ndarray | Sequence[slice]
 """int64 (axes, 2), an interval for each axis; or slices without a step."""
@@ -39,6 +50,9 @@ class Content:
         tiles: The array of each box, as it lies in the file: perhaps not aligned and in
             another byte order; or in memory where it cannot be mapped.
         checksum: What the format gives, else None.
+        whole: Makes the one array of a tensor that can only be read as a whole; there are
+            no tiles then.
+        parts: Makes the elements of a box, cut as it suits the format; no tiles either.
     """
 
     member: str | None
@@ -47,6 +61,21 @@ class Content:
     boxes: np.ndarray
     tiles: tuple[np.ndarray, ...]
     checksum: Checksum | None = None
+    whole: Callable[[Tick], np.ndarray] | None = None
+    parts: Callable[[np.ndarray], Pieces] | None = None
+
+
+def unmapped(
+    member: str | None, dtype: DType, shape: tuple[int, ...], *,
+    whole: Callable[[Tick], np.ndarray] | None = None,
+    parts: Callable[[np.ndarray], Pieces] | None = None,
+) -> Content:  # fmt: skip
+    """A tensor whose elements do not lie in the file as they are: one of both makes them."""
+    return Content(member, dtype, shape, np.empty((0, 0, 2)), (), whole=whole, parts=parts)
+
+
+def no_tick(fraction: float) -> None:
+    """For whoever is neither shown progress nor interrupted."""
 
 
 def single(
@@ -98,6 +127,7 @@ class Description:
         shape: Extents of the whole tensor.
         size: Bytes in the file.
         mtime_ns: When the file was last changed, in nanoseconds.
+        suffix: Of the format, as in ".npy".
     """
 
     path: str
@@ -106,14 +136,17 @@ class Description:
     shape: tuple[int, ...]
     size: int
     mtime_ns: int
+    suffix: str
 
 
 class FileTensor:
     """A tensor in an open file."""
 
-    def __init__(self, file: Mapped, content: Content) -> None:
+    def __init__(self, file: Found, content: Content, suffix: str) -> None:
         self._file = file
+        self._suffix = suffix
         self._content = content
+        self._made: np.ndarray | None = None
 
     @property
     def dtype(self) -> DType:
@@ -130,10 +163,11 @@ class FileTensor:
         """What another process needs to open the same tensor."""
         found, file = self._content, self._file
         return Description(
-            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns
-        )
+            file.absolute, found.member, self.dtype, self.shape, file.size, file.mtime_ns,
+            self._suffix,
+        )  # fmt: skip
 
-    def read(self, box: Box) -> np.ndarray:
+    def read(self, box: Box, tick: Tick = no_tick) -> np.ndarray:
         """A copy of a box: aligned, contiguous, in the machine's byte order.
 
         Only pages with elements of the box are read. What a format's checksum covers is
@@ -141,6 +175,7 @@ class FileTensor:
 
         Args:
             box: int64 (axes, 2), or a slice without a step for each axis.
+            tick: Told the fraction done; raises to cancel.
 
         Raises:
             OperationalError: The file has changed since it was opened, does not fit in
@@ -148,22 +183,60 @@ class FileTensor:
             InterfaceError: The tensor has no such box.
         """
         wanted = box_of(self.shape, box)
-        found = self._content
         with refusing(self._file.path):
             self._file.check_current()
             if np.array_equal(wanted, whole(self.shape)):
-                self._check_sum()
-            result = empty(tuple(boxes.extents(wanted)), self.dtype.numpy)
-            shared = boxes.common(found.boxes, wanted)
-            for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
-                here = slices(shared[n] - found.boxes[n][:, :1])
-                result[slices(shared[n] - wanted[:, :1])] = found.tiles[n][here]
+                self._check_sum(tick)
+            shape = tuple(boxes.extents(wanted).tolist())
+            self._require(shape)
+            result = empty(shape, self.dtype.numpy)
+            done = 0
+            for where, elements in self._pieces(wanted, tick):
+                result[slices(where - wanted[:, :1])] = elements
+                done += elements.size
+                tick(done / max(1, result.size))
             self._check_booleans(result)
             self._file.check_current()
         return result
 
+    def _require(self, shape: Sequence[int]) -> None:
+        """Refuses what does not fit into memory; a header may say that without a file of it."""
+        try:
+            require(prod(shape) * self.dtype.numpy.itemsize)
+        except OperationalError as error:
+            raise self._file.refusal(f"does not fit in memory: {error.reason}") from None
+
+    def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
+        """The elements of a box, a part at a time."""
+        found = self._content
+        if found.parts is not None:
+            yield from found.parts(wanted)
+            return
+        tiles, where = found.tiles, found.boxes
+        if found.whole is not None:
+            tiles, where = (self._whole(tick),), whole(self.shape)[None]
+        most = max(1, AT_ONCE // self.dtype.numpy.itemsize)
+        shared = boxes.common(where, wanted)
+        for n in np.flatnonzero((shared[..., 0] < shared[..., 1]).all(axis=-1)):
+            turned = tiles[n].flags.f_contiguous  # columns lie together: copied by columns
+            for part in boxes.runs(shared[n][::-1] if turned else shared[n], most):
+                box = part[::-1] if turned else part
+                yield box, tiles[n][slices(box - where[n][:, :1])]
+
+    def _whole(self, tick: Tick) -> np.ndarray:
+        """The array of a tensor that is read as a whole, made once."""
+        if self._made is None:
+            assert self._content.whole is not None
+            self._require(self.shape)
+            self._made = self._content.whole(tick)
+        return self._made
+
     @property
     def array(self) -> np.ndarray:
+        """As `loaded`, for whoever shows no progress."""
+        return self.loaded(no_tick)
+
+    def loaded(self, tick: Tick) -> np.ndarray:
         """The whole tensor, read-only and mapped where it lies in the file as in memory.
 
         Whoever hands out what is computed from it copies what is still mapped: reading a
@@ -173,21 +246,32 @@ class FileTensor:
             OperationalError: As `read`.
         """
         found = self._content
-        tile = found.tiles[0]
-        if len(found.tiles) > 1 or not (tile.flags.aligned and tile.dtype.isnative):
-            return self.read(whole(self.shape))
+        if found.whole is not None:
+            with refusing(self._file.path):
+                self._file.check_current()
+                made = self._whole(tick)
+                self._check_booleans(made)
+                self._file.check_current()
+            return made
+        tile = found.tiles[0] if len(found.tiles) == 1 else None
+        if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
+            return self.read(whole(self.shape), tick)
         with refusing(self._file.path):
             self._file.check_current()
-            self._check_sum()
+            self._check_sum(tick)
             self._check_booleans(tile)
         return tile
 
-    def _check_sum(self) -> None:
+    def _check_sum(self, tick: Tick) -> None:
         wanted = self._content.checksum
         if wanted is None:
             return
+        assert isinstance(self._file, Mapped)
+        found, end = 0, wanted.offset + wanted.size
         with memoryview(self._file.memory) as memory:
-            found = zlib.crc32(memory[wanted.offset : wanted.offset + wanted.size])
+            for start in range(wanted.offset, end, AT_ONCE):
+                tick(0.0)
+                found = zlib.crc32(memory[start : min(end, start + AT_ONCE)], found)
         if found != wanted.crc:
             raise self._file.refusal("is damaged: its checksum is wrong")
 

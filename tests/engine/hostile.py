@@ -1,0 +1,143 @@
+"""Opens files that nobody should trust, in a process with little memory; for test_hostile_files.
+
+Usage: hostile.py fuzz SUFFIX SEED COUNT | hostile.py open PATH…
+Prints `ok` or the error's reason for each file; anything else ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import sys
+
+import numpy as np
+
+import einsql
+
+LIMIT = 3 * 2**30
+"""Bytes of address space, most of which libraries reserve."""
+PEAK = 700 * 2**20
+"""Bytes that may have been resident."""
+W = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
+TENSOR = "CREATE OR REPLACE TENSOR r (i DIM(6), j DIM(64), val FLOAT)"
+
+
+def attempt(con: einsql.Connection, path: str) -> list[str]:
+    """What comes of reading a file in FROM and by COPY."""
+    found = []
+    for sql in (f"SELECT SUM(val) AS s FROM '{path}'", f"COPY r FROM '{path}'"):
+        try:
+            con.execute(sql).fetchall()
+            found.append("ok")
+        except einsql.InterfaceError as error:
+            assert "no result" in str(error).lower(), error  # COPY has none
+            found.append("ok")
+        except einsql.Error as error:
+            assert path in error.reason, error.reason
+            found.append(error.reason)
+        con.execute(TENSOR)
+    return found
+
+
+def sound(suffix: str) -> str:
+    """Writes a file of a format."""
+    con = einsql.connect()
+    con.register("w", W, dims=("i", "j"))
+    kind, _, variant = suffix.partition("-")
+    path = f"f.{kind}"
+    if variant == "deflated":
+        np.savez_compressed(path, val=W)
+    elif kind == "gguf":
+        import gguf
+
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_array("tokenizer.ggml.tokens", ["<s>", "a"])
+        if variant == "plain":
+            writer.add_tensor("val", W)
+        else:
+            packed = gguf.quants.quantize(W, gguf.GGMLQuantizationType.Q8_0)
+            writer.add_tensor("val", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    elif kind == "zarr":
+        import zarr
+
+        codec = {"gzip": zarr.codecs.GzipCodec(), "blosc": zarr.codecs.BloscCodec(typesize=4)}
+        made = zarr.create_array(
+            path, shape=W.shape, dtype="f4", chunks=(2, 32), zarr_format=3,
+            compressors=codec.get(variant, zarr.codecs.ZstdCodec()),
+            shards=(4, 64) if variant == "sharded" else None,
+        )  # fmt: skip
+        made[...] = W
+    else:
+        few = "WHERE val > 0.5" if variant == "listed" else ""
+        option = {"rows": "(ROWS true)", "tensor": "(TENSOR 'val')"}.get(variant, "")
+        con.execute(f"COPY (SELECT * FROM w {few}) TO '{path}' {option}")
+    return path
+
+
+def damage(chance: random.Random, content: bytes) -> bytes:
+    """Some bytes changed, or the end cut off."""
+    changed = bytearray(content)
+    if chance.random() < 0.15:
+        del changed[chance.randrange(len(changed)) :]
+    for _ in range(chance.choice((1, 1, 2, 3, 8))):
+        if not changed:
+            break
+        end = min(len(changed), 400) if chance.random() < 0.5 else len(changed)
+        at = chance.randrange(end) if chance.random() < 0.7 else chance.randrange(len(changed))
+        changed[at] = chance.choice((chance.randrange(256), changed[at] ^ 1, 0, 255))
+        if chance.random() < 0.1:
+            changed[at : at + 8] = chance.choice((b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8)))
+    return bytes(changed)
+
+
+def fuzz(suffix: str, seed: int, count: int) -> None:
+    """Damages a file at random, again and again."""
+    path = sound(suffix)
+    con = einsql.connect()
+    con.execute(TENSOR)
+    attempt(con, path)  # what is imported is imported
+    names = [path]
+    if os.path.isdir(path):
+        names = sorted(os.path.join(r, n) for r, _, some in os.walk(path) for n in some)
+    chance = random.Random(seed)
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    for _ in range(count):
+        name = chance.choice(names)
+        with open(name, "rb") as file:
+            content = file.read()
+        with open(name, "wb") as file:
+            file.write(damage(chance, content))
+        print(*attempt(con, path), sep="\n")
+        with open(name, "wb") as file:
+            file.write(content)
+
+
+def opened(paths: list[str]) -> None:
+    """Reads files, one after the other."""
+    con = einsql.connect()
+    con.execute(TENSOR)
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    for path in paths:
+        print(*attempt(con, path), sep="\n")
+
+
+def main() -> None:
+    """Runs what the command line says, and looks at the memory it took."""
+    what, *given = sys.argv[1:]
+    if what == "fuzz":
+        fuzz(given[0], int(given[1]), int(given[2]))
+    else:
+        opened(given)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak < PEAK, f"{peak} bytes"
+    shutil.rmtree("f.zarr", ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

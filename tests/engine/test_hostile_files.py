@@ -1,0 +1,214 @@
+"""Damaged, foreign and hostile files of every format: a right answer or an error, soon.
+
+Each file is read in a process that has little memory and is killed after a while, so that a
+crash, a hang or a huge allocation fails the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import einsql
+
+HERE = Path(__file__)
+FORMATS = [
+    "npy", "npz", "npz-deflated", "safetensors", "arrow", "arrow-rows", "parquet",
+    "parquet-tensor", "gguf", "gguf-plain", "mtx", "mtx-listed", "csv", "zarr-gzip", "zarr-zstd",
+    "zarr-blosc", "zarr-sharded",
+]  # fmt: skip
+
+
+def hostile(folder: Path, *arguments: str) -> list[str]:
+    """What `hostile.py` prints; it has to end by itself."""
+    found = subprocess.run(
+        [sys.executable, str(HERE.with_name("hostile.py")), *arguments],
+        cwd=folder, capture_output=True, text=True, errors="replace", timeout=300,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[2]), "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert found.returncode == 0, (found.returncode, found.stdout[-2000:], found.stderr[-4000:])
+    return found.stdout.splitlines()
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_random_damage(tmp_path: Path, suffix: str) -> None:
+    said = hostile(tmp_path, "fuzz", suffix, "0", "60")
+    assert any("f." in line for line in said)  # most damage is told
+
+
+def npy_header(shape: str, dtype: str = "<f4") -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def archive(path: Path, header: bytes, size: int) -> None:
+    """An .npz whose array inflates to so many zeros."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        with packed.open("val.npy", "w") as member:
+            member.write(header)
+            for _ in range(size // 2**20):
+                member.write(bytes(2**20))
+
+
+def gguf_header(tensors: int, values: int, rest: bytes = b"") -> bytes:
+    return b"GGUF\x03\0\0\0" + tensors.to_bytes(8, "little") + values.to_bytes(8, "little") + rest
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+def store(path: Path, **changes: Any) -> None:
+    """A Zarr array of which only the metadata are there."""
+    path.mkdir()
+    told = {
+        "zarr_format": 3, "node_type": "array", "shape": [6, 64], "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [6, 64]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0, "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {}, **changes,
+    }  # fmt: skip
+    (path / "zarr.json").write_text(json.dumps(told))
+
+
+def grid(*chunk: int) -> dict[str, Any]:
+    return {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
+
+
+def text_files(folder: Path) -> dict[str, str]:
+    """Headers that promise what is not there; what is said of each file."""
+    matrix = "%%MatrixMarket matrix"
+    files: dict[str, tuple[str | bytes, str]] = {
+        "huge.npy": (npy_header("(1099511627776, 4)"), "truncated"),
+        "pickle.npy": (npy_header("(1,)", "|O") + b"cos\nsystem\n(S'id'\ntR.", "pickled"),
+        "huge.safetensors": (
+            number(64) + b'{"val":{"dtype":"F32","shape":[1099511627776],"data_off', "damaged|trunc"
+        ),
+        "long.safetensors": (number(2**62) + b"{}", "first bytes"),
+        "tensors.gguf": (gguf_header(2**60, 0), "says that it has"),
+        "values.gguf": (gguf_header(1, 2**60), "metadata values"),
+        "text.gguf": (gguf_header(0, 1, number(2**63)), "not complete"),
+        "array.gguf": (
+            gguf_header(0, 1, number(1) + b"a\x09\0\0\0\x08\0\0\0" + number(2**61)), "metadata"
+        ),
+        "nested.gguf": (
+            gguf_header(0, 1, number(1) + b"a" + (b"\x09\0\0\0" + number(1)[:0]) * 400), "damaged"
+        ),
+        "huge.mtx": (f"{matrix} coordinate real general\n6 64 1000000000000\n1 1 1\n", "cannot hold"),
+        "dense.mtx": (f"{matrix} array real general\n3000000000 3000000000\n1\n", "shape|hold"),
+        "wide.mtx": (f"{matrix} coordinate real general\n4000000000 4 1\n3000000000 1 1\n", "out of bounds|span|shape"),
+        "outside.mtx": (f"{matrix} coordinate real general\n6 64 1\n7 1 1\n", "outside"),
+        "complex.mtx": (f"{matrix} coordinate complex general\n1 1 1\n1 1 1 1\n", "complex"),
+        "far.csv": ("i,j,val\n4000000000,4000000000,1\n", "span|out of bounds"),
+        "number.csv": (f"i,j,val\n{'9' * 100000},0,1\n", "invalid value|no number"),
+        "foreign.parquet": ("PK" + "x" * 100, "first bytes"),
+        "empty.parquet": ("PAR1", "truncated or damaged"),
+        "empty.csv": ("", "is empty"),
+        "foreign.npz": ("PK\x03\x04" + "x" * 100, "damaged"),
+    }  # fmt: skip
+    for name, (content, _) in files.items():
+        held = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(held)
+    return {name: why for name, (_, why) in files.items()}
+
+
+def larger_files(folder: Path) -> dict[str, str]:
+    """Bombs, and what else takes a library to write."""
+    archive(folder / "small.npz", npy_header("(6, 64)"), 2**27)
+    archive(folder / "lies.npz", npy_header("(6, 1073741824)"), 2**22)
+    with open(folder / "line.csv", "wb") as file:
+        file.write(b"i,j,val\n1,1,")
+        file.truncate(2**30)  # zeros without a line's end
+    with open(folder / "names.csv", "wb") as file:
+        file.truncate(2**30)
+    groups = pa.table({"i": [0], "j": [0], "val": pa.array([0.5], pa.float32())})
+    with parquet.ParquetWriter(folder / "groups.parquet", groups.schema) as writer:
+        for _ in range(500):
+            writer.write_table(groups)
+    same = pa.table({
+        "i": np.zeros(2**21, np.int64), "j": np.zeros(2**21, np.int64),
+        "val": np.zeros(2**21, np.float32),
+    })  # fmt: skip
+    parquet.write_table(same, folder / "same.parquet", compression="zstd")
+    store(folder / "shape.zarr", shape=[2**20, 2**20], chunk_grid=grid(2**10, 2**10))
+    store(folder / "chunk.zarr", chunk_grid=grid(2**30, 2**30))
+    store(folder / "many.zarr", shape=[2**25, 1], chunk_grid=grid(1, 1))
+    store(folder / "codec.zarr", codecs=[{"name": "numcodecs.pickle", "configuration": {}}])
+    store(folder / "bomb.zarr", codecs=[{"name": "bytes", "configuration": {"endian": "little"}},
+                                        {"name": "gzip", "configuration": {"level": 5}}])  # fmt: skip
+    import gzip
+
+    (folder / "bomb.zarr/c/0").mkdir(parents=True)
+    with gzip.open(folder / "bomb.zarr/c/0/0", "wb", 1) as bomb:
+        for _ in range(192):
+            bomb.write(bytes(2**20))
+    store(folder / "link.zarr")
+    (folder / "link.zarr/c/0").mkdir(parents=True)
+    (folder / "secret").write_bytes(bytes(6 * 64 * 4))
+    os.symlink(folder / "secret", folder / "link.zarr/c/0/0")
+    store(folder / "pipe.zarr")
+    (folder / "pipe.zarr/c/0").mkdir(parents=True)
+    os.mkfifo(folder / "pipe.zarr/c/0/0")
+    os.mkdir(folder / "old.zarr")
+    (folder / "old.zarr/.zarray").write_text("{}")
+    return {
+        "small.npz": "size of its shape", "lies.npz": "size of its shape",
+        "line.csv": "damaged|NULL", "names.csv": "first line", "groups.parquet": "twice",
+        "same.parquet": "twice", "shape.zarr": "fit in memory|has the shape",
+        "chunk.zarr": "chunks", "many.zarr": "chunks", "codec.zarr": "codec",
+        "bomb.zarr": "inflates|damaged", "link.zarr": "leads out", "pipe.zarr": "no regular file",
+        "old.zarr": "version 3",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [text_files, larger_files])
+def test_promises_and_bombs(tmp_path: Path, made: Any) -> None:
+    reasons = made(tmp_path)
+    said = hostile(tmp_path, "open", *reasons)
+    for n, (name, reason) in enumerate(reasons.items()):
+        for line in said[2 * n : 2 * n + 2]:
+            assert name in line
+            assert any(part in line for part in reason.split("|")), (name, line)
+
+
+def test_no_statement_reaches_the_file_system_when_access_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    con = einsql.connect()
+    con.execute("CREATE TENSOR w (i DIM(2), val FLOAT) DEFAULT 0; COPY w TO 'w.csv'")
+    con.execute("COPY w TO 'w.npy'; CREATE VIEW v AS SELECT * FROM 'w.npy' AS w(i)")
+    con.execute("SELECT * FROM 'w.npy'").fetchall()  # its plan is remembered
+    con.execute("SET enable_external_access = false")
+    touched: list[str] = []
+    watching = True
+
+    def hook(event: str, given: tuple[object, ...]) -> None:
+        if watching and event in ("open", "os.listdir", "os.scandir", "os.rename", "os.mkdir"):
+            touched.extend(str(g) for g in given[:1] if str(tmp_path) in str(g) or "w." in str(g))
+
+    sys.addaudithook(hook)
+    try:
+        for sql in (
+            "SELECT * FROM 'w.npy'", "SELECT * FROM 'w.csv'", "SELECT * FROM '*.csv'",
+            "SELECT * FROM read_tensor('w.npy')", "SELECT * FROM v", "EXPLAIN SELECT * FROM 'w.npy'",
+            "COPY w FROM 'w.csv'", "COPY w FROM '*.csv'", "COPY w TO 'new.csv'",
+            "COPY w TO 'new.zarr'", "COPY (SELECT * FROM w) TO 'new.parquet'",
+            "CREATE TENSOR t AS SELECT * FROM 'w.npy'", "INSERT INTO w SELECT * FROM 'w.csv'",
+        ):  # fmt: skip
+            with pytest.raises(einsql.OperationalError, match="enable_external_access"):
+                con.execute(sql)
+    finally:
+        watching = False
+    assert not touched
+    assert sorted(os.listdir()) == ["w.csv", "w.npy"]
