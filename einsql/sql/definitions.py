@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sqlglot import TokenType, exp
 
 from einsql.errors import NotSupportedError, ProgrammingError
@@ -63,17 +65,19 @@ class DefinitionReader(TreeReader):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
-        given = name, replace, if_not_exists, tuple(columns), partition, default
+        made = CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default)
         if self.take("AS"):
             if default is not None and not columns:
                 raise self.error("A DEFAULT needs the tensor's columns")
             start = self.position()
             query, refusal = self.query_or_text()
-            return CreateTensor(*given, query, self.sql, start, refusal)
+            return dataclasses.replace(
+                made, query=query, text=self.sql, start=start, refusal=refusal
+            )
         if not columns:
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
-        return CreateTensor(*given)
+        return made
 
     def column(self) -> ColumnDef:
         """Name DIM(n), or name type."""
