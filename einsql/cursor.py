@@ -56,6 +56,8 @@ def _given_value(value: object) -> object:
         value = value[()]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
+    if isinstance(value, np.generic) and value.dtype.kind == "c":
+        raise ProgrammingError(f"A parameter cannot be a {value.dtype}")
     if value is None or isinstance(value, _PARAMETERS):
         return value
     raise ProgrammingError(

@@ -23,6 +23,7 @@ from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:
     from einsql.session import Connection
@@ -43,16 +44,23 @@ class Hybrid:
     Attributes:
         text: What DuckDB runs, with its parameters.
         views: Views of einsql that it reads, in the order they can be made in.
+        is_query: Whether it may be asked for its columns without doing anything.
     """
 
     text: Edited
     parts: Parts
     views: list[tuple[str, str]] = field(default_factory=list)
+    is_query: bool = True
 
 
 def is_outside(error: Error) -> bool:
     """True if DuckDB may run what the binder refused."""
     return isinstance(error, NotSupportedError | UnknownHere)
+
+
+def names_ours(error: Error) -> bool:
+    """True if DuckDB does not know a function of tiles, which there is none of in DuckDB."""
+    return any(w.lower() in TILE_FUNCTIONS for w in error.reason.split())
 
 
 def split(con: Connection, sql: str) -> Hybrid:
@@ -103,7 +111,7 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
     parts = _parts(con)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts)
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts, is_query=False)
     _views(con, made)
     return made
 
@@ -260,9 +268,9 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
             duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
             views.append(name)
         relation = duck.sql(text, params=given or None)
-        if relation is None:
-            return TableResult(None, (), ())
-        names = _names(duck, relation.columns, text, given)
+        names = tuple(relation.columns)
+        if made.is_query:
+            names = _names(duck, names, text, given)
         relation = relation.materialize()
     except duckdb.Error as error:
         told = translate(error, text)

@@ -38,8 +38,13 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
-    with con.store.snapshot():
-        table = hybrid.run(con, hybrid.split(con, text))
+    try:
+        with con.store.snapshot():
+            table = hybrid.run(con, hybrid.split(con, text))
+    except errors.UnknownHere as unknown:
+        if hybrid.names_ours(unknown):
+            raise error from None
+        raise
     cursor._show(table, table.description)
 
 
@@ -84,7 +89,7 @@ def run_statement(
             return explanation
         case st.Foreign():
             _foreign(con, statement.text, statement.refusal, cursor)
-        case st.Change(tree) if _is_table(con, tree):
+        case st.Change(tree) if con.settings.fallback == "on" and _is_table(con, tree):
             _foreign(con, text, unsupported("A change of a table", tree), cursor)
         case st.CreateTensor():
             cursor._changed(changes.create_tensor(con, statement))

@@ -64,9 +64,9 @@ REFUSED: list[tuple[str, object, type[einsql.Error], str, int]] = [
     ("SELECT CAST(1 AS ?)", [1], einsql.ProgrammingError, "cannot stand here", 17),
     ("CREATE TENSOR ? (i DIM(2), v FLOAT)", [1], einsql.ProgrammingError, "tensor name", 14),
     ("SELECT \ue000", None, einsql.ProgrammingError, "U\\+E000", 7),
-    ("SELECT ?", ["a"], einsql.ProgrammingError, "cannot be a str", -1),
+    ("SELECT ?", ["a"], einsql.NotSupportedError, "of type str is outside", 7),
     ("SELECT ?", [10**5000], einsql.DataError, "does not fit BIGINT", -1),
-    ("SELECT ?", [np.complex64(1)], einsql.ProgrammingError, "cannot be a complex64", 7),
+    ("SELECT ?", [np.complex64(1)], einsql.ProgrammingError, "cannot be a complex64", -1),
     ("SELECT ?", {"a": 1}, einsql.NotSupportedError, "are numbered", -1),
     ("SELECT ?", "a", einsql.InterfaceError, "a sequence, not a str", -1),
     ("SELECT ?", 5, einsql.InterfaceError, "a sequence, not a int", -1),
@@ -77,12 +77,14 @@ REFUSED: list[tuple[str, object, type[einsql.Error], str, int]] = [
 def test_parameters_refused(
     con: einsql.Connection, sql: str, given: Any, kind: type[einsql.Error], text: str, at: int
 ) -> None:
+    con.execute("SET fallback = off")
     with pytest.raises(kind, match=text) as caught:
         con.execute(sql, given)
     assert (caught.value.position if at >= 0 else -1) == at
 
 
 def test_dollar_quotes_stay_text(con: einsql.Connection) -> None:
+    con.execute("SET fallback = off")
     with pytest.raises(einsql.NotSupportedError, match=r"'a\?\$1' is outside"):
         con.execute("SELECT $t$a?$1$t$")
 
@@ -235,7 +237,7 @@ HUGE: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("sql", "expected"), HUGE)
 @pytest.mark.parametrize("jit", ["never", "auto"])
 def test_huge_domains_answer_or_fail_at_once(sql: str, expected: object, jit: str) -> None:
-    con = einsql.connect(config={"jit": jit})
+    con = einsql.connect(config={"jit": jit, "fallback": "off"})
     sparse = np.array([0, 2**30, 5])
     wide = np.broadcast_to(np.float64(1), 2**20)
     con.execute("CREATE TENSOR large (i DIM(1000000), j DIM(1000000), v FLOAT) DEFAULT 1")

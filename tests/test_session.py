@@ -97,8 +97,9 @@ def test_parameters_in_text_order(con: einsql.Connection) -> None:
     assert con.execute("SELECT ? AS v", [True]).fetchall() == [(True,)]
     with pytest.raises(einsql.ProgrammingError, match="Parameter 1 has no value"):
         con.execute("SELECT ?")
-    with pytest.raises(einsql.ProgrammingError, match="cannot be a str"):
-        con.execute("SELECT ?", ["text"])
+    assert con.execute("SELECT ?", ["text"]).fetchall() == [("text",)]
+    with pytest.raises(einsql.ProgrammingError, match="cannot be a object"):
+        con.execute("SELECT ?", [object()])
 
 
 def test_transactions(con: einsql.Connection) -> None:

@@ -45,10 +45,7 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
     hybrid.refuse_table(con, statement.name)
-    if not statement.text:
-        made = _declared(con, statement)
-    else:
-        made = _selected(con, statement)
+    made = _selected(con, statement) if statement.text else _declared(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
         made = as_declared(con, replace(made, partition=parts, order=order))

@@ -65,17 +65,17 @@ class DefinitionReader(TreeReader):
                 partition = self.partition()
             elif self.take("DEFAULT"):
                 default = self.default()
-        told = name, replace, if_not_exists, tuple(columns), partition, default
+        made = CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default)
         if self.take("AS"):
             if default is not None and not columns:
                 raise self.error("A DEFAULT needs the tensor's columns")
             start = self.position()
             query, refusal = self.query_or_text()
-            return CreateTensor(*told, query, self.sql, start, refusal)
+            return replace_field(made, query=query, text=self.sql, start=start, refusal=refusal)
         if not columns:
             raise self.error("Expected the tensor's columns or AS SELECT")
         self.end()
-        return CreateTensor(*told)
+        return made
 
     def column(self) -> ColumnDef:
         """Name DIM(n), or name type."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from sqlglot import exp
 
-from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar
@@ -101,6 +101,8 @@ class Reader(DefinitionReader):
         except Error as error:
             if word not in _SHARED:
                 raise
+            if not isinstance(error, NotSupportedError):
+                error = UnknownHere(error.reason, hint=error.hint, position=error.position)
             return self.foreign(start, error)
 
     def foreign(self, start: int, error: Error) -> Foreign:
@@ -111,6 +113,8 @@ class Reader(DefinitionReader):
         """
         self.at = start
         begins = self.position()
+        if not isinstance(error, NotSupportedError | UnknownHere):
+            raise error
         try:
             check_grammar(" " * begins + self.sql[begins:])
         except ProgrammingError:

@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.dialect import EinSQL
 from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.hints import numbered, placed
@@ -53,7 +53,7 @@ class TreeReader(TokenReader):
         start = self.position()
         try:
             return self.query(), None
-        except Error as error:
+        except (NotSupportedError, UnknownHere) as error:
             try:
                 check_grammar(" " * start + self.sql[start:])
             except ProgrammingError:
@@ -137,6 +137,6 @@ def _syntax_error(sql: str, error: ParseError) -> Error:
         return NotSupportedError(
             f"{highlight.upper()} is outside the tensor fragment", position=position
         )
-    return ProgrammingError(
+    return UnknownHere(
         f"Syntax error: {description.rstrip('.')}", position=min(position, max(0, len(sql) - 1))
     )

@@ -152,6 +152,7 @@ CASES = [
 def test_refused_with_position_and_unchanged(
     con: einsql.Connection, sql: str, reason: str, at: str
 ) -> None:
+    con.execute("SET fallback = off")
     before = dict(con.store.objects)
     with pytest.raises(einsql.Error, match=reason) as caught:
         con.execute(sql)

@@ -216,6 +216,10 @@ def test_agrees_with_duckdb(
 
 @pytest.mark.parametrize(("sql", "error", "reason"), REFUSED, ids=[r[0] for r in REFUSED])
 def test_refused(ours: einsql.Connection, sql: str, error: type[einsql.Error], reason: str) -> None:
-    with pytest.raises(error, match=reason) as caught:
-        ours.execute(sql)
+    ours.execute("SET fallback = off")
+    try:
+        with pytest.raises(error, match=reason) as caught:
+            ours.execute(sql)
+    finally:
+        ours.execute("SET fallback = on")
     assert caught.value.position is not None

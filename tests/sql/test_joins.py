@@ -250,6 +250,7 @@ def test_agrees_with_duckdb_in_rows_and_names(
 
 @pytest.mark.parametrize(("sql", "reason"), ERRORS, ids=[e[0] for e in ERRORS])
 def test_refused_with_position(con: einsql.Connection, sql: str, reason: str) -> None:
+    con.execute("SET fallback = off")
     with pytest.raises(einsql.Error, match=reason) as caught:
         con.execute(sql)
     assert caught.value.position is not None

@@ -45,8 +45,10 @@ def test_a_mistake_is_called_by_its_name(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    con = connection()
+    con.execute("SET fallback = off")
     with pytest.raises(error, match=reason):
-        connection().execute(sql, given or None)
+        con.execute(sql, given or None)
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
 

@@ -190,6 +190,7 @@ def test_refused_with_a_reason_and_a_position(expression: str, reason: str) -> N
             "CREATE TENSOR t (i DIM(2), b BOOLEAN, y TINYINT, n INTEGER, m BIGINT, d DOUBLE)"
         )
         con.execute("INSERT INTO t VALUES (0, TRUE, 1, 2, 3, 4), (1, FALSE, 5, 6, 7, 8)")
+        con.execute("SET fallback = off")
         with pytest.raises(einsql.Error, match=reason) as caught:
             con.execute(f"SELECT {expression} AS v FROM t").fetchall()
         assert caught.value.position is not None

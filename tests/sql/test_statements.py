@@ -194,6 +194,7 @@ REFUSED = [
 def test_refused_with_position_and_unchanged(
     con: einsql.Connection, sql: str, reason: str, at: str
 ) -> None:
+    con.execute("SET fallback = off")
     before = dict(con.store.objects)
     with pytest.raises(
         einsql.Error, match=reason.replace("(", r"\(").replace(")", r"\)")

@@ -452,6 +452,7 @@ ERRORS = [
 def test_mistakes_have_a_reason_and_a_place(
     con: einsql.Connection, sql: str, part: str, at: str
 ) -> None:
+    con.execute("SET fallback = off")
     with pytest.raises(einsql.Error, match=part) as caught:
         con.execute(sql)
     assert not isinstance(caught.value, einsql.InternalError)

@@ -72,7 +72,7 @@ class TableResult:
             if values.null_count and fill is not None:
                 values = values.fill_null(fill)
             mask = values.is_null().to_numpy(zero_copy_only=False)
-            if mask.any() and values.type.bit_width in (8, 16, 32, 64) if _plain(values) else False:
+            if mask.any() and _plain(values):
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)
             else:
                 array = values.to_numpy(zero_copy_only=False)
@@ -83,4 +83,4 @@ class TableResult:
 def _plain(values: Any) -> bool:
     import pyarrow as pa  # only boundaries need it
 
-    return pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+    return bool(pa.types.is_integer(values.type) or pa.types.is_floating(values.type))

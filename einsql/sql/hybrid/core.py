@@ -18,7 +18,12 @@ from einsql.sql.names import column_name
 
 _NAMES = frozenset(
     {n.upper() for n in AGGREGATES if isinstance(n, str)}
-    | {n for c in AGGREGATES if not isinstance(c, str) for n in c.sql_names()}
+    | {
+        n
+        for c in AGGREGATES
+        if isinstance(c, type) and issubclass(c, exp.Func)
+        for n in c.sql_names()
+    }
 )
 
 
@@ -141,6 +146,7 @@ class Core:
         group = self.tree.args.get("group")
         if group is not None and group.args.get("all"):
             return False
+        assert isinstance(expression, exp.Expr)
         return expression
 
     def _is_column(self, name: str) -> bool:
@@ -159,7 +165,6 @@ class Core:
             return False
         outer = [c for c in ("SELECT", "HAVING", "WINDOW", "QUALIFY") if c in clauses]
         ranges = [*(clauses[c] for c in outer), *self.modifiers.values()]
-        structure = self.splitter.structure
         if any(r.first <= c.range.first < r.last for r in ranges for c in self.block.children):
             return False
         keys = self._keys()

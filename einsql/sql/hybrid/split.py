@@ -149,6 +149,7 @@ class Splitter:
     def bound(
         self, tree: exp.Expr, scope: Scope, at: int
     ) -> tuple[exp.Expr, frozenset[str], list[str]] | None:
+        """What `Parts.add` takes of a query if it binds as tensor work; else notes why not."""
         named, foreign = with_names(tree, scope), _foreign(scope)
         if named is None:
             return None

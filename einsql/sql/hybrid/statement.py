@@ -22,10 +22,10 @@ def split_statement(splitter: Splitter, first: int) -> None:
     structure = splitter.structure
     last = len(structure.tokens)
     word = structure.word(first)
-    if word in STARTS and word not in ("PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE"):
-        if not _is_change(splitter, first):
-            splitter.query(structure.query(first, last), {})
-            return
+    is_query = word in STARTS and word not in ("PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
+    if is_query and not _is_change(splitter, first):
+        splitter.query(structure.query(first, last), {})
+        return
     start = query_of(splitter, first, last)
     end = last if start is None else _end(splitter, start)
     scope: Scope = {}
