@@ -6,7 +6,8 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures clean
+.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures kills \
+    concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -52,6 +53,12 @@ ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with
 failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
 	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py \
 	    tests/cluster/test_endings.py tests/cluster/test_faults.py
+
+kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
+	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/database/test_kills.py
+
+concurrent: $(VENV)/.dev  ## write with one connection and read with ten for five minutes
+	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/database/test_together.py -k readers_see
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
