@@ -23,6 +23,8 @@ va AS (SELECT i, AVG((x.val - mu.val) * (x.val - mu.val)) AS val
 SELECT i, j, (x.val - mu.val) / SQRT(va.val + 1e-5) AS val
 FROM x JOIN mu USING (i) JOIN va USING (i)
 """
+IN_FLOAT = LAYER_NORM.replace("1e-5", "1e-5::FLOAT")
+"""As PyTorch and NumPy compute it; FLOAT + 1e-5 is DOUBLE in SQL, and so is then the result."""
 AGAINST_TORCH, AGAINST_NUMPY = 1.0, 3.0
 
 
@@ -41,6 +43,8 @@ def fused() -> Section:
             *_findings("softmax of 4096²", x, SOFTMAX, _softmax,
                        lambda: torch.softmax(seen_x, 1)),
             *_findings("layer norm of 8192 × 1024", y, LAYER_NORM, _layer_norm,
+                       lambda: functional.layer_norm(seen_y, (1024,))),
+            *_findings("the same with a result of FLOAT", y, IN_FLOAT, _layer_norm,
                        lambda: functional.layer_norm(seen_y, (1024,))),
         ),
     )  # fmt: skip

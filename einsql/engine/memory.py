@@ -7,6 +7,8 @@ import re
 
 from einsql.errors import OperationalError
 
+SMALLER = "Narrow its keys with WHERE, or aggregate."
+
 _TOO_LARGE = re.compile(r"too big|too large|[Mm]aximum (allowed|supported) dimension")
 
 
@@ -22,11 +24,13 @@ class _EnoughMemory:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         if isinstance(error, MemoryError):
-            raise OperationalError("There is not enough memory for this statement") from error
+            raise OperationalError(
+                "There is not enough memory for this statement", hint=SMALLER
+            ) from error
         if isinstance(error, ValueError) and _TOO_LARGE.search(str(error)):
             raise OperationalError(
                 "The statement needs an array larger than any memory",
-                hint="Narrow its keys with WHERE, or aggregate.",
+                hint=SMALLER,
             ) from error
 
 
@@ -61,5 +65,5 @@ def require(nbytes: int) -> None:
         raise OperationalError(
             f"There is not enough memory: a result takes {nbytes / 2**30:,.1f} GiB, and "
             f"{free / 2**30:,.1f} are free",
-            hint="Narrow its keys with WHERE, or aggregate.",
+            hint=SMALLER,
         )

@@ -38,8 +38,8 @@ from numba import njit
 from einsql.kernels.maths import erf, exp, log, log2, tanh
 from einsql.kernels.runtime import (
     add_overflows, at, bfloat, eq, half, highest, idiv, less, lowest, maximum, minimum,
-    mul_overflows, nan_mask, number, plus, real, remainder, round_away, round_bfloat, round_half,
-    sub_overflows, times, to_bfloat, to_half, truncate,
+    mul_overflows, nan_mask, number, plus, quotient, real, remainder, round_away, round_bfloat,
+    round_half, sub_overflows, times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
@@ -62,7 +62,8 @@ def generate(
         nest: The order of its loops.
         strided: Operand number and field of the arrays whose last label does not step by
             one element.
-        near: Whether angles may be taken to be small; the reason `FAR` says that they are not.
+        near: Whether angles may be taken to be small, and divisors to be neither large nor
+            small; the reason `FAR` says that they are not.
     """
     return Writer(node, nest, strided, near).write()
 

@@ -42,8 +42,11 @@ ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
 
 NEAR = 2.0**22
 """Angles below it need no table of digits of 2/π."""
-FAR = "an angle is large"
-"""The reason that tells that a kernel for small angles met another: its results do not count."""
+MIDDLE = 2.0**-800, 2.0**800
+"""Divisors between which `quotient` is right."""
+FAR = "a number is far from the usual"
+"""The reason that tells that a kernel for small angles or divisors that are neither large nor
+small met another: its results do not count."""
 _OF_ANGLES = frozenset({"sin", "cos"})
 
 
@@ -268,6 +271,8 @@ class Points:
             self.emit(f"if ({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf)):")
             self.emit(f"    bad |= {self.bit(FAR)}")
             return self.temp(f"near_{e.fn}({args[0]})")
+        if self.near and self.divides_many(e):
+            return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
         failure = self.failure(e)
         failed = self.check(failure, args) if failure is not None else None
         if e.fn == "cast":
@@ -277,6 +282,29 @@ class Points:
         if failed is not None and e.dtype.is_integer:
             text = f"{typed(e.dtype, '0')} if {failed} else {text}"
         return self.temp(text)
+
+    def divides_many(self, e: Call) -> bool:
+        """True for a DOUBLE quotient of what fits FLOAT or BIGINT, by what all points share."""
+        if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
+            return False
+        number, by = e.args
+        if not isinstance(number, Call) or number.fn != "cast":
+            return False
+        small = number.args[0].dtype is not DType.DOUBLE
+        return small and self.level_of(by) < self.at == self.depth and not self.fails(by)
+
+    def inverse(self, by: Expr) -> str:
+        """The inverse of a divisor of many numbers; notes divisors for which it does not do."""
+        one = Call("div", (Const(1.0, by.dtype), by), by.dtype)
+        level = self.level_of(by)
+        if one not in self.known[level]:
+            with self.outside(level):
+                size, (low, high) = self.temp(f"abs({self.value(by)})"), MIDDLE
+                tiny = f"({size} > 0) & ({size} < np.float64({low!r}))"
+                huge = f"({size} > np.float64({high!r})) & ({size} < np.inf)"
+                # No branch, so that loops around it stay as they are.
+                self.emit(f"bad |= np.int64(({tiny}) | ({huge})) * {self.bit(FAR)}")
+        return self.value(one)
 
     def spelled(self, e: Call) -> str:
         """The source of a function over its arguments."""

@@ -291,6 +291,34 @@ def real(_: Any, bits: Any) -> Any:
 
 
 @intrinsic
+def quotient(_: Any, a: Any, by: Any, inverse: Any) -> Any:
+    """The DOUBLE a / by, rounded as the division is; `inverse` is 1 / by.
+
+    A number whose magnitude is 0, infinite or from 2^-149 to 2^128, by one that is 0, infinite
+    or from 2^-800 to 2^800. Several multiplications are faster than a division.
+
+    The first correction leaves the quotient next to the exact one, and from there the second
+    rounds correctly (Markstein 1990), for `inverse` is rounded correctly itself and nothing
+    overflows or loses digits.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        from einsql.kernels.packed.machine import machine  # which reads Numba's settings
+
+        a, by, inverse = (Num(builder, x) for x in args)
+        if not machine().fma:
+            return (a / by).value
+        first = near = a * inverse
+        for _ in range(2):
+            rest = (-near).called("llvm.fma", by, a)
+            near = rest.called("llvm.fma", inverse, near)
+        # A rest of 0 or infinity is NaN, or has lost the sign.
+        return near.choose("==", near, near, first).with_sign_of(first).value
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@intrinsic
 def round_half(_: Any, a: Any) -> Any:
     """A DOUBLE rounded to HALF's precision, carried as FLOAT."""
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
+from einsql import on_device
 from einsql.einsum import TRUE, Axis, Call, EinSum, Node, Operand, Output, Value
 from einsql.engine.executor import Program
 from einsql.errors import OperationalError
@@ -81,12 +82,21 @@ def test_a_chain_larger_than_the_device(share: float) -> None:
     assert memory.used == device.alive == 0
 
 
+SHORTAGES = [
+    MemoryError(),
+    RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"),
+    RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+    OSError(2, "Call to cuLaunchKernel results in CUDA_ERROR_OUT_OF_MEMORY"),
+]
+"""As NumPy and CuPy, cuBLAS, the runtime and numba-cuda's driver say it."""
+
+
 class Short(Simulator):
     """A device on which less is free than it says: others use it too."""
 
-    def __init__(self, failing: str, most: int) -> None:
+    def __init__(self, failing: str, most: int, error: Exception, kept: int = 0) -> None:
         super().__init__()
-        self.failing, self.most = failing, most
+        self.failing, self.most, self.error, self.kept = failing, most, error, kept
         self.products = 0
 
     def upload(self, array: np.ndarray) -> np.ndarray:
@@ -98,26 +108,63 @@ class Short(Simulator):
         self.products += 1
         return super().gemm(a, b, dtype, precision)
 
+    def give_back(self) -> None:
+        self.most, self.kept = self.most + self.kept, 0
+
     def _require(self, what: str, elements: int) -> None:
         if what == self.failing and elements > self.most:
-            raise MemoryError
+            raise self.error
 
 
-@pytest.mark.parametrize("failing", ["upload", "gemm"])
-@pytest.mark.parametrize("most", [150, 0])
-def test_a_device_with_less_than_it_says(failing: str, most: int) -> None:
-    """Slabs become smaller until they fit; where nothing does, the processor computes."""
+def multiplied(device: Simulator) -> None:
+    """Asserts that a product of matrices is right."""
     n = 24
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, (n, n)).astype(np.float32) for _ in "ab")
-    device = Short(failing, most)
     memory = Memory(device)
     node = product(tensor("a", F, i=n, j=n), tensor("b", F, i=n, j=n), n)
     name, run = compile_on_device(node, memory)
     assert name == "cuda gemm"
     found = run([{"val": memory.given(x)} for x in (a, b)], lambda _: None)["val"].host()
     np.testing.assert_array_equal(found, a @ b)
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+@pytest.mark.parametrize("failing", ["upload", "gemm"])
+@pytest.mark.parametrize("most", [150, 0])
+def test_a_device_with_less_than_it_says(failing: str, most: int, error: Exception) -> None:
+    """Slabs become smaller until they fit; where nothing does, the processor computes."""
+    device = Short(failing, most, error)
+    multiplied(device)
     assert (device.products > 0) == (most > 0)
+
+
+@pytest.mark.parametrize("error", SHORTAGES[1:], ids=repr)
+def test_memory_that_is_kept_for_arrays_serves_others(error: Exception) -> None:
+    device = Short("gemm", 150, error, kept=10_000)
+    multiplied(device)
+    assert device.products == 1
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_result_that_cannot_be_fetched(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Simulator):
+        def download(self, array: np.ndarray) -> np.ndarray:
+            raise error
+
+    monkeypatch.setattr(on_device, "device", Full)
+    with einsql.connect(config={"device": "cuda"}) as con:
+        for name, dims in (("a", "ik"), ("b", "kj")):
+            con.register(name, np.ones((3, 3), np.float32), dims=tuple(dims))
+        sql = "SELECT i, j, SUM(a.val * b.val) AS val FROM a JOIN b USING (k) GROUP BY i, j"
+        with pytest.raises(OperationalError, match="not enough memory") as raised:
+            con.execute(sql).fetch_numpy()
+    assert raised.value.hint
+
+
+def test_other_errors_of_a_device_are_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="EXECUTION_FAILED"):
+        multiplied(Short("gemm", 0, RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")))
 
 
 def test_threads_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import einsql
 from einsql.einsum import EinSum
 from einsql.kernels import groups
+from einsql.kernels.groups import find
 from einsql.planning import Plan
 from einsql.reference import evaluate
 
@@ -137,6 +138,17 @@ def test_nodes_run_together_as_one_by_one(con: einsql.Connection, name: str) -> 
     sql = STATEMENTS[name]
     assert any("  group  " in line for line in _steps(con, sql)) or name in SINGLE
     _same(con, sql)
+
+
+def test_sums_along_rows_are_handed_on_whatever_their_length(
+    con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of products are not, where a block would read the whole other side again."""
+    monkeypatch.setattr(find, "DEEPEST", DEPTH - 1)
+    (step,) = _steps(con, NORM)
+    assert "  group  " in step
+    assert _steps(con, STATEMENTS["attention"])[0].split()[1] == "blas"
+    _same(con, NORM)
 
 
 @pytest.mark.parametrize("name", ["softmax", "causal attention", "weights"])

@@ -121,6 +121,39 @@ def test_a_large_angle_among_small_ones() -> None:
             np.testing.assert_allclose(got["c"], np.cos(wide).astype(float), rtol=1e-7)
 
 
+SHARED = [3.0, -0.1, np.pi, 1 + 2.0**-52, 2 - 2.0**-52, 2.0**-800, -(2.0**800)]
+SHARED += [0.0, -0.0, np.inf, -np.inf, np.nan]
+FAR_OFF = [2.0**-801, 5e-324, -1e300, 1.7976931348623157e308]
+
+
+@pytest.mark.parametrize("dtype", [F, I64])
+@pytest.mark.parametrize("far", [[], *([x] for x in FAR_OFF)])
+def test_numbers_by_what_they_share_are_divided_exactly(dtype: DType, far: list[float]) -> None:
+    """Also where a product with the inverse lies in the middle between two DOUBLEs."""
+    rng = np.random.default_rng(5)
+    shared = np.concatenate([SHARED, far, 1 + rng.integers(0, 2**52, 50) * 2.0**-52])
+    if dtype is F:
+        values = np.ldexp(rng.uniform(-2, 2, (len(shared), 500)), rng.integers(-149, 127, 500))
+        values[:, :6] = 0.0, -0.0, np.inf, -np.inf, np.nan, 2.0**-149
+    else:
+        values = rng.integers(-(2**63), 2**63 - 1, (len(shared), 500))
+        middles = shared[-50:, None] * (1 + rng.integers(1, 2**52, (50, 500)) * 2.0**-52)
+        values[-50:] = middles * 2.0**60
+    x, y = tensor("x", values, dtype), tensor("y", shared, D)
+    wide = fn("cast", D, val(0, dtype))
+    operands = (Operand(x[0], ("i", "j")), Operand(y[0], ("i",)))
+    space = axes(i=len(shared), j=500)
+    outputs = (Output("q", (fn("div", D, wide, val(1, D)),), D),)
+    node = EinSum(space, operands, TRUE, ("i", "j"), outputs)
+    assert "quotient(" in source(node)
+    got = compile_loops(node)([x[1], y[1]], no_tick)["q"]
+    with np.errstate(all="ignore"):
+        exact = x[1]["val"].astype(np.float64) / shared[:, None]
+    np.testing.assert_array_equal(got, exact)
+    numbers = ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(exact[numbers]))
+
+
 def test_long_plain_sums_are_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "STREAMED", 100)
     x = tensor("x", dyadic(20, 30), F)

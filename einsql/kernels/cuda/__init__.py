@@ -2,8 +2,8 @@
 
 `device.py` says what a device is, and there are two: `gpu.py` and, for tests, `simulator.py`.
 `operators.py` chooses a kernel for a node: a view (nothing moves), `products.py`, `tiles.py`,
-or the generated grid of `generated.py` and `source.py`. `memory.py` and `slabs.py` say what is
-on the device, and what happens where it does not fit.
+or the generated grid of `generated.py` and `source.py`. `memory.py`, `slabs.py` and `shortage.py`
+say what is on the device, and what happens where it does not fit.
 """
 
 from einsql.kernels.cuda.device import device

@@ -78,6 +78,9 @@ class Device(Protocol):
     def launch(self, source: str, blocks: int, args: Sequence[Any]) -> None:
         """Runs `kernel` of a generated module over blocks of `threads` threads."""
 
+    def give_back(self) -> None:
+        """Returns memory to the driver that is kept for arrays to come, for others lack it."""
+
     def wait(self) -> None:
         """Waits until everything is done that was begun."""
 

@@ -20,11 +20,14 @@ from cupy_backends.cuda.libs import cublas
 from einsql.errors import OperationalError
 from einsql.kernels.cuda.device import WAY_OUT, Array
 from einsql.kernels.cuda.loader import load
+from einsql.kernels.cuda.shortage import is_shortage
 from einsql.kernels.cuda.stacks import WIDEST, Stack, parts, stack_of
 
 numba_cuda: Any = numba.cuda  # without types of its own
 SHARE = 0.85
 """Of the memory that is free at first; the rest is for libraries and for what they pad."""
+
+TAKEN = "End what else uses the GPU, choose another by CUDA_VISIBLE_DEVICES, or SET device = 'cpu'."
 
 _TYPES = {"e": runtime.CUDA_R_16F, "f": runtime.CUDA_R_32F, "d": runtime.CUDA_R_64F}
 _COMPUTE = {"f": cublas.CUBLAS_COMPUTE_32F, "d": cublas.CUBLAS_COMPUTE_64F}
@@ -44,7 +47,12 @@ class Gpu:
     def __init__(self) -> None:
         try:
             found = runtime.getDeviceProperties(0) if runtime.getDeviceCount() else None
+            free = runtime.memGetInfo()[0] if found is not None else 0  # the first that takes any
         except runtime.CUDARuntimeError as error:
+            if is_shortage(error):
+                raise OperationalError(
+                    "device = 'cuda' finds a GPU whose memory others have taken", hint=TAKEN
+                ) from error
             raise OperationalError(
                 f"device = 'cuda' finds no GPU: {error}", hint=WAY_OUT
             ) from error
@@ -53,7 +61,7 @@ class Gpu:
         self.name = found["name"].decode()
         self.blocks = 8 * int(found["multiProcessorCount"])
         self.grid = 16 * self.blocks
-        self.memory = int(runtime.memGetInfo()[0] * SHARE)
+        self.memory = int(free * SHARE)
         for name in ("numba.core.config", "numba.cuda.core.config"):
             _quiet(name)
 
@@ -70,9 +78,15 @@ class Gpu:
         return cupy.array(array, order="C")
 
     def download(self, array: Array) -> np.ndarray:
-        """As `Device` says, into pinned memory."""
+        """As `Device` says, into pinned memory if there is enough."""
         array = cupy.ascontiguousarray(array).reshape(array.shape)
-        made: np.ndarray = cupyx.empty_pinned(array.shape, array.dtype)
+        made: np.ndarray
+        try:
+            made = cupyx.empty_pinned(array.shape, array.dtype)
+        except runtime.CUDARuntimeError as error:
+            if not is_shortage(error):
+                raise
+            made = np.empty(array.shape, array.dtype)  # slower, but nothing else is the matter
         array.get(out=made)
         return made
 
@@ -107,6 +121,11 @@ class Gpu:
             for a in args
         ]
         load(source)[blocks, self.threads](*given)
+
+    def give_back(self) -> None:
+        """As `Device` says."""
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
 
     def wait(self) -> None:
         """As `Device` says."""

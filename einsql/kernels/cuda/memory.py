@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from einsql.kernels.cuda.device import Array, Device
+from einsql.kernels.cuda.shortage import is_shortage
 
 View = Callable[[Array], Array]
 """An array, on the device or not, re-indexed without a copy where its memory allows."""
@@ -165,10 +166,19 @@ class Memory:
         return handle.viewed(lambda a: np.broadcast_to(a, shape), shape)
 
     def held(self, buffer: Buffer) -> np.ndarray:
-        """A buffer's elements in the processor's memory."""
+        """A buffer's elements in the processor's memory.
+
+        Raises:
+            MemoryError: There is too little of it, or on the device for the copy.
+        """
         with self.lock:
             if buffer.host is None:
-                buffer.host = self.device.download(buffer.array)
+                try:
+                    buffer.host = self.device.download(buffer.array)
+                except Exception as error:
+                    if isinstance(error, MemoryError) or not is_shortage(error):
+                        raise
+                    raise MemoryError(str(error)) from error
             return buffer.host
 
     def bring(self, handles: Sequence[Handle], room: int, limit: int) -> bool:
@@ -183,7 +193,7 @@ class Memory:
             False if that is more than the limit; nothing has moved then.
 
         Raises:
-            MemoryError: The device has less free than the limit says.
+            Exception: The device has less free than the limit says; see `is_shortage`.
         """
         with self.lock:
             wanted = {id(h.buffer): h for h in handles}

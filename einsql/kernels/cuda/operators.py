@@ -12,6 +12,7 @@ from einsql.einsum import EinSum, Input, Operand, Value, exprs, subexpressions
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product
+from einsql.kernels.cuda.shortage import is_shortage, with_room
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick, silent
@@ -140,8 +141,10 @@ class _Operator:
         pieces, limit, short = self.pieces(read), self.limit, False
         try:
             made = self.at_once(read)
-        except MemoryError:  # what libraries and other programs take is not foreseen
-            made, short = None, True
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            made, short = None, True  # what libraries and other programs take is not foreseen
             # Half of what did not fit, so that every slab is smaller, and slabs of slabs end.
             whole = dict.fromkeys(self.cuttable(), 1)
             limit = min(limit, size(pieces, self.cuttable(), whole)) // 2
@@ -157,14 +160,15 @@ class _Operator:
         """Runs all of it, or returns None where it is known not to fit.
 
         Raises:
-            MemoryError: It was to fit, and did not.
+            Exception: It was to fit, and did not; see `is_shortage`.
         """
         handles = [h for o in read for h in o.values()]
         room = TEMPORARY * self.results + (TEMPORARY - 1) * sum(h.nbytes for h in handles)
         with self.memory.lock:
             if not self.memory.bring(handles, room, self.limit):
                 return None
-            made = self.compute([{name: h.device() for name, h in o.items()} for o in read])
+            arrays = [{name: h.device() for name, h in o.items()} for o in read]
+            made = with_room(lambda: self.compute(arrays), self.memory.device.give_back)
             return {name: self.memory.made(a) for name, a in made.items()}
 
     def cuttable(self) -> dict[str, int]:

@@ -56,6 +56,9 @@ class Simulator:
         """As `Device` says."""
         load(source)[blocks, self.threads](*map(_plain, args))
 
+    def give_back(self) -> None:
+        """As `Device` says; NumPy keeps nothing."""
+
     def wait(self) -> None:
         """As `Device` says."""
 

@@ -156,7 +156,10 @@ def _is_deep(edge: tuple[EinSum, Operand]) -> bool:
 
 
 def _is_product(node: EinSum) -> bool:
-    return len(node.operands) > 1 and bool(node.reduced)
+    """True if a sum reads an operand's terms again for keys that this operand lacks."""
+    summed = set(node.reduced)
+    keys = set(node.keys)
+    return any(summed & set(o.labels) and keys - set(o.labels) for o in node.operands)
 
 
 def _size(node: Node) -> int:

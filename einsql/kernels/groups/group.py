@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import ceil
 
@@ -198,32 +199,47 @@ def _run(
     if driver.kernel is None:
         driver.kernel = cache.load(driver.source, tick)
     kernel = driver.kernel
-    bad = np.zeros(nodes + 1, np.int64)
-    free: list[np.ndarray] = []
+    made: list[_Place] = []
+    free: list[_Place] = []
 
     def piece(blocks: tuple[int, int]) -> None:
-        if bad.any():
-            return
+        # Pieces may be short: what Python does for one holds up the other threads too.
         try:
-            scratch = free.pop()
+            place = free.pop()
         except IndexError:
-            scratch = _scratch(driver.scratch + 64)
-            _held(scratch)[0] = NOTHING
-        found = np.zeros_like(bad)
-        kernel(*blocks, numbers, found, _held(scratch).ctypes.data)
-        free.append(scratch)
-        np.bitwise_or(bad, found, out=bad)
+            place = _Place(driver.scratch, nodes)
+            made.append(place)
+        kernel(*blocks, numbers, place.bad, place.address)
+        if place.bad.any():
+            raise _FailedError
+        free.append(place)
 
-    pool.run(piece, pieces, len(pieces), tick)
+    with suppress(_FailedError):
+        pool.run(piece, pieces, len(pieces), tick)
+    bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in made])
     return bad
 
 
-def _held(scratch: np.ndarray) -> np.ndarray:
-    """The scratch from its first whole line of a cache on, which begins with an integer.
+class _FailedError(Exception):
+    """Leaves the pieces that were not begun alone."""
 
-    It says of which batch the right sides are that lie there.
+
+class _Place:
+    """What a thread has to itself while it does pieces.
+
+    Attributes:
+        bad: The bits of the failures met.
+        address: Of memory for what is passed between nodes, from a whole line of a cache on.
+            It may hold anything, but begins with the number of the batch that it holds right
+            sides of.
     """
-    return scratch[-scratch.ctypes.data % 64 :].view(np.uint8)[:8].view(np.int64)
+
+    def __init__(self, nbytes: int, nodes: int) -> None:
+        self.bad = np.zeros(nodes + 1, np.int64)
+        self._held = _scratch(nbytes + 64)
+        start = -self._held.ctypes.data % 64
+        self.address = self._held.ctypes.data + start
+        self._held[start : start + 8].view(np.int64)[0] = NOTHING
 
 
 def _scratch(nbytes: int) -> np.ndarray:

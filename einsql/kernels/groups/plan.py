@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import EinSum
+from einsql.einsum import EinSum, Value, exprs, subexpressions
 from einsql.kernels import pool
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members
@@ -199,7 +199,7 @@ def _laid_out(
         return None
     strips = tuple(
         1 if parts is None and any(found[at].limits for at in stage)
-        else max(1, min(rows, IN_FIRST_CACHE // max(1, sum(widths[at] for at in stage))))
+        else max(1, min(rows, IN_FIRST_CACHE // _stage_bytes(found, stage, classes.rows)))
         for stage in stages
     )  # fmt: skip
     nests: list[Nest | None] = []
@@ -271,8 +271,21 @@ def _stages(
     return tuple(map(tuple, stages)), sum(is_part(stage[0]) for stage in stages)
 
 
+def _stage_bytes(found: Sequence[Member], stage: Sequence[int], rows: Sequence[int]) -> int:
+    """Bytes that a row takes of what consecutive loops make, and of what they read from outside."""
+    inside = {id(m.origin) for m in found}
+    read: dict[tuple[object, ...], int] = {}
+    for m in (found[at] for at in stage):
+        for value in {e for x in exprs(m.node) for e in subexpressions(x) if isinstance(e, Value)}:
+            o = m.node.operands[value.operand]
+            if id(o.source) not in inside and rows[-1] in (classes := [m.own[x] for x in o.labels]):
+                inner = (m.node.axis(x).extent for x in o.labels if m.own[x] not in rows)
+                read[id(o.source), value.field, *classes] = prod(inner) * value.dtype.numpy.itemsize
+    return sum(_row_bytes(found[at], rows) for at in stage) + sum(read.values())
+
+
 def _row_bytes(m: Member, rows: Sequence[int]) -> int:
-    """Bytes that a row of a node's result takes, all fields together, with its operands'."""
+    """Bytes that a row of a node's result takes, all fields together."""
     inner = prod(m.node.axis(k).extent for k in m.node.keys if m.own[k] not in rows)
     return (inner + PAD) * sum(o.dtype.numpy.itemsize for o in m.node.outputs)
 

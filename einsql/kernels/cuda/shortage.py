@@ -1,0 +1,41 @@
+"""A lack of memory, however a library says so.
+
+CuPy raises MemoryError for its arrays. What is allocated beside them fails with errors of other
+types: cuBLAS's handles and workspaces, the driver's modules and stacks, pinned memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+NAMES = (
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "cudaErrorMemoryAllocation",
+)
+"""What cuBLAS, the driver and the runtime call it, which CuPy's and numba-cuda's messages name."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """True if an error says that memory is lacking, on the device or pinned."""
+    return isinstance(error, MemoryError) or any(name in str(error) for name in NAMES)
+
+
+def with_room(work: Callable[[], T], give_back: Callable[[], None]) -> T:
+    """What `work` returns, at the second try if the first one lacks memory beside the arrays'.
+
+    Args:
+        work: What to do; it leaves nothing behind where it fails.
+        give_back: Makes room for others than arrays; those have it already, for what raises
+            MemoryError has tried that itself.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if isinstance(error, MemoryError) or not is_shortage(error):
+            raise
+    give_back()  # only here, where the error no longer holds what the first try had made
+    return work()
