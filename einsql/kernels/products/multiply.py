@@ -24,7 +24,7 @@ from einsql.kernels.products import rows
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import BETWEEN, COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.pieces import BETWEEN, COPIES, LEAST, LONG, LONG_PRODUCT, Work, cut, slices, wanted
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
 
@@ -36,8 +36,8 @@ ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
 ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
-LARGE = 5e-2
-"""Seconds on one thread from which BLAS's own threads are faster."""
+LITTLE, LARGE = 1.2e-3, 2e-1
+"""Seconds on one thread up to which and from which BLAS's own threads are faster."""
 ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
@@ -134,11 +134,10 @@ class _Plan:
             self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
         )
-        self.blocks = [
-            (start, size)
-            for start, size, group in ((self.free, self.m, m), (self.free + len(m), self.n, n))
-            if group
-        ]
+        sides = [(self.free, self.m, m), (self.free + len(m), self.n, n)]
+        if layout.result[-1:] and layout.result[-1] in layout.m:
+            sides.reverse()
+        self.blocks = [(start, size) for start, size, group in sides if group]
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         self.plain = self._transposed()
@@ -160,8 +159,8 @@ class _Plan:
 
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
-        pieces = wanted(self.work.seconds)
         stack = prod(self.extents[: self.free])
+        pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
         by_us: Multiply = self.on_one
         if pieces > 1:
@@ -173,6 +172,9 @@ class _Plan:
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:
             return by_blas
+        matrices = min(self.m, self.n) > 1 and max(self.m, self.n) >= pieces * LEAST
+        if self.work.seconds >= LITTLE and matrices:
+            return by_us
         return lambda a, b, tick: (by_blas if _left_to_blas() else by_us)(a, b, tick)
 
     def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
