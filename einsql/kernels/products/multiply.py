@@ -135,7 +135,10 @@ class _Plan:
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
         )
         sides = [(self.free, self.m, m), (self.free + len(m), self.n, n)]
-        if layout.result[-1:] and layout.result[-1] in layout.m:
+        by_columns = bool(layout.result) and layout.result[-1] in layout.m
+        if left.copied != right.copied:  # then each thread copies what it alone reads
+            by_columns = right.copied
+        if by_columns:
             sides.reverse()
         self.blocks = [(start, size) for start, size, group in sides if group]
         self.shape = tuple(labels.extent[x] for x in layout.result)
