@@ -19,8 +19,10 @@ PIECE = 2**24
 """Elements that one of them sums at a time at most."""
 PLANES = 16
 """How many rows are added one after another in float32."""
-WIDE = 512
+WIDE = 32
 """Length from which rows are added to each other by a compiled kernel."""
+LONGEST = 2**10
+"""Length up to which another one sums rows, in lanes that are added one after another."""
 SHORT = 64
 """Length up to which a row is summed by BLAS, which adds several lanes side by side."""
 MIDDLE = 2**11
@@ -103,7 +105,7 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     while rows and gone[rows - 1]:
         rows -= 1
     if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
         return _rest(part.reshape(array.shape[:rows]), gone[:rows])
     stop = rows  # the last axes that are summed are those from start to stop
     while not gone[stop - 1]:
@@ -117,8 +119,12 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray) -> np.ndarray:
+def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the rows."""
+    if compiles and SHORT < matrix.shape[1] <= LONGEST:
+        from einsql.kernels.adding import row_sums  # for large arrays only
+
+        return row_sums(matrix)
     if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
     if matrix.shape[1] * matrix.itemsize <= MIDDLE:

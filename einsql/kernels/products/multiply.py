@@ -24,7 +24,17 @@ from einsql.kernels.products import rows
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import BETWEEN, COPIES, LEAST, LONG, LONG_PRODUCT, Work, cut, slices, wanted
+from einsql.kernels.products.pieces import (
+    BETWEEN,
+    COPIES,
+    LEAST,
+    LONG,
+    LONG_PRODUCT,
+    Work,
+    cut,
+    slices,
+    wanted,
+)
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
 
