@@ -186,9 +186,8 @@ class _Plan:
         if self.work.seconds >= LARGE:
             return by_blas
         matrices = min(self.m, self.n) > 1 and max(self.m, self.n) >= pieces * LEAST
-        if self.work.seconds >= LITTLE and matrices:
-            return by_us
-        return lambda a, b, tick: (by_blas if _left_to_blas() else by_us)(a, b, tick)
+        least = inf if self.work.seconds >= LITTLE and matrices else ELSE
+        return lambda a, b, tick: (by_blas if _left_to_blas(least) else by_us)(a, b, tick)
 
     def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
         """Without packing, where that pays.
@@ -274,7 +273,7 @@ class _Plan:
                 slices(self.extents, parts),
                 prod(parts),
                 tick,
-                blas=True,
+                blas=self.work.seconds < LITTLE,
             )
         return made.transpose(self.turn)
 
@@ -290,15 +289,20 @@ class _Plan:
             for done, piece in enumerate(slices(self.extents, whole), start=1):
                 self._piece(*views, out, piece)
                 tick(done / prod(whole))
-            _spun[0] = monotonic()
+            self._leave_spinning()
             return made.transpose(self.turn)
 
         def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             made = self.whole(a, b, tick)
-            _spun[0] = monotonic()
+            self._leave_spinning()
             return made
 
         return at_once if prod(whole) == 1 else run
+
+    def _leave_spinning(self) -> None:
+        """Notes that BLAS's threads go on spinning after a product that is surely left to them."""
+        if self.work.seconds >= LARGE:
+            _spun[0] = monotonic()
 
     def _by_sum(self, pieces: int) -> Multiply:
         """Cuts K: each piece has a sum of its own, and these are added."""
@@ -368,12 +372,16 @@ class _Plan:
 
 
 _spun = [-inf]
-"""When BLAS's own threads were used last."""
+"""When BLAS's own threads were used last for a large product."""
 
 
-def _left_to_blas() -> bool:
-    """Whether those threads may as well work: they spin, or no other kernel wants the cores."""
-    return monotonic() - _spun[0] < SPIN or pool.idle() > ELSE
+def _left_to_blas(least: float) -> bool:
+    """Whether those threads may as well work: they spin, or no other kernel wants the cores.
+
+    Args:
+        least: Seconds after which no other kernel is taken to want them.
+    """
+    return monotonic() - _spun[0] < SPIN or pool.idle() > least
 
 
 def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
