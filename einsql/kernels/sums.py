@@ -44,9 +44,9 @@ def accurate_sum(
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
     compiles = compiles and array.size >= SPREAD
-    if array.size >= SPREAD and pool.threads() > 1:
-        return _spread(array, axes, dtype, compiles)
-    return _sum(array, axes, dtype, compiles)
+    spread = array.size >= SPREAD and pool.threads() > 1
+    sums = (_spread if spread else _sum)(array, axes, dtype, compiles).astype(dtype, copy=False)
+    return from_zero(sums, out=sums)  # NumPy's sum of -0.0 alone is -0.0
 
 
 def _spread(
@@ -64,7 +64,7 @@ def _spread(
     whole = axis in axes
     if whole and prod(shape) * parts > array.size // 8:
         return _sum(array, axes, dtype, compiles)
-    out = np.empty((parts, *shape) if whole else shape, dtype)
+    out = np.empty((parts, *shape) if whole else shape, np.float64 if whole else dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
@@ -78,14 +78,13 @@ def _spread(
         pool.run(work, range(parts), parts, lambda done: None)
     if not whole:
         return out
-    return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
+    return np.asarray(np.add.reduce(out, axis=0))
 
 
 def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
-    """As `accurate_sum`, on the calling thread."""
+    """As `accurate_sum`, on the calling thread; not rounded to the type yet."""
     if array.dtype != dtype or array.size < 4096:
-        few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
-        return np.asarray(few).astype(dtype)
+        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
     gone = [n in axes for n in order]
@@ -95,8 +94,7 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bo
         sums = _strided(flat, gone)
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
-    sums = sums.astype(dtype, copy=False)
-    return from_zero(sums, out=sums).transpose(turn)  # NumPy's sum of -0.0 alone is -0.0
+    return sums.transpose(turn)
 
 
 def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarray:

@@ -1,11 +1,10 @@
 """Products of two operands by BLAS, on all threads.
 
 Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
-other within a product, many times longer than it takes where a core is busy, and go on
-spinning for a tenth of a second, on the cores that the next kernel needs. Products that take
-about as long themselves are left to them, for they share what they pack, which gains 10 to
-20 %; and all products of matrices while no other kernel is at work, for spinning threads are
-at hand sooner than sleeping ones.
+other within a product, which takes 8 to 25 % longer, many times longer where a core is busy, and
+go on spinning for a tenth of a second, on the cores that the next kernel needs. Large products
+are left to them, for they share what they pack; and products of less than a millisecond while no
+other kernel is at work, for spinning threads are at hand sooner than sleeping ones.
 """
 
 from __future__ import annotations
