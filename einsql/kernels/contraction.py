@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
 from einsql.kernels.products.match import Factor, Product, product_of
-from einsql.kernels.sums import accurate_sum, from_zero
+from einsql.kernels.sums import LONGEST, SHORT, accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
 
@@ -22,6 +23,8 @@ Load = Callable[[Sequence[Fields]], np.ndarray]
 
 STREAMED = 2**20
 """Points from which compiled loops pay for what is read once."""
+AT_ONCE = 2**28
+"""Points up to which a sum takes so little time that it need not stop for others."""
 
 
 def is_contraction(node: EinSum, output: Output) -> bool:
@@ -30,11 +33,13 @@ def is_contraction(node: EinSum, output: Output) -> bool:
 
 
 def is_plain_sum(node: EinSum, output: Output) -> bool:
-    """True for a sum of the values of one operand: nothing is multiplied."""
+    """True for a sum of the values of one operand by loops: nothing is multiplied."""
     value = output.args[0]
     if isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype.is_short:
         (value,) = value.args  # loops convert it while they read it
     if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return False
+    if value.dtype is output.dtype and _alternates(node, value.operand):
         return False
     held = node.operands[value.operand].labels
     summed = any(a.label not in node.keys for a in node.axes)
@@ -56,10 +61,27 @@ def is_streamed(node: EinSum) -> bool:
     if len(node.keys) == len(node.axes):
         return bool(found.right)
     labels = node.operands[found.left[0].operand].labels
+    if not found.right and _alternates(node, found.left[0].operand):
+        return False
     if found.right or (node.keys and labels[0] not in node.keys):
         return False
     alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
     return not alike or node.outputs[0].dtype is not DType.DOUBLE
+
+
+def _alternates(node: EinSum, operand: int) -> bool:
+    """True for short rows that are summed, or added to each other, within slower keys or sums.
+
+    `sums.py` takes one after another as they lie, in DOUBLE as compiled loops do.
+    """
+    labels = node.operands[operand].labels
+    kept = [x in node.keys for x in labels]
+    row = prod(
+        node.axis(x).extent for n, x in enumerate(labels) if all(k is kept[-1] for k in kept[n:])
+    )
+    changes = sum(a is not b for a, b in pairwise(kept))
+    alone = len(set(labels)) == len(labels)
+    return alone and changes > 1 and SHORT < row <= LONGEST and node.points <= AT_ONCE
 
 
 def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:

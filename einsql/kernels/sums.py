@@ -19,8 +19,10 @@ PIECE = 2**24
 """Elements that one of them sums at a time at most."""
 PLANES = 16
 """How many rows are added one after another in float32."""
-WIDE = 512
+WIDE = 32
 """Length from which rows are added to each other by a compiled kernel."""
+LONGEST = 2**10
+"""Length up to which another one sums rows, in lanes that are added one after another."""
 SHORT = 64
 """Length up to which a row is summed by BLAS, which adds several lanes side by side."""
 MIDDLE = 2**11
@@ -42,9 +44,9 @@ def accurate_sum(
         The sums over the remaining axes, which keep their order; no sum is -0.0.
     """
     compiles = compiles and array.size >= SPREAD
-    if array.size >= SPREAD and pool.threads() > 1:
-        return _spread(array, axes, dtype, compiles)
-    return _sum(array, axes, dtype, compiles)
+    spread = array.size >= SPREAD and pool.threads() > 1
+    sums = (_spread if spread else _sum)(array, axes, dtype, compiles).astype(dtype, copy=False)
+    return from_zero(sums, out=sums)  # NumPy's sum of -0.0 alone is -0.0
 
 
 def _spread(
@@ -62,7 +64,7 @@ def _spread(
     whole = axis in axes
     if whole and prod(shape) * parts > array.size // 8:
         return _sum(array, axes, dtype, compiles)
-    out = np.empty((parts, *shape) if whole else shape, dtype)
+    out = np.empty((parts, *shape) if whole else shape, np.float64 if whole else dtype)
 
     def work(n: int) -> None:
         piece = slice(edges[n], edges[n + 1])
@@ -76,14 +78,13 @@ def _spread(
         pool.run(work, range(parts), parts, lambda done: None)
     if not whole:
         return out
-    return np.asarray(np.add.reduce(out, axis=0, dtype=np.float64)).astype(dtype)
+    return np.asarray(np.add.reduce(out, axis=0))
 
 
 def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
-    """As `accurate_sum`, on the calling thread."""
+    """As `accurate_sum`, on the calling thread; not rounded to the type yet."""
     if array.dtype != dtype or array.size < 4096:
-        few = np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0)
-        return np.asarray(few).astype(dtype)
+        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
     gone = [n in axes for n in order]
@@ -93,8 +94,7 @@ def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bo
         sums = _strided(flat, gone)
     kept = [n for n in order if n not in axes]
     turn = sorted(range(len(kept)), key=kept.__getitem__)
-    sums = sums.astype(dtype, copy=False)
-    return from_zero(sums, out=sums).transpose(turn)  # NumPy's sum of -0.0 alone is -0.0
+    return sums.transpose(turn)
 
 
 def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarray:
@@ -103,7 +103,7 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     while rows and gone[rows - 1]:
         rows -= 1
     if rows < array.ndim:
-        part = _rows(array.reshape(-1, prod(array.shape[rows:])))
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
         return _rest(part.reshape(array.shape[:rows]), gone[:rows])
     stop = rows  # the last axes that are summed are those from start to stop
     while not gone[stop - 1]:
@@ -117,8 +117,12 @@ def _contiguous(array: np.ndarray, gone: list[bool], compiles: bool) -> np.ndarr
     return _rest(part, gone[:start] + gone[stop:])
 
 
-def _rows(matrix: np.ndarray) -> np.ndarray:
+def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
     """Sums along the rows."""
+    if compiles and SHORT < matrix.shape[1] <= LONGEST:
+        from einsql.kernels.adding import row_sums  # for large arrays only
+
+        return row_sums(matrix)
     if matrix.shape[1] <= SHORT:
         return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
     if matrix.shape[1] * matrix.itemsize <= MIDDLE:

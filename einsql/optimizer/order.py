@@ -246,6 +246,9 @@ class _Plan:
         wanted = self._wanted(part, others)
         keys = tuple(a.label for a in self.node.axes if a.label in wanted)
         reduces = len(keys) < len(part.labels)
+        if not reduces:  # what is summed next lies in a row; sums lay their results out themselves
+            kept = tuple(k for k in self.node.keys if k in wanted)
+            keys = (*kept, *(x for x in keys if x not in kept))
         outputs = [
             Output(
                 _stored_name(t),

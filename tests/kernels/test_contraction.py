@@ -10,6 +10,8 @@ import pytest
 import einsql
 from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
 from einsql.kernels.contraction import CONTRACTION
+from einsql.kernels.products.layout import Labels, lay_out
+from einsql.kernels.products.pieces import cut
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import no_tick
 
@@ -61,3 +63,17 @@ def test_memory_that_is_not_aligned_is_copied_for_itself_alone(dtype: type[np.fl
     for a, b in ((odd, aligned), (aligned, aligned), (aligned, odd), (odd, odd)):
         found = einsql.einsum("ij,jk->ik", a, b)
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_rows_are_cut_first_and_copies_are_few() -> None:
+    assert cut((700, 800), 0, 2, [(0, 700), (1, 800)]) == (2, 1)
+    assert cut((100, 800), 0, 2, [(0, 100), (1, 800)]) == (1, 2)
+    assert cut((40, 100), 0, 2, [(0, 40), (1, 100)]) == (1, 2)  # 20 rows are too few
+    labels = Labels(
+        ("a", "b", "c", "d"), ("d", "b", "e"), ("a", "c", "e"), dict.fromkeys("abcde", 9)
+    )
+    left, right = {"a": 729, "b": 81, "c": 9, "d": 1}, {"d": 81, "b": 9, "e": 1}
+    layout = lay_out(labels, left, right)
+    assert layout.k == ("d", "b")
+    assert layout.left.copied
+    assert not layout.right.copied

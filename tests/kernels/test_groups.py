@@ -180,6 +180,20 @@ def test_layouts_of_operands_do_not_matter(con: einsql.Connection) -> None:
         _same(con, STATEMENTS[name])
 
 
+@pytest.mark.parametrize(("wide", "grouped"), [(14, True), (40, False)])
+def test_maps_are_stored_before_wide_products(
+    con: einsql.Connection, wide: int, grouped: bool
+) -> None:
+    for table in "abc":
+        con.register(table, np.ones((wide, 64), np.float32), dims=(f"i{table}", "t"))
+    sql = (
+        "SELECT ia, ib, ic, SUM(a.val * b.val * c.val) AS val FROM a JOIN b USING (t) "
+        "JOIN c USING (t) GROUP BY ia, ib, ic"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is grouped
+    _same(con, sql)
+
+
 def test_an_overflow_within_a_group_is_reported(con: einsql.Connection) -> None:
     con.register("n", np.full((ROWS, INNER), 2**30, np.int32), dims=("s", "t"))
     sql = (

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import einsql
 from einsql import buffers
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import DataError
@@ -258,7 +259,7 @@ def test_a_view_shares_memory() -> None:
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (300, 8, 31), (1, 70000), (7, 90, 11)])
+@pytest.mark.parametrize("shape", [(20000, 3), (3, 20000), (300, 8, 31), (1, 70000), (7, 90, 111)])
 def test_float_sums_are_at_least_pairwise(
     shape: tuple[int, ...], compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +278,14 @@ def test_float_sums_are_at_least_pairwise(
             whole = np.rint(view * 9).astype(np.float64)
             got = accurate_sum(whole, axes, np.dtype(np.float64), compiles)
             np.testing.assert_array_equal(got, whole.sum(axis=axes))
+
+
+@pytest.mark.parametrize("keys", ["ik", "j", "jk", "ij"])
+def test_plain_sums_of_short_rows_are_rounded_once(keys: str) -> None:
+    a = np.random.default_rng(3).standard_normal((110, 120, 90), np.float32)
+    exact = np.einsum(f"ijk->{keys}", a.astype(np.float64))
+    got = einsql.einsum(f"ijk->{keys}", a)
+    np.testing.assert_array_equal(got, exact.astype(np.float32))
 
 
 def _total(dtype: DType, values: list[int], reduction: str = "sum") -> Callable[[], np.ndarray]:

@@ -21,11 +21,18 @@ def contiguous(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The array in C order and of a type; itself if it is that already."""
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
+    out = np.empty(array.shape, dtype)  # of this thread's own: lines that change cores are slow
+    _copy(array, out)
+    return out
+
+
+def _copy(array: np.ndarray, out: np.ndarray) -> None:
+    """Copies an array to one in C order, or to a part of such a one."""
     steps = [abs(s) for s in array.strides]
     turned = array.ndim > 1 and 0 < min(steps) < steps[-1]
     if array.size <= BLOCK or not turned:
-        return np.ascontiguousarray(array, dtype)
-    out = np.empty(array.shape, dtype)
+        np.copyto(out, array, casting="unsafe")
+        return
     near = min(range(array.ndim), key=lambda n: (steps[n], array.shape[n]))
     sizes = list(array.shape)
     sizes[near] = _fitted(sizes, near, LINE)
@@ -35,8 +42,7 @@ def contiguous(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     grid = [range(ceil(n / s)) for n, s in zip(array.shape, sizes, strict=True)]
     for at in product(*grid):
         block = tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, sizes, strict=True))
-        out[block] = array[block]
-    return out
+        np.copyto(out[block], array[block], casting="unsafe")
 
 
 def _fitted(sizes: list[int], axis: int, least: int) -> int:
@@ -53,7 +59,7 @@ def spread_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     out = empty(array.shape, dtype)
 
     def copy(piece: tuple[slice, ...]) -> None:
-        out[piece] = contiguous(array[piece], dtype)
+        _copy(array[piece], out[piece])
 
     parts = cut(array.shape, array.ndim, pieces)
     pool.run(copy, slices(array.shape, parts), prod(parts), lambda done: None)

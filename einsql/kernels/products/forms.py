@@ -44,7 +44,7 @@ class Form:
             return None
         if self.stack >= MANY and max(self.m, self.n, self.k) <= SMALL:
             return "many"
-        if self.n <= NARROW and self.m >= MANY * self.n and self.k <= TERMS:
+        if self.n <= NARROW and self.m >= MANY * self.n and (self.k <= TERMS or self.stack == 1):
             return "narrow"
         if self.stack > 1:
             return None
@@ -64,7 +64,7 @@ class Form:
             return None
         if self.kind == "narrow" and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
-        return (_long if self.kind == "long" else Direct)(left, right, out)
+        return (_long if self.kind == "long" or self.k > TERMS else Direct)(left, right, out)
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:

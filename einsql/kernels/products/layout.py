@@ -93,12 +93,23 @@ def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
         right: Strides of the right operand; a value that is no multiple of an element is
             given as 0, which is never read without a copy.
     """
+    found = [_laid_out(labels, left, right, k) for k in _orders_of_sum(labels, left, right)]
+    return min(found, key=lambda x: _copied(labels, x))
+
+
+def _copied(labels: Labels, layout: Layout) -> int:
+    """How many elements are copied."""
+    sides = (labels.left, layout.left), (labels.right, layout.right)
+    return sum(labels.size(held) for held, side in sides if side.copied)
+
+
+def _laid_out(labels: Labels, left: Strides, right: Strides, k: tuple[str, ...]) -> Layout:
+    """The layout for an order of the labels that are summed."""
     extent = labels.extent
     in_left, in_right, keys = set(labels.left), set(labels.right), labels.keys
     batch = tuple(x for x in keys if x in in_left and x in in_right)
     m = _sorted((x for x in keys if x in in_left and x not in in_right), left, extent)
     n = _sorted((x for x in keys if x in in_right and x not in in_left), right, extent)
-    k = _order_of_sum(labels, left, right)
     over: tuple[str, ...] = ()
     over_m, m = _split(m, k, left, extent)
     over_n, n = _split(n, k, right, extent)
@@ -122,17 +133,14 @@ def lay_out(labels: Labels, left: Strides, right: Strides) -> Layout:
     )
 
 
-def _order_of_sum(labels: Labels, left: Strides, right: Strides) -> tuple[str, ...]:
-    """K in an order in which it is one run of both operands, or else of the larger one."""
+def _orders_of_sum(labels: Labels, left: Strides, right: Strides) -> list[tuple[str, ...]]:
+    """The orders that K has in the operands, that of the larger one first."""
     in_right, keys = set(labels.right), set(labels.keys)
     shared = [x for x in labels.left if x in in_right and x not in keys]
     orders = [_sorted(shared, left, labels.extent), _sorted(shared, right, labels.extent)]
     if labels.size(labels.right) > labels.size(labels.left):
         orders.reverse()
-    for order in orders:
-        if all(_is_run(order, s, labels.extent) for s in (left, right)):
-            return order
-    return orders[0]
+    return list(dict.fromkeys(orders))
 
 
 def _split(

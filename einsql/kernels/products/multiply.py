@@ -1,11 +1,10 @@
 """Products of two operands by BLAS, on all threads.
 
 Each of them runs BLAS on one thread over pieces of its own. BLAS's own threads wait for each
-other within a product, many times longer than it takes where a core is busy, and go on
-spinning for a tenth of a second, on the cores that the next kernel needs. Products that take
-about as long themselves are left to them, for they share what they pack, which gains 10 to
-20 %; and all products of matrices while no other kernel is at work, for spinning threads are
-at hand sooner than sleeping ones.
+other within a product, which takes 8 to 25 % longer, many times longer where a core is busy, and
+go on spinning for a tenth of a second, on the cores that the next kernel needs. Large products
+are left to them, for they share what they pack; and products of less than a millisecond while no
+other kernel is at work, for spinning threads are at hand sooner than sleeping ones.
 """
 
 from __future__ import annotations
@@ -24,7 +23,17 @@ from einsql.kernels.products import rows
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.pieces import BETWEEN, COPIES, Work, cut, slices, wanted
+from einsql.kernels.products.pieces import (
+    BETWEEN,
+    COPIES,
+    LEAST,
+    LONG,
+    LONG_PRODUCT,
+    Work,
+    cut,
+    slices,
+    wanted,
+)
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
 
@@ -36,8 +45,8 @@ ALONE, SHORT = 2**18, 2**13
 """Points up to which BLAS by itself uses one thread for a product of matrices, or a vector."""
 ADDED = 2**18
 """Elements of a result up to which its sum may be cut into parts of their own."""
-LARGE = 5e-2
-"""Seconds on one thread from which BLAS's own threads are faster."""
+LITTLE, LARGE = 1.2e-3, 2e-1
+"""Seconds on one thread up to which and from which BLAS's own threads are faster."""
 ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
@@ -134,11 +143,13 @@ class _Plan:
             self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
         )
-        self.blocks = [
-            (start, size)
-            for start, size, group in ((self.free, self.m, m), (self.free + len(m), self.n, n))
-            if group
-        ]
+        sides = [(self.free, self.m, m), (self.free + len(m), self.n, n)]
+        by_columns = bool(layout.result) and layout.result[-1] in layout.m
+        if left.copied != right.copied:  # then each thread copies what it alone reads
+            by_columns = right.copied
+        if by_columns:
+            sides.reverse()
+        self.blocks = [(start, size) for start, size, group in sides if group]
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         self.plain = self._transposed()
@@ -160,8 +171,8 @@ class _Plan:
 
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
-        pieces = wanted(self.work.seconds)
         stack = prod(self.extents[: self.free])
+        pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
         by_us: Multiply = self.on_one
         if pieces > 1:
@@ -173,7 +184,9 @@ class _Plan:
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:
             return by_blas
-        return lambda a, b, tick: (by_blas if _left_to_blas() else by_us)(a, b, tick)
+        matrices = min(self.m, self.n) > 1 and max(self.m, self.n) >= pieces * LEAST
+        least = inf if self.work.seconds >= LITTLE and matrices else ELSE
+        return lambda a, b, tick: (by_blas if _left_to_blas(least) else by_us)(a, b, tick)
 
     def in_place(self, a: np.ndarray, b: np.ndarray) -> Multiply | None:
         """Without packing, where that pays.
@@ -259,7 +272,7 @@ class _Plan:
                 slices(self.extents, parts),
                 prod(parts),
                 tick,
-                blas=True,
+                blas=self.work.seconds < LITTLE,
             )
         return made.transpose(self.turn)
 
@@ -275,15 +288,20 @@ class _Plan:
             for done, piece in enumerate(slices(self.extents, whole), start=1):
                 self._piece(*views, out, piece)
                 tick(done / prod(whole))
-            _spun[0] = monotonic()
+            self._leave_spinning()
             return made.transpose(self.turn)
 
         def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             made = self.whole(a, b, tick)
-            _spun[0] = monotonic()
+            self._leave_spinning()
             return made
 
         return at_once if prod(whole) == 1 else run
+
+    def _leave_spinning(self) -> None:
+        """Notes that BLAS's threads go on spinning after a product that is surely left to them."""
+        if self.work.seconds >= LARGE:
+            _spun[0] = monotonic()
 
     def _by_sum(self, pieces: int) -> Multiply:
         """Cuts K: each piece has a sum of its own, and these are added."""
@@ -353,12 +371,16 @@ class _Plan:
 
 
 _spun = [-inf]
-"""When BLAS's own threads were used last."""
+"""When BLAS's own threads were used last for a large product."""
 
 
-def _left_to_blas() -> bool:
-    """Whether those threads may as well work: they spin, or no other kernel wants the cores."""
-    return monotonic() - _spun[0] < SPIN or pool.idle() > ELSE
+def _left_to_blas(least: float) -> bool:
+    """Whether those threads may as well work: they spin, or no other kernel wants the cores.
+
+    Args:
+        least: Seconds after which no other kernel is taken to want them.
+    """
+    return monotonic() - _spun[0] < SPIN or pool.idle() > least
 
 
 def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:

@@ -26,8 +26,15 @@ BETWEEN = 0.45
 
 BLAS packs an operand anew for every piece, which takes 5 % of pieces of 0.05 s.
 """
+LONG_PRODUCT = 5e-2
+"""The same of one product of matrices, whose pieces each pack an operand anew."""
 LEAST = 32
 """Rows or columns of a piece below which BLAS is slower."""
+WIDE = 4
+"""How many times as many columns as rows a piece has where columns are cut.
+
+BLAS packs the columns in smaller parts, again and again: pieces of rows are faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +60,15 @@ class Work:
         return least + self.copied / COPIES
 
 
-def wanted(seconds: float) -> int:
-    """Into how many pieces is to be cut what takes one thread so long; one for one thread."""
+def wanted(seconds: float, long: float = LONG) -> int:
+    """Into how many pieces is to be cut what takes one thread so long; one for one thread.
+
+    Args:
+        seconds: What it takes one thread.
+        long: Seconds from which there are more pieces than threads.
+    """
     threads = pool.threads() if seconds >= SPREAD else 1
-    several = 2 if seconds >= LONG and threads > 1 else 1
+    several = 2 if seconds >= long and threads > 1 else 1
     return max(threads * several, ceil(seconds / (MOST if pool.threads() > 1 else BETWEEN)))
 
 
@@ -69,16 +81,21 @@ def cut(
         extents: The axes' extents.
         free: The leading axes, which may be cut as finely as need be: elements of a stack.
         pieces: How many pieces are wanted.
-        blocks: Other axes that may be cut, with the rows or columns they lead.
+        blocks: Other axes that may be cut, with the rows or columns they lead: where there are
+            two, the rows of the result as it lies come first.
     """
     parts = [1] * len(extents)
     for axis in range(free):
         parts[axis] = max(1, min(extents[axis], ceil(pieces / prod(parts))))
-    while prod(parts) < pieces and blocks:
-        axis, size = max(blocks, key=lambda b: b[1] / parts[b[0]])
-        if size / (parts[axis] + 1) < LEAST or parts[axis] == extents[axis]:
+    while prod(parts) < pieces:
+        able = [
+            (size / parts[axis] * (1 if n else WIDE), -n, axis)
+            for n, (axis, size) in enumerate(blocks)
+            if size / (parts[axis] + 1) >= LEAST and parts[axis] < extents[axis]
+        ]
+        if not able:
             break
-        parts[axis] += 1
+        parts[max(able)[-1]] += 1
     return tuple(parts)
 
 

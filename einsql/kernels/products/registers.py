@@ -109,7 +109,7 @@ def add_rows(
     Args:
         size: Bytes of an element, 4 for FLOAT and 8 for DOUBLE; like the next two a literal.
         lanes: How many elements.
-        rows: How many rows, a power of two; they are added in pairs in their own type.
+        rows: How many rows, a power of two; they are added in pairs, in DOUBLE.
         first: Address of the first row's.
         down: From a row to the next, in bytes.
         sums: Address of the sums.
@@ -129,11 +129,11 @@ def add_rows(
             )
             for m in range(high)
         ]
+        terms = [t if nbytes == 8 else builder.fpext(t, wide) for t in terms]
         while len(terms) > 1:
             terms = [builder.fadd(a, b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
         to = _pointer(builder, sums_, wide)
-        term = terms[0] if nbytes == 8 else builder.fpext(terms[0], wide)
-        builder.store(builder.fadd(builder.load(to, align=8), term), to, align=8)
+        builder.store(builder.fadd(builder.load(to, align=8), terms[0]), to, align=8)
         return context.get_dummy_value()
 
     i64 = types.int64
