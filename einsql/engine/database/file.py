@@ -86,7 +86,6 @@ class FileDatabase(Database):
         with self.lock:
             self._sessions.discard(session)
             if not self._sessions:
-                self.state = State({}, self.state.generation + 1)
                 super().leave(session)
 
     @property
