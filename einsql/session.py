@@ -249,7 +249,7 @@ class Connection:
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
             if plan is not None:
-                if not self.store.is_current:
+                if self.store.seen is not self.store.database.state:
                     self.store.refresh()
                 inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
                 if inputs is not None:

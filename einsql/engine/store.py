@@ -29,6 +29,7 @@ class Store:
         duck: This session's DuckDB connection.
         objects: What names in small letters mean now.
         version: Grows when what a name means changes its form; plans depend on it.
+        seen: The commit that this session looks at.
         settle: Puts fields where they are to stay, which may be files.
     """
 
@@ -36,8 +37,8 @@ class Store:
         self.database = database or Database()
         self.duck = Duck(self.database.connection, empty=self.database.path is None)
         self.version = 0
-        self._base: State = self.database.state
-        self.objects: dict[str, Object] = dict(self._base.objects)
+        self.seen = self.database.state
+        self.objects: dict[str, Object] = dict(self.seen.objects)
         self._written: dict[str, Object | None] = {}
         self._saved: dict[str, Object] | None = None
         self._changes = 0
@@ -121,7 +122,7 @@ class Store:
         low = name.lower()
         hidden = None
         if is_local(self.objects[low]):
-            hidden = self._written.get(low, self._base.objects.get(low))
+            hidden = self._written.get(low, self.seen.objects.get(low))
         else:
             self._refuse_reader()
             self._written[low] = None
@@ -186,25 +187,20 @@ class Store:
 
     # ---- snapshots and transactions
 
-    @property
-    def is_current(self) -> bool:
-        """False once another session has committed since this one last looked."""
-        return self._base is self.database.state
-
     def refresh(self) -> None:
         """Outside of a transaction, sees the newest commit from now on."""
         state = self.database.state
-        if self._base is not state and self._saved is None and not self._pinned:
+        if self.seen is not state and self._saved is None and not self._pinned:
             self._show(state)
 
     def _show(self, state: State) -> None:
-        old, new = self._base.objects, state.objects
+        old, new = self.seen.objects, state.objects
         for low in {*old, *new}:
             held = self.objects.get(low)
             # What has not changed may lie at sites of this session by now.
             if old.get(low) is not new.get(low) and not (held is not None and is_local(held)):
                 self._mean(low, new.get(low))
-        self._base = state
+        self.seen = state
 
     @contextmanager
     def statement(self) -> Iterator[None]:
@@ -304,7 +300,7 @@ class Store:
         self._saved = None
 
     def _commit(self) -> None:
-        state = self.database.commit(self._base, self._written, self.duck)
+        state = self.database.commit(self.seen, self._written, self.duck)
         self._written = {}
         self._show(state)
 
@@ -340,6 +336,7 @@ class Store:
             self.rollback()
         self.duck.close()
         self.database.leave(self)
+        self.seen, self.objects = self.database.state, {}
 
 
 def owner(array: np.ndarray) -> object:

@@ -18,7 +18,9 @@ _FEW = 4
 
 def checksums(chunks: Sequence[memoryview]) -> list[int]:
     """The CRC-32 of each chunk; zlib lets other threads run meanwhile."""
-    threads = len(os.sched_getaffinity(0))
+    threads = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        threads = len(os.sched_getaffinity(0))
     if len(chunks) <= _FEW or threads == 1:
         return [zlib.crc32(c) for c in chunks]
     from concurrent.futures import ThreadPoolExecutor  # few statements need it

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
@@ -86,7 +85,6 @@ class FileDatabase(Database):
         with self.lock:
             self._sessions.discard(session)
             if not self._sessions:
-                self.state = State({}, self.state.generation + 1)
                 super().leave(session)
 
     @property
@@ -282,5 +280,6 @@ def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnecti
 
 
 def _first(error: BaseException) -> str:
-    lines: Iterable[str] = str(error).splitlines()
-    return next(iter(lines), type(error).__name__)
+    """What an error of DuckDB's says, without its kind."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return re.sub(r"^[\w ]+ Error: ", "", lines[0])

@@ -116,6 +116,7 @@ class Database:
 
     def leave(self, session: object) -> None:
         """A session is closed; the last one closes the database."""
+        self.state = State({}, self.state.generation + 1)
         if self._root is not None:
             self._root.close()
             self._root = None
