@@ -108,7 +108,8 @@ def _copy_in(con: Connection, statement: Copy, member: str | None) -> int:
 
         con.store.put(loaded(con, tensor, found))
         return schema.size
-    kept = found.read([slice(None)] * len(found.shape))
+    with con.memory.lending():
+        kept = found.read([slice(None)] * len(found.shape))
     con.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
 
