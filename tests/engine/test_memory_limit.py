@@ -58,7 +58,7 @@ def test_answers_do_not_depend_on_the_limit(dtype: type, jit: str, tmp_path: Pat
         names = [c[0] for c in few.execute(sql).description or ()]
         assert names
         mine, theirs = (np.array(c.execute(sql).fetchall(), float) for c in (few, whole))
-        np.testing.assert_allclose(mine, theirs, rtol=4 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(mine, theirs, rtol=4 * float(np.finfo(dtype).eps))
     assert max(boxes(few, sql) for sql in STATEMENTS) > 1
     few.close()
     del few
