@@ -199,7 +199,8 @@ def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.F
 
         con.store.put(loaded(con, tensor, found))
         return schema.size
-    kept = found.read([slice(None)] * len(found.shape), con._tick)
+    with con.memory.lending():
+        kept = found.read([slice(None)] * len(found.shape), con._tick)
     con.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
 
