@@ -30,8 +30,10 @@ def test_cells_give_what_they_show(path: Path) -> None:
 def run(source: str, names: dict[str, Any]) -> object:
     """The value of a cell's last expression."""
     tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), names)
-    if last is None:
+    last = tree.body[-1]
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, "<cell>", "exec"), names)
         return None
+    tree.body.pop()
+    exec(compile(tree, "<cell>", "exec"), names)
     return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)

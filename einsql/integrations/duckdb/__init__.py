@@ -1,9 +1,9 @@
 """einsql on a user's own DuckDB connection.
 
 `attached.py` is what users hold. `functions.py` registers the functions of tiles, which read
-their arguments by `tiles.py` and run the kernels of `kernels.py`. `calls.py` finds the calls
-of `einsql('…')` in a statement, whose tables `tables.py` reads and whose rows `rows.py` hands
-to DuckDB.
+their arguments by `tiles.py`, run the kernels of `kernels.py` and give `results.py`.
+`calls.py` finds the calls of `einsql('…')` in a statement, whose tables `tables.py` reads and
+whose rows `rows.py` hands to DuckDB.
 """
 
 from einsql.integrations.duckdb.attached import Attached, attach

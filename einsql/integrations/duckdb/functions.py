@@ -13,7 +13,8 @@ import pyarrow as pa
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.integrations.duckdb import kernels
 from einsql.integrations.duckdb.kernels import Put
-from einsql.integrations.duckdb.tiles import Column, Tiles, numbers, read, read_lists, reshaped
+from einsql.integrations.duckdb.results import Tiles
+from einsql.integrations.duckdb.tiles import Column, numbers, read, read_lists, reshaped
 from einsql.schema import DType
 from einsql.sql.tiles.names import AGGREGATES, FUNCTIONS, PREFIX, suffix
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from einsql import tiles
 from einsql.algebra import SCALARS
 from einsql.bfloat16 import loaded
 from einsql.einsum import TRUE, Axis, EinSum, Output, Value
-from einsql.engine.memory import enough_memory
+from einsql.engine.memory import enough_memory, require
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
-from einsql.integrations.duckdb.tiles import Column, Lists, Shape, groups
+from einsql.integrations.duckdb.tiles import Column, Lists, Shape, groups, size_of
 from einsql.schema import DType
 from einsql.sql import functions
 from einsql.sql.casts import Decimal
@@ -76,7 +77,7 @@ def merged(name: str, lists: Lists, put: Put) -> None:
         count = int(lists.count[rows[0]])
         shape = lists.items.shapes[lists.items.form[lists.first[rows[0]]]]
         template = _batched(_merging(reduce, (Tile(len(shape) + 1, lists.items.dtype),)))
-        size = count * max(1, int(np.prod(shape)))
+        size = count * max(1, size_of(shape))
         for part in _parts(rows, size):
             items = (lists.first[part][:, None] + np.arange(count)).reshape(-1)
             given = lists.items.take(items).reshape(len(part), count, *shape)
@@ -116,8 +117,9 @@ def _each_form(
         tiles_ = tuple(Tile(len(s), c.dtype) for s, c in zip(shapes, columns, strict=True))
         template = make(tiles_)
         extents = _extents(what, template, shapes)
-        result = int(np.prod([extents[x] for x in template.keys], dtype=np.int64))
-        size = result + sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
+        result = prod(extents[x] for x in template.keys)
+        require(result * template.outputs[0].dtype.numpy.itemsize)
+        size = result + sum(map(size_of, shapes))
         batched = _batched(template)
         for part in _parts(rows, size):
             found = _run(batched, [c.take(part) for c in columns])

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, ProgrammingError
 from einsql.schema import DType
 
 Shape = tuple[int, ...]
-
-EXACT = 2**53
-"""Whole numbers up to this one are DOUBLEs."""
 
 _READ_AS = {
     pa.bool_(): DType.BOOLEAN,
@@ -65,7 +63,7 @@ class Column:
             Of shape (rows, *shape); a view where they lie one after the other.
         """
         shape = self.shapes[self.form[rows[0]]]
-        size, starts = _size(shape), self.starts[rows]
+        size, starts = size_of(shape), self.starts[rows]
         first = int(starts[0])
         if np.array_equal(starts, first + size * np.arange(len(rows))):
             found = self.flat[first : first + size * len(rows)]
@@ -93,7 +91,8 @@ class Lists:
     count: np.ndarray
 
 
-def _size(shape: Shape) -> int:
+def size_of(shape: Shape) -> int:
+    """How many elements an array of a shape has."""
     size = 1
     for n in shape:
         size *= n
@@ -204,9 +203,11 @@ def _structs(given: pa.StructArray, what: str) -> Column:
         )
     dtype, flat = _elements(inner, what)
     form, shapes = _shapes(shape)
-    if any(n is None or n < 0 for s in shapes for n in s):
-        raise DataError(f"An extent in a shape of {what} is negative or NULL")
-    sizes = np.array([_size(s) for s in shapes], np.int64)[form]
+    if any(n is None or not 0 <= n < 2**31 for s in shapes for n in s):
+        raise DataError(f"An extent in a shape of {what} is negative, NULL or beyond INTEGER")
+    if any(len(s) >= MAX_AXES for s in shapes):
+        raise DataError(f"{what} has a shape with {MAX_AXES} axes or more")
+    sizes = np.array([size_of(s) for s in shapes], np.int64)[form]
     lengths = np.diff(offsets)
     if not np.array_equal(sizes, lengths):
         row = int(np.argmax(sizes != lengths))
@@ -281,68 +282,7 @@ def groups(columns: Sequence[Column]) -> Iterator[np.ndarray]:
         yield np.flatnonzero(code == value)
 
 
-# ---- writing
-
-
-@dataclass
-class Tiles:
-    """Results of a chunk, in whatever order they come, as a column of tiles.
-
-    Attributes:
-        element: FLOAT or DOUBLE, the type of their elements in DuckDB.
-    """
-
-    rows: int
-    element: DType
-
-    def __post_init__(self) -> None:
-        self._shapes: list[Shape] = [()] * self.rows
-        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
-        self._there = np.zeros(self.rows, np.bool_)
-
-    def put(self, rows: np.ndarray, arrays: np.ndarray, dtype: DType) -> None:
-        """Keeps the results of some rows.
-
-        Args:
-            rows: Their numbers.
-            arrays: Of shape (rows, …).
-            dtype: What they are.
-
-        Raises:
-            DataError: A whole number is not exact in the type of elements.
-        """
-        exact = EXACT if self.element is DType.DOUBLE else 2**24
-        if dtype is DType.BIGINT and arrays.size and not (
-            -exact <= int(arrays.min()) <= int(arrays.max()) <= exact
-        ):  # fmt: skip
-            raise DataError(
-                f"A whole number is beyond ±{exact}, up to which {self.element.value} is exact",
-                hint="CAST the tiles to lists of DOUBLE if rounding is all right.",
-            )
-        shape = tuple(int(n) for n in arrays.shape[1:])
-        for n in rows.tolist():
-            self._shapes[n] = shape
-        self._there[rows] = True
-        self._parts.append((rows, arrays.astype(self.element.numpy).reshape(len(rows), -1)))
-
-    def column(self) -> pa.Array:
-        """The column; rows without a result are NULL."""
-        sizes = np.array([_size(s) for s in self._shapes], np.int64) * self._there
-        ends = np.cumsum(sizes)
-        offsets = np.concatenate([[0], ends])
-        if len(self._parts) == 1 and self._there.all():
-            flat = self._parts[0][1].reshape(-1)
-        else:
-            flat = np.empty(int(offsets[-1]), self.element.numpy)
-            for rows, arrays in self._parts:
-                for n, array in zip(rows.tolist(), arrays, strict=True):
-                    flat[offsets[n] : offsets[n + 1]] = array
-        extents = [e for s in self._shapes for e in s]
-        ranks = np.concatenate([[0], np.cumsum([len(s) for s in self._shapes])])
-        shape = pa.ListArray.from_arrays(pa.array(ranks, pa.int32()), pa.array(extents, pa.int32()))
-        data = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
-        missing = None if self._there.all() else pa.array(~self._there)
-        return pa.StructArray.from_arrays([shape, data], names=["shape", "data"], mask=missing)
+# ---- other forms
 
 
 def numbers(column: pa.Array) -> np.ndarray:
@@ -369,9 +309,11 @@ def reshaped(column: Column, shapes: Sequence[Any]) -> Column:
     """
     form, known = numbered(shapes)
     for n, (old, new) in enumerate(zip(column.form, shapes, strict=True)):
-        if any(e is None or e < 0 for e in new) or _size(tuple(new)) != _size(column.shapes[old]):
+        if any(e is None or e < 0 for e in new) or size_of(tuple(new)) != size_of(
+            column.shapes[old]
+        ):
             raise DataError(
                 f"tensor_of cannot give row {n + 1} of its chunk the shape {list(new)}: it has "
-                f"{_size(column.shapes[old])} elements"
+                f"{size_of(column.shapes[old])} elements"
             )
     return Column(column.dtype, column.flat, column.starts, form, known)
