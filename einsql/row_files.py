@@ -38,7 +38,7 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         OperationalError: The file is damaged, or does not fit into memory.
     """
     keys, values = _kinds(source, path, member)
-    types = {name: DType.BIGINT for name in keys} | values
+    types = dict.fromkeys(keys, DType.BIGINT) | values
     lo, hi, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64), 0
     for batch in source.batches(types, lambda f: tick(f / 2)):
         columns = [batch[name] for name in keys]

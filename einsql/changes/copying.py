@@ -17,7 +17,6 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.schema import DType
 from einsql.sql.syntax import Copy
 
 if TYPE_CHECKING:
