@@ -38,7 +38,7 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         OperationalError: The file is damaged, or does not fit into memory.
     """
     keys, values = _kinds(source, path, member)
-    types = {name: DType.BIGINT for name in keys} | values
+    types = dict.fromkeys(keys, DType.BIGINT) | values
     lo, hi, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64), 0
     for batch in source.batches(types, lambda f: tick(f / 2)):
         columns = [batch[name] for name in keys]
@@ -60,11 +60,11 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         tick((1 + fraction) / 2)
 
     sparse = few or (isinstance(source, Matrix) and source.sparse)
-    # A sparse matrix takes memory for each of its rows, another tensor for every key.
-    spanned = bounds[0].extent if sparse else schema.size
+    # A sparse matrix takes memory along its axes, another tensor for every key.
+    spanned = max(schema.shape) if sparse else schema.size
     if spanned > max(MOST_KEYS, MOST_A_ROW * count):
         raise DataError(
-            f"'{path}' has {count} rows, and their keys span {schema.size:,} elements",
+            f"'{path}' has {count} rows, and their keys span {spanned:,}",
             hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
         )
     if sparse:

@@ -17,7 +17,7 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.schema import DType
+from einsql.schema import Schema
 from einsql.sql.syntax import Copy
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ def _matrix(con: Connection, result: Result, path: str) -> int:
 def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.Form) -> int:
     tensor = con.writable(statement.name)
     schema = tensor.relation.schema
+    if not files.may_hold_rows(form.suffix or files.suffix_of(statement.path)):
+        _refuse_shifted(schema)
     found = files.open_data(statement.path, member, form)
     if not isinstance(found, files.FileTensor):
         from einsql.changes.element_rows import inserted  # for such files only
@@ -177,8 +179,7 @@ def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.F
             f"COPY FROM an array needs one value column; {tensor.name} has {len(values)}",
             hint="A .csv or .parquet file of rows has several.",
         )
-    starts = {k.name: k.lo for k in schema.keys}
-    _refuse_offset(starts, "INSERT INTO … SELECT {key} + {lo}, … FROM the file shifts it.")
+    _refuse_shifted(schema)
     if found.shape != schema.shape:
         raise DataError(
             f"'{statement.path}' has the shape {found.shape}",
@@ -203,6 +204,11 @@ def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.F
         kept = found.read([slice(None)] * len(found.shape), con._tick)
     con.store.put(changed(tensor, {values[0].name: kept}, None))
     return int(kept.size)
+
+
+def _refuse_shifted(schema: Schema) -> None:
+    starts = {k.name: k.lo for k in schema.keys}
+    _refuse_offset(starts, "INSERT INTO … SELECT {key} + {lo}, … FROM the file shifts it.")
 
 
 def _refuse_offset(starts: Mapping[str, int], hint: str) -> None:

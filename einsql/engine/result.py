@@ -81,7 +81,8 @@ class Result:
     def pieces(self) -> Iterator[Result]:
         """The result in parts of few bytes that are here, in key order."""
         wanted = [c.field for c in self.columns if c.field is not None]
-        width = sum(c.dtype.numpy.itemsize for c in self.columns if c.field is not None)
+        named = dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])
+        width = sum(self.schema.dtype(n).numpy.itemsize for n in named if n in self.fields)
         for box in runs(self.bounds, max(1, PIECE // max(1, width))):
             yield self.part(box, wanted)
 

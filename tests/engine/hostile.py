@@ -27,15 +27,16 @@ TENSOR = "CREATE OR REPLACE TENSOR r (i DIM(6), j DIM(64), val FLOAT)"
 def attempt(con: einsql.Connection, path: str) -> list[str]:
     """What comes of reading a file in FROM and by COPY."""
     found = []
-    for sql in (f"SELECT SUM(val) AS s FROM '{path}'", f"COPY r FROM '{path}'"):
+    for sql in (f"SELECT * FROM '{path}'", f"COPY r FROM '{path}'"):
         try:
-            con.execute(sql).fetchall()
-            found.append("ok")
-        except einsql.InterfaceError as error:
-            assert "no result" in str(error).lower(), error  # COPY has none
+            cursor = con.execute(sql)
+            if sql.startswith("SELECT"):
+                cursor.fetchall()
             found.append("ok")
         except einsql.Error as error:
-            assert path in error.reason, error.reason
+            # A far key makes a sparse matrix that is too large for what reads all its keys.
+            if path not in error.reason and "sparse matrix of" not in error.reason:
+                raise RuntimeError(f"The file is not named: {error.reason}") from error
             found.append(error.reason)
         con.execute(TENSOR)
     return found

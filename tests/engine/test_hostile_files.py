@@ -6,6 +6,7 @@ crash, a hang or a huge allocation fails the test.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -53,11 +54,13 @@ def npy_header(shape: str, dtype: str = "<f4") -> bytes:
 
 def archive(path: Path, header: bytes, size: int) -> None:
     """An .npz whose array inflates to so many zeros."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        with packed.open("val.npy", "w") as member:
-            member.write(header)
-            for _ in range(size // 2**20):
-                member.write(bytes(2**20))
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open("val.npy", "w") as member,
+    ):
+        member.write(header)
+        for _ in range(size // 2**20):
+            member.write(bytes(2**20))
 
 
 def gguf_header(tensors: int, values: int, rest: bytes = b"") -> bytes:
@@ -102,15 +105,17 @@ def text_files(folder: Path) -> dict[str, str]:
             gguf_header(0, 1, number(1) + b"a\x09\0\0\0\x08\0\0\0" + number(2**61)), "metadata"
         ),
         "nested.gguf": (
-            gguf_header(0, 1, number(1) + b"a" + (b"\x09\0\0\0" + number(1)[:0]) * 400), "damaged"
+            gguf_header(0, 1, number(1) + b"a" + b"\x09\0\0\0" * 400), "damaged"
         ),
-        "huge.mtx": (f"{matrix} coordinate real general\n6 64 1000000000000\n1 1 1\n", "cannot hold"),
+        "huge.mtx": (f"{matrix} coordinate real general\n6 64 1000000000000\n1 1 1\n", "cannot"),
         "dense.mtx": (f"{matrix} array real general\n3000000000 3000000000\n1\n", "shape|hold"),
-        "wide.mtx": (f"{matrix} coordinate real general\n4000000000 4 1\n3000000000 1 1\n", "out of bounds|span|shape"),
+        "wide.mtx": (
+            f"{matrix} coordinate real general\n4000000000 4 1\n3000000000 1 1\n", "bounds|span"
+        ),
         "outside.mtx": (f"{matrix} coordinate real general\n6 64 1\n7 1 1\n", "outside"),
         "complex.mtx": (f"{matrix} coordinate complex general\n1 1 1\n1 1 1 1\n", "complex"),
         "far.csv": ("i,j,val\n4000000000,4000000000,1\n", "span|out of bounds"),
-        "number.csv": (f"i,j,val\n{'9' * 100000},0,1\n", "invalid value|no number"),
+        "number.csv": (f"i,j,val\n0,0,{'x' * 100000}\n", "invalid value|no number"),
         "foreign.parquet": ("PK" + "x" * 100, "first bytes"),
         "empty.parquet": ("PAR1", "truncated or damaged"),
         "empty.csv": ("", "is empty"),
@@ -144,10 +149,11 @@ def larger_files(folder: Path) -> dict[str, str]:
     store(folder / "chunk.zarr", chunk_grid=grid(2**30, 2**30))
     store(folder / "many.zarr", shape=[2**25, 1], chunk_grid=grid(1, 1))
     store(folder / "codec.zarr", codecs=[{"name": "numcodecs.pickle", "configuration": {}}])
-    store(folder / "bomb.zarr", codecs=[{"name": "bytes", "configuration": {"endian": "little"}},
-                                        {"name": "gzip", "configuration": {"level": 5}}])  # fmt: skip
-    import gzip
-
+    packed = [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        {"name": "gzip", "configuration": {"level": 5}},
+    ]
+    store(folder / "bomb.zarr", codecs=packed)
     (folder / "bomb.zarr/c/0").mkdir(parents=True)
     with gzip.open(folder / "bomb.zarr/c/0/0", "wb", 1) as bomb:
         for _ in range(192):
@@ -201,7 +207,8 @@ def test_no_statement_reaches_the_file_system_when_access_is_off(
     try:
         for sql in (
             "SELECT * FROM 'w.npy'", "SELECT * FROM 'w.csv'", "SELECT * FROM '*.csv'",
-            "SELECT * FROM read_tensor('w.npy')", "SELECT * FROM v", "EXPLAIN SELECT * FROM 'w.npy'",
+            "SELECT * FROM read_tensor('w.npy')", "SELECT * FROM v",
+            "EXPLAIN SELECT * FROM 'w.npy'",
             "COPY w FROM 'w.csv'", "COPY w FROM '*.csv'", "COPY w TO 'new.csv'",
             "COPY w TO 'new.zarr'", "COPY (SELECT * FROM w) TO 'new.parquet'",
             "CREATE TENSOR t AS SELECT * FROM 'w.npy'", "INSERT INTO w SELECT * FROM 'w.csv'",

@@ -63,7 +63,7 @@ def test_what_others_see(con: einsql.Connection) -> None:
     con.execute("COPY w TO 'w.zarr'; COPY w TO 'n.zarr' (TENSOR 'a')")
     con.execute("COPY (SELECT i, j, val, -val AS m FROM w) TO 'w.safetensors'")
     con.execute("COPY w TO 'w.parquet' (TENSOR 'a')")
-    for path, name in (("w.zarr", None), ("n.zarr", "a")):
+    for path, name in (("w.zarr", ""), ("n.zarr", "a")):
         assert np.array_equal(np.asarray(zarr.open_array(path, path=name, mode="r")[...]), W)
     assert (safetensors.numpy.load_file("w.safetensors")["m"] == -W).all()
     (column,) = parquet.read_table("w.parquet").columns

@@ -100,7 +100,8 @@ def test_other_libraries_read_what_is_written(con: einsql.Connection) -> None:
         ("coordinate real general", "2 3 2\n1 1 0.5\n2 3 -1", [(0, 0, 0.5), (1, 2, -1.0)]),
         ("coordinate pattern symmetric", "3 3 2\n2 1\n3 3", [(0, 1, 1), (1, 0, 1), (2, 2, 1)]),
         ("coordinate integer skew-symmetric", "2 2 1\n2 1 4", [(0, 1, -4), (1, 0, 4)]),
-        ("array real symmetric", "2 2\n1\n2\n3", [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0), (1, 1, 3.0)]),
+        ("array real symmetric", "2 2\n1\n2\n3", [(0, 0, 1), (0, 1, 2), (1, 0, 2), (1, 1, 3)]),
+        ("array real skew-symmetric", "2 2\n3", [(0, 0, 0), (0, 1, -3), (1, 0, 3), (1, 1, 0)]),
     ],
 )  # fmt: skip
 def test_matrices_of_others(

@@ -42,6 +42,7 @@ __all__ = [
     "commit",
     "create",
     "in_parts",
+    "may_hold_rows",
     "open_data",
     "open_tensor",
     "read",
@@ -312,6 +313,11 @@ def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -
         )
     (made,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
     return made
+
+
+def may_hold_rows(suffix: str) -> bool:
+    """Whether files of a format may hold element rows."""
+    return suffix in _ROWS
 
 
 def in_parts(suffix: str) -> bool:
