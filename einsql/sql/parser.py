@@ -97,11 +97,17 @@ class Reader(DefinitionReader):
         try:
             return readers[word]()
         except Error as error:
-            if word not in _SHARED:
+            if word not in _SHARED or self._is_definition(start):
                 raise
             if not isinstance(error, NotSupportedError):
                 error = UnknownHere(error.reason, hint=error.hint, position=error.position)
             return self.foreign(start, error)
+
+    def _is_definition(self, start: int) -> bool:
+        """True of CREATE and DROP TENSOR, VIEW and MACRO."""
+        words = [t.text.upper() for t in self.tokens[start : start + 5]]
+        kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
+        return words[0] in ("CREATE", "DROP") and any(w in kinds for w in words[1:])
 
     def foreign(self, start: int, error: Error) -> Foreign:
         """The statement as one of DuckDB's.
