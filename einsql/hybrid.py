@@ -193,6 +193,23 @@ def check(con: Connection, made: Hybrid) -> None:
     Raises:
         Error: It is wrong.
     """
+    with con.duck.showing(_empties(con, made)):
+        _table(con, made, [None for _ in made.text.parameters])
+
+
+def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
+    """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
+    word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
+    text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
+    shown = Hybrid(text, made.parts, made.views, is_query=False)
+    relations = _relations(con, made) if analyze else _empties(con, made)
+    with con.duck.showing(relations):
+        table = _table(con, shown, _given(con, made))
+    return "\n".join(str(row[-1]) for row in table.rows())
+
+
+def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
+    """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
         relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
@@ -200,8 +217,7 @@ def check(con: Connection, made: Hybrid) -> None:
         if not isinstance(con.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
             relations[name] = _empty(con, tree, frozenset(), "")
-    with con.duck.showing(relations):
-        _table(con, made, [None for _ in made.text.parameters])
+    return relations
 
 
 def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
@@ -225,13 +241,21 @@ def run(con: Connection, made: Hybrid) -> TableResult:
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
+    with con.duck.showing(_relations(con, made)):
+        return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+
+
+def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
+    """What DuckDB is to see: fragments, which are computed now, and tensors."""
     relations = {f.name: _computed(con, f) for f in made.parts.fragments}
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
             relations[name] = _elements(con, name)
-    given = [_plain(con._parameters[n - 1]) for n in made.text.parameters]
-    with con.duck.showing(relations):
-        return con.duck.run(lambda: _table(con, made, given), con._tick)
+    return relations
+
+
+def _given(con: Connection, made: Hybrid) -> list[object]:
+    return [_plain(con._parameters[n - 1]) for n in made.text.parameters]
 
 
 def _plain(value: object) -> object:

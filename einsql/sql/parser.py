@@ -15,6 +15,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar
+from einsql.sql.scalar import unsupported
 from einsql.sql.syntax import (
     Calibrate,
     Change,
@@ -73,6 +74,8 @@ class Reader(DefinitionReader):
                 return self.foreign(at, error)
             if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
                 return Change(tree)
+            if isinstance(tree, exp.Values):
+                return self.foreign(at, unsupported("VALUES", tree))
             return Query(as_query(tree, position))
         readers = {
             "EXPLAIN": self.explain, "CREATE": self.create, "DROP": self.drop, "SET": self.set,
