@@ -46,6 +46,8 @@ class HybridExplanation(Explanation):
         shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
         found = [f"DuckDB runs over {shown}:"]
         found += [f"  {line}" for line in self.made.text.text.strip().splitlines()]
+        if self.made.parts.relations:
+            found.append("  reading " + ", ".join(sorted(self.made.parts.relations.values())))
         found += ["Why:", *(f"  {reason}" for reason in self.reasons)]
         for fragment, plan in self.fragments:
             columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))

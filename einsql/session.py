@@ -363,9 +363,7 @@ class Connection:
         binder = self.query_binder()
         return self._plan(binder.bind(tree), binder)
 
-    def plan_any(
-        self, tree: exp.Expr, foreign: frozenset[str] = frozenset()
-    ) -> Plan | TilePlan:
+    def plan_any(self, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Plan | TilePlan:
         """Binds and compiles a query over elements or over tiles.
 
         Args:
