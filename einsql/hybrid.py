@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
+from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
 from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
@@ -19,6 +20,7 @@ from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
+from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
@@ -44,6 +46,7 @@ class Hybrid:
     Attributes:
         text: What DuckDB runs, with its parameters.
         views: Views of einsql that it reads, in the order they can be made in.
+        macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
         is_query: Whether it may be asked for its columns without doing anything.
     """
 
@@ -51,6 +54,8 @@ class Hybrid:
     parts: Parts
     views: list[tuple[str, str]] = field(default_factory=list)
     is_query: bool = True
+    macros: dict[str, str] = field(default_factory=dict)
+    needs_erf: bool = False
 
 
 def is_outside(error: Error) -> bool:
@@ -185,6 +190,28 @@ def _views(con: Connection, made: Hybrid) -> None:
     for low in [*parts.relations]:
         visit(low)
     made.views = list(done.values())
+    _macros(con, made)
+
+
+def _macros(con: Connection, made: Hybrid) -> None:
+    """Collects the macros that the text and its views call, and those that they call."""
+    todo = [made.text.text, *(query for _, query in made.views)]
+    while todo:
+        for low, name in called(todo.pop()).items():
+            found = con.store.get(f"{low}()")
+            if low in made.macros:
+                continue
+            if isinstance(found, Definition):
+                splitter = Splitter(found.text, made.parts)
+                words = [t.text.upper() for t in splitter.structure.tokens]
+                kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
+                text = found.text[splitter.structure.tokens[kind + 1].start :]
+                split_statement(splitter, kind + 1)  # what its subqueries read is seen
+                made.macros[low] = text
+                todo.append(text)
+            elif low in PRELUDE:
+                made.macros[low] = PRELUDE[low]
+                made.needs_erf |= low == "erf"
 
 
 def check(con: Connection, made: Hybrid) -> None:
@@ -193,6 +220,23 @@ def check(con: Connection, made: Hybrid) -> None:
     Raises:
         Error: It is wrong.
     """
+    with con.duck.showing(_empties(con, made)):
+        _table(con, made, [None for _ in made.text.parameters])
+
+
+def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
+    """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
+    word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
+    text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
+    shown = Hybrid(text, made.parts, made.views, is_query=False)
+    relations = _relations(con, made) if analyze else _empties(con, made)
+    with con.duck.showing(relations):
+        table = _table(con, shown, _given(con, made))
+    return "\n".join(str(row[-1]) for row in table.rows())
+
+
+def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
+    """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
         relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
@@ -200,8 +244,7 @@ def check(con: Connection, made: Hybrid) -> None:
         if not isinstance(con.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
             relations[name] = _empty(con, tree, frozenset(), "")
-    with con.duck.showing(relations):
-        _table(con, made, [None for _ in made.text.parameters])
+    return relations
 
 
 def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
@@ -225,13 +268,21 @@ def run(con: Connection, made: Hybrid) -> TableResult:
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
+    with con.duck.showing(_relations(con, made)):
+        return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+
+
+def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
+    """What DuckDB is to see: fragments, which are computed now, and tensors."""
     relations = {f.name: _computed(con, f) for f in made.parts.fragments}
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
             relations[name] = _elements(con, name)
-    given = [_plain(con._parameters[n - 1]) for n in made.text.parameters]
-    with con.duck.showing(relations):
-        return con.duck.run(lambda: _table(con, made, given), con._tick)
+    return relations
+
+
+def _given(con: Connection, made: Hybrid) -> list[object]:
+    return [_plain(con._parameters[n - 1]) for n in made.text.parameters]
 
 
 def _plain(value: object) -> object:
@@ -263,7 +314,13 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
 
     duck, text = con.duck.con, made.text.text
     views: list[str] = []
+    macros: list[str] = []
     try:
+        if made.needs_erf:
+            con.duck.give(ERF, SCALARS["erf"].numpy)
+        for name, macro in reversed(made.macros.items()):
+            duck.execute(f"CREATE OR REPLACE TEMP MACRO {macro}").fetchall()
+            macros.append(name)
         for name, query in made.views:
             duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
             views.append(name)
@@ -280,6 +337,10 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         for name in reversed(views):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP VIEW temp.{quoted(name)}").fetchall()
+        for name in macros:
+            kind = "TABLE" if " AS TABLE " in made.macros[name].upper() else ""
+            with suppress(duckdb.Error):  # as above
+                duck.execute(f"DROP MACRO {kind} temp.{quoted(name)}").fetchall()
     return TableResult(relation, names, tuple(str(t) for t in relation.types))
 
 

@@ -378,9 +378,15 @@ class Connection:
         binder = self.query_binder()
         return self._plan(binder.bind(tree), binder)
 
-    def plan_any(self, tree: exp.Query) -> Plan | TilePlan:
-        """Binds and compiles a query over elements or over tiles."""
+    def plan_any(self, tree: exp.Expr, foreign: frozenset[str] = frozenset()) -> Plan | TilePlan:
+        """Binds and compiles a query over elements or over tiles.
+
+        Args:
+            tree: The query.
+            foreign: Names, in small letters, that are no tensors in it.
+        """
         binder = self.query_binder()
+        binder.foreign = foreign
         return self._planned(binder.bind_any(tree), binder)
 
     def _planned(

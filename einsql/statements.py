@@ -144,16 +144,27 @@ _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
 
 
 def _explain(con: Connection, statement: st.Explain) -> Explanation:
+    if isinstance(statement.statement, st.Foreign):
+        return _explain_hybrid(con, statement, statement.statement.refusal)
     query, before = explained(statement), con.settings
     con.settings, cluster = assumed(before, statement)
     try:
-        plan = con.plan_any(query)
+        try:
+            plan = con.plan_any(query)
+        except errors.Error as error:
+            return _explain_hybrid(con, statement, error)
         if not isinstance(plan, Plan):
             return explain_tiles(plan, statement, con._inputs, con._tick, cluster)
         measured = _measure(con, plan, statement)
         return GraphExplanation(statement, plan, con.settings, measured, cluster)
     finally:
         con.settings = before
+
+
+def _explain_hybrid(con: Connection, statement: st.Explain, error: errors.Error) -> Explanation:
+    from einsql.hybrid_report import explain_hybrid  # few statements need it
+
+    return explain_hybrid(con, statement, error)
 
 
 def _measure(con: Connection, plan: Plan, statement: st.Explain) -> Measures:

@@ -15,6 +15,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar
+from einsql.sql.scalar import unsupported
 from einsql.sql.syntax import (
     Calibrate,
     Change,
@@ -74,6 +75,8 @@ class Reader(DefinitionReader):
                 return self.foreign(at, error)
             if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
                 return Change(tree)
+            if isinstance(tree, exp.Values):
+                return self.foreign(at, unsupported("VALUES", tree))
             return Query(as_query(tree, position))
         readers = {
             "EXPLAIN": self.explain, "CREATE": self.create, "DROP": self.drop, "SET": self.set,
@@ -99,11 +102,17 @@ class Reader(DefinitionReader):
         try:
             return readers[word]()
         except Error as error:
-            if word not in _SHARED:
+            if word not in _SHARED or self._is_definition(start):
                 raise
             if not isinstance(error, NotSupportedError):
                 error = UnknownHere(error.reason, hint=error.hint, position=error.position)
             return self.foreign(start, error)
+
+    def _is_definition(self, start: int) -> bool:
+        """True of CREATE and DROP TENSOR, VIEW and MACRO."""
+        words = [t.text.upper() for t in self.tokens[start : start + 5]]
+        kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
+        return words[0] in ("CREATE", "DROP") and any(w in kinds for w in words[1:])
 
     def foreign(self, start: int, error: Error) -> Foreign:
         """The statement as one of DuckDB's.

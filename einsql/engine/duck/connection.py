@@ -11,6 +11,7 @@ from einsql.engine.duck.failures import translated
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class Duck:
         self._settings = tuple(settings)
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
+        self._given: set[str] = set()
 
     @property
     def _holds_nothing(self) -> bool:
@@ -99,6 +101,21 @@ class Duck:
         """
         with translated(sql):
             return self.con.execute(sql, list(parameters)).fetchall()
+
+    def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Gives DuckDB a function of a DOUBLE, once."""
+        if name in self._given:
+            return
+        import pyarrow as pa  # only boundaries need it
+
+        def over_arrow(values: Any) -> Any:
+            column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            mask = column.is_null().to_numpy(zero_copy_only=False)
+            found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
+            return pa.array(found, type=pa.float64(), mask=mask)
+
+        self.con.create_function(name, over_arrow, ["DOUBLE"], "DOUBLE", type="arrow")
+        self._given.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
         """Names of tables, and their columns with types."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from einsql.errors import Error, NotSupportedError
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.sql.hybrid.blocks import (
     STARTS,
     Block,
@@ -158,9 +158,9 @@ class Splitter:
         if isinstance(found, list):
             return tree, foreign, found
         place = found.position if found.position is not None else at
-        if isinstance(found, NotSupportedError):
+        if isinstance(found, NotSupportedError | UnknownHere):
             self.parts.why.append(Why(place, found.reason))
-        else:
+        if not isinstance(found, NotSupportedError):
             self.parts.wrong.append(found)
         return None
 

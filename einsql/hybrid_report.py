@@ -1,0 +1,130 @@
+"""EXPLAIN of statements that DuckDB runs over fragments: the line between them, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einsql import hybrid
+from einsql.errors import Error, NotSupportedError
+from einsql.explain import Explanation, GraphExplanation, explain_tiles
+from einsql.planning import Plan
+from einsql.sql import syntax as st
+from einsql.sql.hybrid.split import Fragment
+from einsql.sql.syntax import Explain
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+
+@dataclass(frozen=True, repr=False)
+class HybridExplanation(Explanation):
+    """What DuckDB runs, and the plans of the fragments it reads.
+
+    Attributes:
+        made: The statement in its parts.
+        fragments: The fragments with their plans.
+        plan: DuckDB's own plan.
+        refusal: Why the whole is no tensor work.
+    """
+
+    asked: Explain
+    made: hybrid.Hybrid
+    fragments: list[tuple[Fragment, Explanation]]
+    plan: str
+    refusal: str
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why parts run in DuckDB, in the order of the text."""
+        found = sorted(self.made.parts.why, key=lambda w: w.at)
+        return list(dict.fromkeys([self.refusal, *(w.reason for w in found)]))
+
+    def lines(self) -> list[str]:
+        """DuckDB's text and plan, why it is DuckDB's, and each fragment's plan."""
+        count = len(self.fragments)
+        shown = f"{count} fragment{'s' * (count != 1)}" if count else "no fragment"
+        found = [f"DuckDB runs over {shown}:"]
+        found += [f"  {line}" for line in self.made.text.text.strip().splitlines()]
+        if self.made.parts.relations:
+            found.append("  reading " + ", ".join(sorted(self.made.parts.relations.values())))
+        found += ["Why:", *(f"  {reason}" for reason in self.reasons)]
+        for fragment, plan in self.fragments:
+            columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))
+            found.append(f"Fragment {fragment.name} ({columns}):")
+            found += [f"  {line}" for line in fragment.text.strip().splitlines()]
+            found += [f"    {line}" for line in plan.lines()]
+        return [*found, "DuckDB's plan:", *(f"  {line}" for line in self.plan.splitlines())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "duckdb": {"sql": self.made.text.text, "plan": self.plan},
+            "why": self.reasons,
+            "fragments": [
+                {
+                    "name": fragment.name,
+                    "columns": list(fragment.names),
+                    "sql": fragment.text,
+                    "plan": plan.to_dict(),
+                }
+                for fragment, plan in self.fragments
+            ],
+            "reads": sorted(self.made.parts.relations.values()),
+        }
+
+    def svg(self) -> str:
+        """No drawing.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise _undrawn("svg")
+
+    def html(self) -> str:
+        """No page.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise _undrawn("html")
+
+    def _repr_html_(self) -> str:
+        """The text, for notebooks."""
+        from html import escape  # few explanations are asked for it
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExplanation:
+    """The explanation of a query that is not tensor work as a whole.
+
+    Raises:
+        Error: The refusal, if DuckDB may not run it; what DuckDB's binder finds wrong.
+    """
+    inner = asked.statement
+    is_made = isinstance(inner, st.CreateTensor)
+    outside = hybrid.is_outside(refusal)
+    if con.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
+        raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
+    text = asked.text
+    if is_made:
+        text = text[text.upper().index(" AS ") + 4 :]
+    made = hybrid.split(con, text)
+    plan = hybrid.duckdb_plan(con, made, asked.analyze)
+    fragments = [(f, _plan(con, asked, f)) for f in made.parts.fragments]
+    return HybridExplanation(asked, made, fragments, plan, refusal.reason)
+
+
+def _plan(con: Connection, asked: Explain, fragment: Fragment) -> Explanation:
+    plan = con.plan_any(fragment.tree, fragment.foreign)
+    if isinstance(plan, Plan):
+        return GraphExplanation(asked, plan, con.settings, None)
+    return explain_tiles(plan, asked, con._inputs, con._tick, None)
+
+
+def _undrawn(form: str) -> NotSupportedError:
+    return NotSupportedError(
+        f"EXPLAIN of a statement that DuckDB runs has no {form}",
+        hint="FORMAT text and FORMAT json show its fragments.",
+    )

@@ -1,0 +1,28 @@
+"""Functions that einsql has and DuckDB lacks, for text that DuckDB runs."""
+
+from __future__ import annotations
+
+from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.tokens import tokenize
+
+ERF = "__einsql_erf"
+"""The error function of a DOUBLE, which a session gives to DuckDB in Python."""
+
+PRELUDE = {
+    "sigmoid": "sigmoid(v) AS 1 / (1 + exp(-(v::DOUBLE)))",
+    "square": "square(v) AS pow(v, 2)",
+    "erf": f"erf(v) AS {ERF}(v::DOUBLE)",
+    "logsumexp": "logsumexp(v) AS if(isinf(max(v)::DOUBLE), max(v)::DOUBLE, max(v) + "
+    "ln(list_sum(list_transform(list(v::DOUBLE), lambda e: exp(e - list_max(list(v)))))))",
+}
+"""Macros by name."""
+
+
+def called(text: str) -> dict[str, str]:
+    """The functions that a text calls, by their names in small letters."""
+    structure = Structure(tokenize(text))
+    return {
+        token.text.lower(): token.text
+        for n, token in enumerate(structure.tokens)
+        if n + 1 in structure.closes and token.text[:1].isalpha()
+    }
