@@ -4,11 +4,13 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
 
@@ -53,7 +55,8 @@ class Screen:
     """einsql in tmux, which keeps the screen as a terminal would show it."""
 
     def __init__(self, home: Path, *options: str) -> None:
-        self._socket, self._status = f"einsql-{os.getpid()}", home / "exit-status"
+        self._folder = Path(mkdtemp(prefix="tmux"))  # for the path of a socket is short
+        self._status = home / "exit-status"
         variables = {"HOME": home, "TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "",
                      "PYTHONPATH": Path(__file__).parents[1]}  # fmt: skip
         unset = [word for name in ("EINSQL_HISTORY", "LINES", "COLUMNS") for word in ("-u", name)]
@@ -64,7 +67,7 @@ class Screen:
                    str(home), *shell, *command, *options)  # fmt: skip
 
     def _tmux(self, *arguments: str) -> str:
-        command = ["tmux", "-L", self._socket, *arguments]
+        command = ["tmux", "-S", str(self._folder / "socket"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def type(self, text: str) -> None:
@@ -99,3 +102,4 @@ class Screen:
 
     def close(self) -> None:
         self._tmux("kill-server")
+        shutil.rmtree(self._folder)
