@@ -118,6 +118,17 @@ def type_of(kind: pa.DataType) -> DType | None:
     return _INTEGERS.get(str(kind)) or _OTHERS.get(str(kind))
 
 
+def columns_of(file: Found, schema: pa.Schema) -> dict[str, DType | None]:
+    """The columns of a file, which have distinct names.
+
+    Raises:
+        OperationalError: Two have the same name.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise file.refusal("has two columns of the same name")
+    return {f.name: type_of(f.type) for f in schema}
+
+
 def _fits(held: DType | None, wanted: DType) -> bool:
     if held is None:
         return False
