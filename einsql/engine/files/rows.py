@@ -114,7 +114,9 @@ class Rows(ABC):
 
 
 def type_of(kind: pa.DataType) -> DType | None:
-    """The type of an Arrow column that holds numbers or truth values."""
+    """The type of an Arrow column that holds numbers or truth values, or nothing yet."""
+    if str(kind) == "null":  # a CSV file without rows, or none with a value
+        return DType.BIGINT
     return _INTEGERS.get(str(kind)) or _OTHERS.get(str(kind))
 
 
