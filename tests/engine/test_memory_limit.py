@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse
 
 import einsql
+from einsql.engine.spill.memory import in_memory
 from einsql.engine.spill.space import Space, is_mapped, sweep
 from einsql.engine.store import Tensor, owner
 from tests.oracle.campaign import campaign
@@ -164,7 +165,7 @@ def test_limits_are_written_as_duckdb_writes_them(text: str, limit: int | None) 
 def test_files_without_a_name_are_all_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = Space(str(tmp_path / "t"))
+    space = Space(lambda: str(tmp_path / "t"))
     kept = space.empty((300, 400), np.dtype(np.float32))
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     named = space.empty((10,), np.dtype(np.int64))
@@ -244,6 +245,12 @@ def chain(side: int, limit: str, dtype: str, directory: Path) -> None:
     )
     print(run.stdout)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no directory is in memory here")
+def test_a_directory_in_memory_is_known_as_one() -> None:
+    assert in_memory("/dev/shm/einsql/below")
+    assert not in_memory("/proc")
 
 
 def test_a_mapping_is_known_as_one() -> None:
