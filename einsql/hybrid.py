@@ -197,7 +197,7 @@ def _macros(con: Connection, made: Hybrid) -> None:
     """Collects the macros that the text and its views call, and those that they call."""
     todo = [made.text.text, *(query for _, query in made.views)]
     while todo:
-        for low, name in called(todo.pop()).items():
+        for low in called(todo.pop()):
             found = con.store.get(f"{low}()")
             if low in made.macros:
                 continue

@@ -112,6 +112,7 @@ class Duck:
         if name in self._given:
             return
         import pyarrow as pa  # only boundaries need it
+        from duckdb.func import ARROW  # as `in_memory`
 
         def over_arrow(values: Any) -> Any:
             column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -119,7 +120,7 @@ class Duck:
             found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
             return pa.array(found, type=pa.float64(), mask=mask)
 
-        self.con.create_function(name, over_arrow, ["DOUBLE"], "DOUBLE", type="arrow")
+        self.con.create_function(name, over_arrow, ["double"], "double", type=ARROW)
         self._given.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
