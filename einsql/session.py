@@ -85,7 +85,7 @@ class Connection:
 
     def __init__(self, cluster: Cluster | None = None, settings: Settings | None = None) -> None:
         self.store: Store = Store()
-        self.duck = Duck(in_memory)
+        self.duck = Duck(in_memory, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
         self.notices: list[str] = []
@@ -446,3 +446,4 @@ class Connection:
         """Goes on under other settings; what was planned is planned again."""
         self.settings = settings
         self._plans.clear()
+        self.duck.apply()

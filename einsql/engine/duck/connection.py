@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
+from einsql.settings import Settings
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,19 +33,26 @@ def in_memory() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(":memory:")
 
 
+def passed_on(settings: Settings) -> list[str]:
+    """Statements that bring the session's settings to DuckDB."""
+    return [] if settings.enable_external_access else ["SET enable_external_access = false"]
+
+
 class Duck:
     """A session's own connection to DuckDB, opened when something needs it.
 
     Args:
         open_: Gives the connection.
-        settings: Statements that are run on it first.
+        settings: The session's, as they are at the moment.
     """
 
     def __init__(
-        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = ()
+        self,
+        open_: Callable[[], duckdb.DuckDBPyConnection],
+        settings: Callable[[], Settings] = Settings,
     ) -> None:
         self._open = open_
-        self._settings = tuple(settings)
+        self._settings = settings
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
         self._given: set[str] = set()
@@ -59,11 +67,18 @@ class Duck:
         """DuckDB's own connection."""
         if self._con is None:
             self._con = self._open()
-            for statement in (*SETTINGS, *self._settings):
+            for statement in SETTINGS:
                 self._con.execute(statement)
+            self.apply()
             if self._begun:
                 self._con.begin()
         return self._con
+
+    def apply(self) -> None:
+        """Brings the session's settings to the connection, if it is open."""
+        if self._con is not None:
+            for statement in passed_on(self._settings()):
+                self._con.execute(statement)
 
     # ---- transactions
 
@@ -92,9 +107,16 @@ class Duck:
 
     def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
-        if begun and self._con is not None:
-            with translated(""):
-                getattr(self._con, how)()
+        if not begun or self._con is None:
+            return
+        with translated(""):
+            if how == "commit":
+                try:
+                    self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                except Exception:
+                    self._con.rollback()
+                    raise
+            getattr(self._con, how)()
 
     # ---- statements
 
