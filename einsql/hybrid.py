@@ -64,8 +64,9 @@ def is_outside(error: Error) -> bool:
 
 
 def names_ours(error: Error) -> bool:
-    """True if DuckDB does not know a function of tiles, which there is none of in DuckDB."""
-    return any(w.lower() in TILE_FUNCTIONS for w in error.reason.split())
+    """True if DuckDB does not know a function of einsql's, which could not be a fragment."""
+    words = [w.lower() for w in error.reason.split()]
+    return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
 
 def split(con: Connection, sql: str) -> Hybrid:
@@ -197,7 +198,7 @@ def _macros(con: Connection, made: Hybrid) -> None:
     """Collects the macros that the text and its views call, and those that they call."""
     todo = [made.text.text, *(query for _, query in made.views)]
     while todo:
-        for low, name in called(todo.pop()).items():
+        for low in called(todo.pop()):
             found = con.store.get(f"{low}()")
             if low in made.macros:
                 continue
@@ -372,6 +373,8 @@ def _place(duck: Any, error: Any, text: str) -> int | None:
 
 def _told(made: Hybrid, error: Error) -> Error:
     """DuckDB's error at its place in the statement, or the binder's if it is the same."""
+    if isinstance(error, UnknownHere) and names_ours(error) and made.parts.wrong:
+        return made.parts.wrong[0]
     for ours in made.parts.wrong:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):

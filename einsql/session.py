@@ -89,9 +89,9 @@ class Connection:
         self, cluster: Cluster | None = None, settings: Settings | None = None,
         database: Database | None = None,
     ) -> None:  # fmt: skip
-        self.store: Store = Store(database)
-        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
+        self.store: Store = Store(database, lambda: self.settings)
+        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
         self.store.settle = self.memory.settled
         self.notices: list[str] = []
@@ -462,3 +462,4 @@ class Connection:
         self.settings = settings
         self.memory.change(settings)
         self._plans.clear()
+        self.duck.apply()

@@ -102,9 +102,9 @@ def run_statement(
         case st.Change(tree=exp.Insert() as tree):
             cursor._changed(changes.insert(con, tree, text))
         case st.Change(tree=exp.Update() as tree):
-            cursor._changed(changes.update(con, tree))
+            cursor._changed(changes.update(con, tree, text))
         case st.Change(tree=exp.Delete() as tree):
-            cursor._changed(changes.delete(con, tree))
+            cursor._changed(changes.delete(con, tree, text))
         case st.Copy():
             cursor._changed(changes.copy(con, statement))
         case st.Set():

@@ -118,4 +118,4 @@ def test_most_are_run_over_fragments(ours: einsql.Connection) -> None:
         parts += bool(made.parts.fragments)
         rest += not made.parts.fragments
     assert len(STATEMENTS) >= 250
-    assert wholes >= 2 and parts >= 125, (wholes, parts, rest)
+    assert parts >= 125, (wholes, parts, rest)
