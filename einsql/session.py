@@ -214,6 +214,7 @@ class Connection:
         """Closes the connection and frees what it holds."""
         self._closed = True
         self._plans.clear()
+        self._inputs = {}
         self.interrupt()  # a statement of another thread does not go on
         self.store.close()
         if self.cluster is not None:
