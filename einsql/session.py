@@ -219,6 +219,7 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.memory.close()
+        self._inputs = {}
         self.interrupt()  # a statement of another thread does not go on
         self.store.close()
         if self.cluster is not None:
