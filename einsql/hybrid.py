@@ -18,7 +18,7 @@ from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
@@ -30,7 +30,7 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors")
+TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
@@ -97,19 +97,6 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
             "WITH before INSERT is outside the tensor fragment", hint="Put it before the SELECT."
         )
     return split_from(con, sql, tokens[first].start)
-
-
-def refuse_table(con: Connection, name: str) -> None:
-    """Refuses to give einsql's objects the name of a table.
-
-    Raises:
-        ProgrammingError: DuckDB has one.
-    """
-    if con.duck.has(name):
-        raise ProgrammingError(
-            f'There is a table "{name}" already',
-            hint="DROP TABLE removes it, or take another name.",
-        )
 
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
