@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
@@ -47,6 +47,8 @@ class Hybrid:
         text: What DuckDB runs, with its parameters.
         views: Views of einsql that it reads, in the order they can be made in.
         macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
+        needs_erf: Whether DuckDB is to be given ERF.
+        hinted: Whether what remains has a hint.
         is_query: Whether it may be asked for its columns without doing anything.
     """
 
@@ -56,6 +58,7 @@ class Hybrid:
     is_query: bool = True
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
+    hinted: bool = False
 
 
 def is_outside(error: Error) -> bool:
@@ -69,9 +72,16 @@ def names_ours(error: Error) -> bool:
     return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
 
-def split(con: Connection, sql: str) -> Hybrid:
-    """Splits a query."""
-    return split_from(con, sql, 0)
+def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
+    """Splits a query.
+
+    Raises:
+        Error: The refusal, if what remains has a hint, which could do nothing.
+    """
+    made = split_from(con, sql, 0)
+    if refusal is not None and made.hinted:
+        raise refusal
+    return made
 
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
@@ -82,6 +92,9 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
     made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made.hinted = any(
+        t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
+    )
     _views(con, made)
     return made
 

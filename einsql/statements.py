@@ -38,7 +38,7 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
     try:
-        table = hybrid.run(con, hybrid.split(con, text))
+        table = hybrid.run(con, hybrid.split(con, text, error))
     except errors.UnknownHere as unknown:
         if hybrid.names_ours(unknown):
             raise error from None

@@ -271,9 +271,10 @@ class FromBinder:
         try:
             return find_relation(self.query, name) or self.query.catalog.file(name)
         except OperationalError as error:
+            told: Error = error
             if name.lower().endswith(_TABLE_FILES):  # what is no tensor may be a table
-                error = UnknownHere(error.reason, hint=error.hint)
-            raise locate(error, item) from None
+                told = UnknownHere(error.reason, hint=error.hint)
+            raise locate(told, item) from None
         except Error as error:
             raise locate(error, item) from None
 
