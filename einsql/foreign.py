@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
-_TRANSACTION = ("BEGIN", "COMMIT", "ROLLBACK", "ABORT")
+_NAMING = (
+    "CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY", "DROP",
+    "TRUNCATE",
+)  # fmt: skip
+"""Statements that make, change or remove what they name first."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -55,14 +59,16 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     word, at = structure.word(0), 1
     if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
         raise refusal
-    if word not in ("CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY"):
+    if word not in _NAMING:
         return
     while structure.word(at) in (
         "OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM", "IF", "NOT", "EXISTS",
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word == "CREATE" and structure.word(at - 1) != "TABLE"
+    is_kind = word in ("CREATE", "DROP", "ALTER") and structure.word(at - 1) != "TABLE"
+    if word == "COPY" and structure.word(at) == "(":
+        return
     if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
         return
     token = structure.tokens[at]
@@ -76,8 +82,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
             hint="Tables and tensors have names of their own.",
             position=token.start,
         )
-    if word in ("ALTER", "MERGE", "MERGE INTO"):
+    if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} changes tables, and {found.name} is a {kind}", position=token.start
+            f"{word} is for tables, and {found.name} is a {kind}", position=token.start
         )
     raise refusal

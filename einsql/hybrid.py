@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
@@ -18,7 +18,7 @@ from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
@@ -30,7 +30,7 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors")
+TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
@@ -47,6 +47,8 @@ class Hybrid:
         text: What DuckDB runs, with its parameters.
         views: Views of einsql that it reads, in the order they can be made in.
         macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
+        needs_erf: Whether DuckDB is to be given ERF.
+        hinted: Whether what remains has a hint.
         is_query: Whether it may be asked for its columns without doing anything.
     """
 
@@ -56,6 +58,7 @@ class Hybrid:
     is_query: bool = True
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
+    hinted: bool = False
 
 
 def is_outside(error: Error) -> bool:
@@ -69,9 +72,16 @@ def names_ours(error: Error) -> bool:
     return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
 
-def split(con: Connection, sql: str) -> Hybrid:
-    """Splits a query."""
-    return split_from(con, sql, 0)
+def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
+    """Splits a query.
+
+    Raises:
+        Error: The refusal, if what remains has a hint, which could do nothing.
+    """
+    made = split_from(con, sql, 0)
+    if refusal is not None and made.hinted:
+        raise refusal
+    return made
 
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
@@ -82,6 +92,9 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
     made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made.hinted = any(
+        t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
+    )
     _views(con, made)
     return made
 
@@ -97,19 +110,6 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
             "WITH before INSERT is outside the tensor fragment", hint="Put it before the SELECT."
         )
     return split_from(con, sql, tokens[first].start)
-
-
-def refuse_table(con: Connection, name: str) -> None:
-    """Refuses to give einsql's objects the name of a table.
-
-    Raises:
-        ProgrammingError: DuckDB has one.
-    """
-    if con.duck.has(name):
-        raise ProgrammingError(
-            f'There is a table "{name}" already',
-            hint="DROP TABLE removes it, or take another name.",
-        )
 
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:

@@ -152,6 +152,7 @@ class Connection:
             raise InterfaceError(f"A tensor cannot be named {name!r}")
         if isinstance(dims, str) or not isinstance(dims, Sequence | None):
             raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
+        self.duck.refuse(name)
         held = array_relation(array, None if dims is None else tuple(dims), fill)
         schema = held.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))

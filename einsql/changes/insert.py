@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
-from einsql import hybrid
 from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
@@ -61,7 +60,8 @@ def _from_duckdb(
     con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
 ) -> int:
     """INSERT of a SELECT that is no tensor work as a whole."""
-    from einsql.changes import tables  # they know each other
+    from einsql import hybrid  # few statements need DuckDB
+    from einsql.changes import tables
 
     if con.settings.fallback == "off" or not text or not hybrid.is_outside(error):
         raise error

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
-from einsql.changes.tables import changed_rows
 from einsql.changes.target import changed, refuse_null, rows, writable
 from einsql.engine.relation import PlacedFields, Term, count
 from einsql.engine.store import Tensor, owned
@@ -35,7 +34,7 @@ def update(con: Connection, tree: exp.Update, text: str = "") -> int:
     try:
         bound = bind_update(binder, target, tree)
     except Error as error:
-        return changed_rows(con, tensor, text, target.alias, error)
+        return _by_duckdb(con, tensor, text, target.alias, error)
     touch = over_all_keys(con, bound, tensor)
     fields = con.run_node(touch.node, binder)
     several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
@@ -59,6 +58,12 @@ def update(con: Connection, tree: exp.Update, text: str = "") -> int:
         new[column] = _written(tensor, touch, fields[column], mask, column, con.borrowed())
     con.store.put(changed(tensor, new, relation.present))
     return touched
+
+
+def _by_duckdb(con: Connection, tensor: Tensor, text: str, alias: str, error: Error) -> int:
+    from einsql.changes.tables import changed_rows  # few statements need DuckDB
+
+    return changed_rows(con, tensor, text, alias, error)
 
 
 def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
@@ -127,7 +132,7 @@ def delete(con: Connection, tree: exp.Delete, text: str = "") -> int:
     try:
         bound = bind_delete(binder, target, tree)
     except Error as error:
-        return changed_rows(con, tensor, text, target.alias, error)
+        return _by_duckdb(con, tensor, text, target.alias, error)
     touch = over_all_keys(con, bound, tensor)
     fields = con.run_node(touch.node, binder)
     relation = tensor.relation

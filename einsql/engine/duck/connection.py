@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
+from einsql.errors import ProgrammingError
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -177,6 +178,22 @@ class Duck:
             [name, name],
         )
         return bool(found)
+
+    def has_setting(self, name: str) -> bool:
+        """True if DuckDB has a setting of the name."""
+        return bool(self.execute("SELECT 1 FROM duckdb_settings() WHERE name = lower(?)", [name]))
+
+    def refuse(self, name: str) -> None:
+        """Refuses to give an object of einsql's the name of a table.
+
+        Raises:
+            ProgrammingError: There is one.
+        """
+        if self.has(name):
+            raise ProgrammingError(
+                f'There is a table "{name}" already',
+                hint="DROP TABLE removes it, or take another name.",
+            )
 
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:
