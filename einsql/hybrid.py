@@ -128,7 +128,7 @@ def _parts(con: Connection) -> Parts:
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
-        aggregates=lambda: _aggregates(con),
+        aggregates=lambda: con.duck.aggregates,
     )
 
 
@@ -145,7 +145,7 @@ def _kind(con: Connection, name: str) -> str | None:
     found = con.store.get(name)
     if isinstance(found, Definition):
         return found.kind
-    if found is not None or con.in_scope(name) is not None:
+    if found is not None or con.array_named(name) is not None:
         return "tensor"
     return None
 
@@ -153,13 +153,6 @@ def _kind(con: Connection, name: str) -> str | None:
 def _is_macro(con: Connection, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or con.query_binder().catalog.macro(name) is not None
-
-
-def _aggregates(con: Connection) -> frozenset[str]:
-    rows = con.duck.execute(
-        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
-    )
-    return frozenset(str(row[0]).lower() for row in rows)
 
 
 def _views(con: Connection, made: Hybrid) -> None:

@@ -287,6 +287,15 @@ class Connection:
         """An array among the caller's variables."""
         return array_in_scope(self._caller, name)
 
+    def array_named(self, name: str) -> object | None:
+        """An array among the caller's variables, unless a table has the name."""
+        found = self.in_scope(name)
+        return None if found is not None and self.duck.has(name) else found
+
+    def forget_plans(self) -> None:
+        """Plans anew what has been planned: names may mean something else now."""
+        self._plans.clear()
+
     def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
         try:
             spans = scan(sql)
@@ -367,7 +376,7 @@ class Connection:
         found = BinderCatalog(
             self.store,
             self.settings,
-            self.in_scope,
+            self.array_named,
             self._tick,
             self.cluster,
             self.memory,

@@ -126,6 +126,9 @@ def test_names_in_reach(con: einsql.Connection) -> None:
     assert con.execute(sql).fetchall() == [("v12.0",), ("v3.0",)]
     sql = "SELECT d0, 'v' || val AS v FROM local ORDER BY val DESC LIMIT 1"
     assert con.execute(sql).fetchall() == [(1, "v5.0")]
+    con.execute("CREATE TABLE local AS SELECT 'a table' AS d0")
+    assert con.execute("SELECT d0 FROM local").fetchall() == [("a table",)]
+    con.execute("DROP TABLE local")
     del local
     with pytest.raises(einsql.ProgrammingError, match='no tensor "local"'):
         con.execute("SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
@@ -178,6 +179,15 @@ class Duck:
             [name, name],
         )
         return bool(found)
+
+    @cached_property
+    def aggregates(self) -> frozenset[str]:
+        """Names of DuckDB's aggregates, in small letters."""
+        rows = self.execute(
+            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+            "WHERE function_type = 'aggregate'"
+        )
+        return frozenset(row[0] for row in rows)
 
     def has_setting(self, name: str) -> bool:
         """True if DuckDB has a setting of the name."""

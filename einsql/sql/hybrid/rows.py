@@ -28,7 +28,8 @@ def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]]
         is_other = found == "FROM" and structure.word(at - 1) == "DISTINCT"
         if found in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
             marks.setdefault(found, at)
-    if word not in ("UPDATE", "DELETE") or "RETURNING" in marks:
+    needed = {"UPDATE": "SET", "DELETE": "FROM"}.get(word)
+    if needed not in marks or "RETURNING" in marks:
         return None
 
     def text(first: int, end: int) -> str:
