@@ -166,7 +166,7 @@ class Duck:
         return self.execute(
             "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
             "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
-            "(SELECT table_oid FROM duckdb_tables() WHERE schema_name <> '__einsql') GROUP BY ALL"
+            "(SELECT table_oid FROM duckdb_tables()) AND schema_name <> '__einsql' GROUP BY ALL"
         )
 
     def has(self, name: str) -> bool:
@@ -174,7 +174,8 @@ class Duck:
         if self._holds_nothing:
             return False
         found = self.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) UNION ALL "
+            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) "
+            "AND schema_name <> '__einsql' UNION ALL "
             "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
             [name, name],
         )
