@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from einsql.engine.duck.table_result import TableResult
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.planning import Plan, current_inputs
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
@@ -28,7 +29,10 @@ from einsql.sql.sources import TABLE_FUNCTIONS
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:
+    from einsql.engine.executor import Tick
+    from einsql.engine.relation import Fields
     from einsql.session import Connection
+    from einsql.staged import TilePlan
 
 TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
@@ -59,6 +63,31 @@ class Hybrid:
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
     hinted: bool = False
+    plans: dict[str, Planned] = field(default_factory=dict)
+    """What has been planned of it, by the names that DuckDB knows."""
+    version: int = -1
+    tables: object = None
+    """What `Database.tables` was when it was split."""
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fragment, or a tensor, that is ready to be computed.
+
+    Attributes:
+        names: What DuckDB is to call its columns.
+    """
+
+    plan: Plan | TilePlan
+    names: tuple[str, ...]
+
+    def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
+        """What DuckDB reads."""
+        made = self.plan.result(inputs, tick)
+        if isinstance(made, Result):
+            return stream(made, self.names)
+        return made.arrow().rename_columns(list(self.names))
 
 
 def is_outside(error: Error) -> bool:
@@ -78,7 +107,9 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
     Raises:
         Error: The refusal, if what remains has a hint, which could do nothing.
     """
+    tables, version = con.store.database.tables, con.store.version
     made = split_from(con, sql, 0)
+    made.tables, made.version = tables, version
     if refusal is not None and made.hinted:
         raise refusal
     return made
@@ -246,9 +277,9 @@ def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) 
     binder.foreign = foreign
     relation = binder.bind_any(tree)
     if not isinstance(relation, Relation):
-        return _computed(
-            con, Fragment("", tree, foreign, tuple(c.name for c in relation.columns), "")
-        )
+        shown = tuple(c.name for c in relation.columns)
+        planned = _computed(con, Fragment("", tree, foreign, shown, ""))
+        return planned.shown(con._inputs, con._tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -268,11 +299,34 @@ def run(con: Connection, made: Hybrid) -> TableResult:
 
 def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    relations = {f.name: _computed(con, f) for f in made.parts.fragments}
+    relations: dict[str, object] = {}
+    for f in made.parts.fragments:
+        planned = made.plans[f.name] = _computed(con, f)
+        relations[f.name] = planned.shown(con._inputs, con._tick)
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
-            relations[name] = _elements(con, name)
+            planned = made.plans[name] = _elements(con, name)
+            relations[name] = planned.shown(con._inputs, con._tick)
     return relations
+
+
+def run_again(con: Connection, made: Hybrid) -> TableResult | None:
+    """Runs once more what has been run, or gives None if it is to be split anew.
+
+    Raises:
+        Error: As `run`.
+    """
+    found = {}
+    for name, planned in made.plans.items():
+        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick)
+        if inputs is None:
+            return None
+        found[name] = inputs
+    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
+        return None
+    relations = {n: p.shown(found.pop(n), con._tick) for n, p in made.plans.items()}
+    with con.duck.showing(relations):
+        return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
 def _given(con: Connection, made: Hybrid) -> list[object]:
@@ -283,24 +337,19 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _computed(con: Connection, fragment: Fragment) -> object:
+def _computed(con: Connection, fragment: Fragment) -> Planned:
     binder = con.query_binder()
     binder.foreign = fragment.foreign
-    made = con.run_any(binder.bind_any(fragment.tree), binder)
-    names = tuple(f"c{n}" for n in range(len(fragment.names)))
-    if isinstance(made, Result):
-        return stream(made, names)
-    return made.arrow().rename_columns(list(names))
+    plan = con.planned(binder.bind_any(fragment.tree), binder)
+    return Planned(plan, tuple(f"c{n}" for n in range(len(fragment.names))))
 
 
-def _elements(con: Connection, name: str) -> object:
+def _elements(con: Connection, name: str) -> Planned:
     """The element rows of a tensor, or of an array in the caller's scope."""
     binder = con.query_binder()
     relation = binder.named(name, exp.to_identifier(name))
     assert isinstance(relation, Relation)
-    made = con.run_any(relation, binder)
-    assert isinstance(made, Result)
-    return stream(made, tuple(c.name for c in relation.columns))
+    return Planned(con.planned(relation, binder), tuple(c.name for c in relation.columns))
 
 
 def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
