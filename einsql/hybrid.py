@@ -6,22 +6,26 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
+from einsql.einsum import Input
 from einsql.engine.duck.failures import place, translate
 from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.planning import Plan, current_inputs
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
+from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
     from einsql.engine.relation import Fields
     from einsql.session import Connection
     from einsql.staged import TilePlan
+
+Once = Mapping[str, tuple[Relation, "Fields"]]
+"""What is computed already, by names in small letters."""
 
 TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
@@ -65,6 +72,8 @@ class Hybrid:
     hinted: bool = False
     plans: dict[str, Planned] = field(default_factory=dict)
     """What has been planned of it, by the names that DuckDB knows."""
+    once: dict[str, Planned] = field(default_factory=dict)
+    """What several fragments read, by what they call it, in the order it is computed in."""
     version: int = -1
     tables: object = None
     """What `Database.tables` was when it was split."""
@@ -300,8 +309,23 @@ def run(con: Connection, made: Hybrid) -> TableResult:
 def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
     relations: dict[str, object] = {}
-    for f in made.parts.fragments:
-        planned = made.plans[f.name] = _computed(con, f)
+    once: dict[str, tuple[Relation, Fields]] = {}
+    shared, fragments = share(made.parts.fragments, con.query_binder().catalog.view)
+    for o in shared:
+        planned = _computed(con, Fragment(o.name, o.tree, o.foreign, (), o.shown), once)
+        found = planned.plan.result(con._inputs, con._tick)
+        if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
+            fragments = list(made.parts.fragments)
+            made.once.clear()
+            once.clear()
+            break
+        assert isinstance(planned.plan, Plan)
+        relation = planned.plan.relation
+        node = Input(o.name.lower(), relation.node.schema)
+        once[o.name.lower()] = replace(relation, node=node), _filled(found)
+        made.once[o.name.lower()] = planned
+    for f in fragments:
+        planned = made.plans[f.name] = _computed(con, f, once)
         relations[f.name] = planned.shown(con._inputs, con._tick)
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
@@ -316,17 +340,32 @@ def run_again(con: Connection, made: Hybrid) -> TableResult | None:
     Raises:
         Error: As `run`.
     """
+    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
+        return None
+    once: dict[str, Fields] = {}
+    for name, planned in made.once.items():
+        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick, once)
+        if inputs is None:
+            return None
+        result = planned.plan.result(inputs, con._tick)
+        assert isinstance(result, Result)
+        once[name] = _filled(result)
     found = {}
     for name, planned in made.plans.items():
-        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick)
+        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick, once)
         if inputs is None:
             return None
         found[name] = inputs
-    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
-        return None
     relations = {n: p.shown(found.pop(n), con._tick) for n, p in made.plans.items()}
     with con.duck.showing(relations):
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+
+
+def _filled(result: Result) -> Fields:
+    """The fields of a result, with the flags that it leaves out for they are true."""
+    schema = result.schema
+    missing = [f.name for f in schema.fields if f.name not in result.fields]
+    return {**result.fields, **{n: np.broadcast_to(np.True_, schema.shape) for n in missing}}
 
 
 def _given(con: Connection, made: Hybrid) -> list[object]:
@@ -337,8 +376,10 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _computed(con: Connection, fragment: Fragment) -> Planned:
-    binder = con.query_binder()
+def _computed(
+    con: Connection, fragment: Fragment, once: Once = MappingProxyType({})
+) -> Planned:  # fmt: skip
+    binder = con.query_binder(once)
     binder.foreign = fragment.foreign
     plan = con.planned(binder.bind_any(fragment.tree), binder)
     return Planned(plan, tuple(f"c{n}" for n in range(len(fragment.names))))

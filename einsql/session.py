@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -386,8 +386,10 @@ class Connection:
 
     # ---- queries
 
-    def query_binder(self) -> QueryBinder:
-        """A binder over this connection's catalog and the statement's parameters."""
+    def query_binder(
+        self, once: Mapping[str, tuple[Relation, Fields]] = MappingProxyType({})
+    ) -> QueryBinder:  # fmt: skip
+        """A binder over this connection's catalog, what is computed already and parameters."""
         self._inputs = {}
         found = BinderCatalog(
             self.store,
@@ -397,6 +399,7 @@ class Connection:
             self.cluster,
             self.memory,
             fields=self._inputs,
+            once=once,
         )
         return QueryBinder(found, self._parameters, self.notices)
 

@@ -79,6 +79,43 @@ def test_another_connection_of_the_file_is_seen(tmp_path: Path) -> None:
         assert con.execute(sql).fetchall() == [(0, 5.0, "text"), (1, 1.0, "text")]
 
 
+@pytest.mark.parametrize(
+    ("sql", "once"),
+    [
+        (
+            "WITH c AS (SELECT i, SUM(val) AS s FROM x GROUP BY i) SELECT r, a.s, b.m FROM t JOIN "
+            "(SELECT i, s * 2 AS s FROM c) a ON a.i = r JOIN (SELECT i, s + 1 AS m FROM c) b "
+            "ON b.i = r ORDER BY 1",
+            "c",
+        ),
+        (
+            "WITH c(a, b) AS (SELECT i, SUM(val) FROM x WHERE val > 2 GROUP BY i), e AS (SELECT "
+            "a, b * 2 AS z FROM c) SELECT c.b, (SELECT MAX(z) FROM e), k.k FROM t LEFT JOIN c ON "
+            "c.a = r JOIN (SELECT a, z + 1 AS k FROM e) k ON k.a = r ORDER BY 1",
+            "c, e",
+        ),
+        ("SELECT r, s, (SELECT MAX(s) FROM v) FROM t JOIN v ON v.i = r ORDER BY 1", "v"),
+    ],
+)
+def test_what_several_parts_read_is_computed_once(sql: str, once: str) -> None:
+    con = _session(x=np.arange(12.0).reshape(3, 4))
+    con.execute("CREATE TABLE t AS SELECT range AS r FROM range(3)")
+    con.execute("CREATE VIEW v AS SELECT i, SUM(val) AS s FROM x GROUP BY i")
+    assert f"Computed once: {once}\n" in str(con.explain(sql))
+    first = con.execute(sql).fetchall()
+    planned = con.planner_calls
+    assert con.execute(sql).fetchall() == first
+    assert con.planner_calls == planned
+    rows = con.execute("SELECT * FROM x").fetchall()
+    con.unregister("x")
+    con.execute("DROP VIEW v")
+    con.execute("CREATE TABLE x (i BIGINT, j BIGINT, val DOUBLE)")
+    for row in rows:
+        con.execute("INSERT INTO x VALUES (?, ?, ?)", row)
+    con.execute("CREATE VIEW v AS SELECT i, SUM(val) AS s FROM x GROUP BY i")
+    assert con.execute(sql).fetchall() == first
+
+
 CONDITIONS = (
     "i < 2", "i >= 1 AND j = 2", "i BETWEEN 1 AND 1 AND val > 2", "val <> 1", "i IN (0, 2)",
     "i = 7", "NOT (i > 0 AND j > 0)", "i > -5 AND i < 99999999999", "val > 'nan'::FLOAT", "flag",
