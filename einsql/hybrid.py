@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
-from einsql.einsum import Input
 from einsql.engine.duck.failures import place, translate
-from einsql.engine.duck.streams import no_rows, stream
+from einsql.engine.duck.operands import Tables
+from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
-from einsql.engine.relation import DistantFields
-from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
-from einsql.planning import Plan, current_inputs
+from einsql.fragments import Computing
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
@@ -33,13 +29,7 @@ from einsql.sql.sources import TABLE_FUNCTIONS
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:
-    from einsql.engine.executor import Tick
-    from einsql.engine.relation import Fields
     from einsql.session import Connection
-    from einsql.staged import TilePlan
-
-Once = Mapping[str, tuple[Relation, "Fields"]]
-"""What is computed already, by names in small letters."""
 
 TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
@@ -56,6 +46,7 @@ class Hybrid:
 
     Attributes:
         text: What DuckDB runs, with its parameters.
+        computing: Its fragments, as they are computed.
         views: Views of einsql that it reads, in the order they can be made in.
         macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
         needs_erf: Whether DuckDB is to be given ERF.
@@ -65,38 +56,22 @@ class Hybrid:
 
     text: Edited
     parts: Parts
+    computing: Computing
     views: list[tuple[str, str]] = field(default_factory=list)
     is_query: bool = True
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
     hinted: bool = False
-    plans: dict[str, Planned] = field(default_factory=dict)
-    """What has been planned of it, by the names that DuckDB knows."""
-    once: dict[str, Planned] = field(default_factory=dict)
-    """What several fragments read, by what they call it, in the order it is computed in."""
     version: int = -1
     tables: object = None
     """What `Database.tables` was when it was split."""
     start: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A fragment, or a tensor, that is ready to be computed.
-
-    Attributes:
-        names: What DuckDB is to call its columns.
-    """
-
-    plan: Plan | TilePlan
-    names: tuple[str, ...]
-
-    def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
-        """What DuckDB reads."""
-        made = self.plan.result(inputs, tick)
-        if isinstance(made, Result):
-            return stream(made, self.names)
-        return made.arrow().rename_columns(list(self.names))
+    @property
+    def is_volatile(self) -> bool:
+        """True if what has been planned is for once."""
+        known = (*self.computing.plans.values(), *self.computing.once.values())
+        return any(p.plan.volatile for p in known)
 
 
 def is_outside(error: Error) -> bool:
@@ -126,12 +101,12 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
@@ -141,7 +116,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
 
 def split_insert(con: Connection, sql: str) -> Hybrid:
     """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
-    parts = _parts(con)
+    parts, _ = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = query_of(splitter, 0, len(tokens))
@@ -154,29 +129,35 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
     """Splits the queries inside of a statement of DuckDB's."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts, is_query=False)
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
     _views(con, made)
     return made
 
 
-def _parts(con: Connection) -> Parts:
-    return Parts(
-        bind=lambda tree, foreign: _bind(con, tree, foreign),
+def _parts(con: Connection) -> tuple[Parts, Computing]:
+    computing = Computing(con, Tables(con.duck))
+    parts = Parts(
+        bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
         aggregates=lambda: con.duck.aggregates,
     )
+    return parts, computing
 
 
-def _bind(con: Connection, tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:
+def _bind(
+    con: Connection, tree: exp.Expr, foreign: frozenset[str], computing: Computing
+) -> list[str] | Error:  # fmt: skip
     binder = con.query_binder()
     binder.foreign, binder.notices = foreign, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
+    except UnknownHere as error:
+        return computing.with_tables(tree, foreign, error)
     except Error as error:
         return error
 
@@ -262,7 +243,7 @@ def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    shown = Hybrid(text, made.parts, made.views, is_query=False)
+    shown = Hybrid(text, made.parts, made.computing, made.views, is_query=False)
     relations = _relations(con, made) if analyze else _empties(con, made)
     with con.duck.showing(relations):
         table = _table(con, shown, _given(con, made))
@@ -273,22 +254,21 @@ def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
-        relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
+        relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(con, tree, frozenset(), "")
+            relations[name] = _empty(made, tree, frozenset(), "")
     return relations
 
 
-def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    binder = con.query_binder()
-    binder.foreign = foreign
-    relation = binder.bind_any(tree)
+def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    computing = made.computing
+    relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
         shown = tuple(c.name for c in relation.columns)
-        planned = _computed(con, Fragment("", tree, foreign, shown, ""))
-        return planned.shown(con._inputs, con._tick)
+        planned = computing.plan(Fragment("", tree, foreign, shown, ""))
+        return planned.shown(computing.con._inputs, computing.con._tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -306,34 +286,6 @@ def run(con: Connection, made: Hybrid) -> TableResult:
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
-def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
-    """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    relations: dict[str, object] = {}
-    once: dict[str, tuple[Relation, Fields]] = {}
-    shared, fragments = share(made.parts.fragments, con.query_binder().catalog.view)
-    for o in shared:
-        planned = _computed(con, Fragment(o.name, o.tree, o.foreign, (), o.shown), once)
-        found = planned.plan.result(con._inputs, con._tick)
-        if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
-            fragments = list(made.parts.fragments)
-            made.once.clear()
-            once.clear()
-            break
-        assert isinstance(planned.plan, Plan)
-        relation = planned.plan.relation
-        node = Input(o.name.lower(), relation.node.schema)
-        once[o.name.lower()] = replace(relation, node=node), _filled(found)
-        made.once[o.name.lower()] = planned
-    for f in fragments:
-        planned = made.plans[f.name] = _computed(con, f, once)
-        relations[f.name] = planned.shown(con._inputs, con._tick)
-    for name in made.parts.relations.values():
-        if not isinstance(con.store.get(name), Definition):
-            planned = made.plans[name] = _elements(con, name)
-            relations[name] = planned.shown(con._inputs, con._tick)
-    return relations
-
-
 def run_again(con: Connection, made: Hybrid) -> TableResult | None:
     """Runs once more what has been run, or gives None if it is to be split anew.
 
@@ -342,30 +294,18 @@ def run_again(con: Connection, made: Hybrid) -> TableResult | None:
     """
     if (made.tables, made.version) != (con.store.database.tables, con.store.version):
         return None
-    once: dict[str, Fields] = {}
-    for name, planned in made.once.items():
-        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick, once)
-        if inputs is None:
-            return None
-        result = planned.plan.result(inputs, con._tick)
-        assert isinstance(result, Result)
-        once[name] = _filled(result)
-    found = {}
-    for name, planned in made.plans.items():
-        inputs = current_inputs(planned.plan, con.store, con.in_scope, con._tick, once)
-        if inputs is None:
-            return None
-        found[name] = inputs
-    relations = {n: p.shown(found.pop(n), con._tick) for n, p in made.plans.items()}
+    relations = made.computing.again()
+    if relations is None:
+        return None
     with con.duck.showing(relations):
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
-def _filled(result: Result) -> Fields:
-    """The fields of a result, with the flags that it leaves out for they are true."""
-    schema = result.schema
-    missing = [f.name for f in schema.fields if f.name not in result.fields]
-    return {**result.fields, **{n: np.broadcast_to(np.True_, schema.shape) for n in missing}}
+def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
+    """What DuckDB is to see: fragments, which are computed now, and tensors."""
+    named = made.parts.relations.values()
+    tensors = [n for n in named if not isinstance(con.store.get(n), Definition)]
+    return made.computing.compute(made.parts.fragments, tensors)
 
 
 def _given(con: Connection, made: Hybrid) -> list[object]:
@@ -374,23 +314,6 @@ def _given(con: Connection, made: Hybrid) -> list[object]:
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _computed(
-    con: Connection, fragment: Fragment, once: Once = MappingProxyType({})
-) -> Planned:  # fmt: skip
-    binder = con.query_binder(once)
-    binder.foreign = fragment.foreign
-    plan = con.planned(binder.bind_any(fragment.tree), binder)
-    return Planned(plan, tuple(f"c{n}" for n in range(len(fragment.names))))
-
-
-def _elements(con: Connection, name: str) -> Planned:
-    """The element rows of a tensor, or of an array in the caller's scope."""
-    binder = con.query_binder()
-    relation = binder.named(name, exp.to_identifier(name))
-    assert isinstance(relation, Relation)
-    return Planned(con.planned(relation, binder), tuple(c.name for c in relation.columns))
 
 
 def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:

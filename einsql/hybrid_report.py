@@ -118,13 +118,13 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
         text = text[text.upper().index(" AS ") + 4 :]
     made = hybrid.split(con, text)
     plan = hybrid.duckdb_plan(con, made, asked.analyze)
-    fragments = [(f, _plan(con, asked, f)) for f in made.parts.fragments]
+    fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
     once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]
     return HybridExplanation(asked, made, fragments, plan, refusal.reason, once)
 
 
-def _plan(con: Connection, asked: Explain, fragment: Fragment) -> Explanation:
-    plan = con.plan_any(fragment.tree, fragment.foreign)
+def _plan(con: Connection, asked: Explain, made: hybrid.Hybrid, fragment: Fragment) -> Explanation:
+    plan = made.computing.plan(fragment).plan
     if isinstance(plan, Plan):
         return GraphExplanation(asked, plan, con.settings, None)
     return explain_tiles(plan, asked, con._inputs, con._tick, None)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,6 +144,8 @@ class BinderCatalog:
     probes: list[Probe] = field(default_factory=list)
     made: dict[str, Relation | TileRelation] = field(default_factory=dict)
     """Parts of the statement by the name of the input that they compute, in their order."""
+    tables: Callable[[str], Stored | None] = lambda name: None
+    """Finds a table of DuckDB that may be an operand."""
     once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
     """What is computed already for several queries of the statement, by names in small letters."""
 
@@ -176,7 +177,11 @@ class BinderCatalog:
             return None
         array = self.in_scope(name)
         if array is None:
-            return None
+            table = self.tables(name)
+            if table is None:
+                return None
+            shown = tuple(f.name for f in table.schema.values)
+            return self._relation(f"{name} (table)", "table", table, shown)
         held = array_relation(array)
         return self._relation(name, "scope", held, _columns(held))
 
@@ -454,7 +459,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
 
 def current_inputs(
     plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick,
-    once: Mapping[str, Fields] = MappingProxyType({}),
+    other: Callable[[Dependency], Fields | None] = lambda dependency: None,
 ) -> dict[str, Fields] | None:  # fmt: skip
     """Fields of every input of a plan, or None if one is not what the plan was made for.
 
@@ -463,14 +468,17 @@ def current_inputs(
         store: What names mean now.
         in_scope: Finds an array in the caller's scope.
         tick: Told the fraction done; raises to cancel.
-        once: What is computed already for several queries of the statement.
+        other: Finds tables, and what is computed once for several queries of the statement.
     """
     if plan.version != store.version:
         return None
     inputs: dict[str, Fields] = {}
     for d in plan.dependencies:
-        if d.kind == "once":
-            inputs[d.name.lower()] = once[d.name.lower()]
+        if d.kind in ("once", "table"):
+            found_fields = other(d)
+            if found_fields is None:
+                return None
+            inputs[d.name.lower()] = found_fields
             continue
         if d.kind == "tensor":
             found = store.objects.get(d.name.lower())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -356,7 +356,7 @@ class Connection:
                 plan = self.plan_any(statement.tree)
             except Error as error:
                 made = run_instead(self, text, error, cursor)
-                if start is not None and not any(p.plan.volatile for p in made.plans.values()):
+                if start is not None and not made.is_volatile:
                     made.start = start
                     self._remember(self._hybrids, key, made)
                 return
@@ -387,9 +387,13 @@ class Connection:
     # ---- queries
 
     def query_binder(
-        self, once: Mapping[str, tuple[Relation, Fields]] = MappingProxyType({})
+        self, **more: Any
     ) -> QueryBinder:  # fmt: skip
-        """A binder over this connection's catalog, what is computed already and parameters."""
+        """A binder over this connection's catalog and the statement's parameters.
+
+        Args:
+            more: Further attributes of the catalog.
+        """
         self._inputs = {}
         found = BinderCatalog(
             self.store,
@@ -399,7 +403,7 @@ class Connection:
             self.cluster,
             self.memory,
             fields=self._inputs,
-            once=once,
+            **more,
         )
         return QueryBinder(found, self._parameters, self.notices)
 
