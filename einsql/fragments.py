@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlglot import exp
@@ -28,8 +28,13 @@ from einsql.sql.scope import Relation
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick
     from einsql.engine.relation import Fields
+    from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
     from einsql.staged import TilePlan
+
+
+Answer = tuple["Result | TileResult", tuple[tuple[Any, ...], ...]]
+"""A result with PEP 249's description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +151,19 @@ class Computing:
         names = tuple(c.name for c in relation.columns)
         return Planned(self.con.planned(relation, binder), names)
 
-    def again(self) -> dict[str, object] | None:
-        """The same once more, or None if a plan does not hold any more."""
+    def whole(self, fragment: Fragment) -> Answer | None:
+        """The result of a statement that is a fragment as a whole, or None if it has no keys."""
+        con = self.con
+        try:
+            planned = self.plans[fragment.name] = self.plan(fragment)
+            if isinstance(planned.plan, Plan) and planned.plan.relation.hidden:
+                return None
+            return planned.plan.result(con._inputs, con._tick), planned.plan.description
+        finally:
+            self.tables.forget()
+
+    def current(self) -> dict[str, Mapping[str, Fields]] | None:
+        """What the plans read now, by their names, or None if one does not hold any more."""
         con = self.con
         once: dict[str, Fields] = {}
         read: dict[tuple[str, tuple[str, ...]], Fields] = {}
@@ -163,13 +179,13 @@ class Computing:
             if not isinstance(result, Result):
                 return None
             once[name] = _filled(result)
-        found = {}
+        found: dict[str, Mapping[str, Fields]] = {}
         for name, planned in self.plans.items():
             inputs = current(planned.plan)
             if inputs is None:
                 return None
             found[name] = inputs
-        return {n: p.shown(found.pop(n), con._tick) for n, p in self.plans.items()}
+        return found
 
     def _other(
         self, once: dict[str, Fields], read: dict[tuple[str, tuple[str, ...]], Fields],

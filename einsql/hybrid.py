@@ -22,7 +22,7 @@ from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
+from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -66,6 +66,8 @@ class Hybrid:
     tables: object = None
     """What `Database.tables` was when it was split."""
     start: int = 0
+    is_whole: bool = False
+    """Whether it is one fragment and nothing else, and not for DuckDB."""
 
     @property
     def is_volatile(self) -> bool:
@@ -94,6 +96,9 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
     tables, version = con.store.database.tables, con.store.version
     made = split_from(con, sql, 0)
     made.tables, made.version = tables, version
+    if len(made.parts.fragments) == 1:
+        fragment = made.parts.fragments[0]
+        made.is_whole = made.text.text.strip() == shown(fragment.name, fragment.names)
     if refusal is not None and made.hinted:
         raise refusal
     return made
@@ -243,10 +248,10 @@ def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    shown = Hybrid(text, made.parts, made.computing, made.views, is_query=False)
+    told = Hybrid(text, made.parts, made.computing, made.views, is_query=False)
     relations = _relations(con, made) if analyze else _empties(con, made)
     with con.duck.showing(relations):
-        table = _table(con, shown, _given(con, made))
+        table = _table(con, told, _given(con, made))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
@@ -266,8 +271,8 @@ def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> 
     computing = made.computing
     relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
-        shown = tuple(c.name for c in relation.columns)
-        planned = computing.plan(Fragment("", tree, foreign, shown, ""))
+        columns = tuple(c.name for c in relation.columns)
+        planned = computing.plan(Fragment("", tree, foreign, columns, ""))
         return planned.shown(computing.con._inputs, computing.con._tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
@@ -286,7 +291,27 @@ def run(con: Connection, made: Hybrid) -> TableResult:
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
-def run_again(con: Connection, made: Hybrid) -> TableResult | None:
+def answer(con: Connection, made: Hybrid) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+    """Runs a query; one that is a fragment as a whole does not go through DuckDB.
+
+    Returns:
+        The result, and its description.
+
+    Raises:
+        Error: As `run`.
+    """
+    if made.is_whole:
+        found = made.computing.whole(made.parts.fragments[0])
+        if found is not None:
+            return found
+        made.is_whole = False  # its rows have no keys, as those of a table
+    table = run(con, made)
+    return table, table.description
+
+
+def answer_again(
+    con: Connection, made: Hybrid
+) -> tuple[Any, tuple[tuple[Any, ...], ...]] | None:  # fmt: skip
     """Runs once more what has been run, or gives None if it is to be split anew.
 
     Raises:
@@ -294,11 +319,17 @@ def run_again(con: Connection, made: Hybrid) -> TableResult | None:
     """
     if (made.tables, made.version) != (con.store.database.tables, con.store.version):
         return None
-    relations = made.computing.again()
-    if relations is None:
+    inputs = made.computing.current()
+    if inputs is None:
         return None
+    plans = made.computing.plans
+    if made.is_whole:
+        ((name, planned),) = plans.items()
+        return planned.plan.result(inputs[name], con._tick), planned.plan.description
+    relations = {n: p.shown(inputs.pop(n), con._tick) for n, p in plans.items()}
     with con.duck.showing(relations):
-        return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+        table = con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+    return table, table.description
 
 
 def _relations(con: Connection, made: Hybrid) -> dict[str, object]:

@@ -45,12 +45,12 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     try:
         with con.store.snapshot():
             made = hybrid.split(con, text, error)
-            table = hybrid.run(con, made)
+            found = hybrid.answer(con, made)
     except errors.UnknownHere as unknown:
         if hybrid.names_ours(unknown):
             raise error from None
         raise
-    cursor._show(table, table.description)
+    cursor._show(*found)
     return made
 
 
@@ -64,12 +64,12 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
 
     try:
         with con.store.snapshot():
-            table = hybrid.run_again(con, made)
+            found = hybrid.answer_again(con, made)
     except (errors.UnknownHere, errors.RanksLost):
         return False
-    if table is not None:
-        cursor._show(table, table.description)
-    return table is not None
+    if found is not None:
+        cursor._show(*found)
+    return found is not None
 
 
 def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
