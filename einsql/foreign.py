@@ -40,9 +40,12 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     _check_names(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
-    if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-        con.forget_plans()  # a table comes before an array of the caller
-    found = hybrid.run(con, made)
+    try:
+        found = hybrid.run(con, made)
+    finally:
+        if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
+            con.forget_plans()  # a table comes before an array of the caller
+            con.store.database.tables = object()
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
     if word in _COUNTING and found.names == ("Count",):

@@ -238,6 +238,10 @@ class Store:
         if self._saved is not None or self._pinned:
             yield
             return
+        if self.database.path is None:  # nobody else commits there
+            self.refresh()
+            yield
+            return
         self._begin_duck()
         self._pinned = True
         try:
@@ -301,6 +305,7 @@ class Store:
             self.rollback()
             raise
         self._saved = None
+        self.database.tables = object()
 
     def _commit(self) -> None:
         state = self.database.commit(self.seen, self._written, self.duck)
@@ -318,6 +323,7 @@ class Store:
         saved, self._saved = self._saved, None
         self._restore(saved, {})
         self._roll_back_duck()
+        self.database.tables = object()
         self.refresh()
 
     def vacuum(self) -> None:
