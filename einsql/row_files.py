@@ -16,6 +16,7 @@ from einsql.sparse_arrays import sparse_relation
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000
 """Keys that bounds found in files may span: so many, or so many for each row."""
+MOST_BIGINT = 2**63 - 1
 SPARSE = 4
 """A matrix with one key value in so many becomes sparse."""
 
@@ -46,7 +47,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         some = len(next(iter(batch.values())))
         if some:
             lo = np.minimum(lo, [c.min() for c in columns])
-            hi = np.maximum(hi, [c.max() + 1 for c in columns])
+            # The greatest BIGINT has no successor; bounds that reach it are refused below.
+            hi = np.maximum(hi, [min(int(c.max()), MOST_BIGINT - 1) + 1 for c in columns])
         count += some
     if source.extents is not None:
         hi = np.array(source.extents, np.int64)

@@ -165,7 +165,7 @@ def test_patterns(con: einsql.Connection, tmp_path: Path) -> None:
     os.symlink(outside, "link-1.csv")
     assert con.execute("SELECT * FROM 'link-1.csv'").fetchall() == [(5, 1)]  # it is named
     for pattern, reason in {
-        "none-*.csv": "No file matches", "p*.npy": "pattern", "odd-*.csv": "has the columns",
+        "none-*.csv": "No file", "p*.npy": "pattern", "odd-*.csv": "has the columns",
         "link-*.csv": "leads out of",
     }.items():  # fmt: skip
         with pytest.raises(einsql.Error, match=reason):
@@ -259,3 +259,9 @@ def test_interrupts_and_progress(con: einsql.Connection) -> None:
     con.progress = None
     assert con.execute("SELECT COUNT(val) FROM r").fetchall() == [(0,)]
     assert not list(Path().glob("g*"))
+
+
+def test_a_key_without_a_successor_is_refused(con: einsql.Connection) -> None:
+    Path("most.csv").write_text(f"i,val\n{2**63 - 1},1.5\n")
+    with pytest.raises(einsql.DataError, match="keys span"):
+        con.execute("SELECT * FROM 'most.csv'")
