@@ -178,3 +178,11 @@ def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
         con.execute("SELECT MAX('a' || a.range) FROM range(1000000) a, range(1000000) b")
     timer.join()
     assert rows(con, "SELECT MAX(n) FROM t") == [("b",)]
+
+
+def test_a_cursor_counts_its_rows_after_its_connection_is_closed() -> None:
+    with einsql.connect() as con:
+        cursor = con.execute("SELECT upper(n) FROM (VALUES ('a'), ('b')) AS t(n)")
+    assert cursor.rowcount == 2
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        cursor.fetchall()
