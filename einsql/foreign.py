@@ -37,6 +37,7 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         Error: It would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
+    _refuse_catalog(structure)
     _check_names(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
@@ -49,6 +50,22 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
+
+
+def _refuse_catalog(structure: Structure) -> None:
+    """Refuses to touch the tables in which a database file says what tensors it has.
+
+    Raises:
+        ProgrammingError: The statement names their schema.
+    """
+    token = next((t for t in structure.tokens if t.text.lower() == "__einsql"), None)
+    if token is not None:
+        raise ProgrammingError(
+            "The schema __einsql is einsql's own",
+            hint="SHOW TENSORS lists what is stored; CREATE, INSERT, UPDATE, DELETE and DROP "
+            "change it.",
+            position=token.start,
+        )
 
 
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
