@@ -48,10 +48,11 @@ class Stream:
         """A stream from the first row on."""
         import pyarrow as pa  # as above
 
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
         return reader.__arrow_c_stream__()
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, ordered by key, at most `ROWS` at once."""
         import pyarrow as pa  # as above
 
         schema = self.schema
