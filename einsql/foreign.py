@@ -12,6 +12,8 @@ from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
+    from sqlglot import Token
+
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
@@ -68,6 +70,29 @@ def _refuse_catalog(structure: Structure) -> None:
         )
 
 
+def _refuse_renaming(con: Connection, structure: Structure) -> None:
+    """Refuses to give a table a name that is taken; ALTER names what it makes last.
+
+    Raises:
+        ProgrammingError: A tensor or a view has it.
+    """
+    words = [structure.word(n) for n in range(len(structure.tokens))]
+    for n, token in enumerate(structure.tokens[2:], 2):
+        if words[0] == "ALTER" and words[n - 2 : n] == ["RENAME", "TO"]:
+            _refuse_taken(con, token)
+
+
+def _refuse_taken(con: Connection, token: Token) -> None:
+    found = con.store.get(token.text)
+    if found is not None:
+        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{found.name}" already',
+            hint="Tables and tensors have names of their own.",
+            position=token.start,
+        )
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -76,6 +101,7 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
+    _refuse_renaming(con, structure)
     if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
         raise refusal
     if word not in _NAMING:
@@ -94,13 +120,9 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     found = con.store.get(token.text)
     if found is None:
         return
-    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word == "CREATE":
-        raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
-            hint="Tables and tensors have names of their own.",
-            position=token.start,
-        )
+        _refuse_taken(con, token)
+    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
             f"{word} is for tables, and {found.name} is a {kind}", position=token.start
