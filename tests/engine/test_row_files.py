@@ -165,7 +165,7 @@ def test_patterns(con: einsql.Connection, tmp_path: Path) -> None:
     os.symlink(outside, "link-1.csv")
     assert con.execute("SELECT * FROM 'link-1.csv'").fetchall() == [(5, 1)]  # it is named
     for pattern, reason in {
-        "none-*.csv": "No file", "p*.npy": "pattern", "odd-*.csv": "has the columns",
+        "none-*.csv": "No file matches", "p*.npy": "pattern", "odd-*.csv": "has the columns",
         "link-*.csv": "leads out of",
     }.items():  # fmt: skip
         with pytest.raises(einsql.Error, match=reason):
