@@ -16,6 +16,7 @@ from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
 from einsql.engine.relation import Relation
 from einsql.errors import OperationalError
+from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def catalog_of(con: duckdb.DuckDBPyConnection) -> str:
     """What DuckDB calls the file that a connection has been opened to, quoted."""
     row = con.execute("SELECT current_database()").fetchone()
     assert row is not None
-    return '"' + str(row[0]).replace('"', '""') + '"'
+    return in_quotes(str(row[0]))
 
 
 def create(con: duckdb.DuckDBPyConnection) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
 from einsql.errors import ProgrammingError
+from einsql.quoting import literal
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def passed_on(settings: Settings) -> list[str]:
     if settings.memory_limit is not None:
         told.append(f"SET memory_limit = '{max(LEAST, settings.memory_limit // 2)}B'")
     if settings.temp_directory is not None:
-        where = settings.temp_directory.replace("'", "''")
-        told.append(f"SET temp_directory = '{where}'")
+        told.append(f"SET temp_directory = {literal(settings.temp_directory)}")
     if settings.max_temp_directory_size is not None:
         told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
     if not settings.enable_external_access:
