@@ -31,7 +31,7 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
+TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow", ".gguf", ".mtx", ".zarr")
 """What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")

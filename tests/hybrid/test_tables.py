@@ -204,3 +204,13 @@ def test_a_table_cannot_be_renamed_to_a_tensor(con: einsql.Connection) -> None:
         con.execute("ALTER TABLE other RENAME TO x")
     con.execute("ALTER TABLE other RENAME a TO x; ALTER TABLE other RENAME TO another")
     assert rows(con, "SELECT x FROM another") == []
+
+
+@pytest.mark.parametrize("suffix", ["npy", "arrow", "mtx"])
+def test_files_of_tensors_are_read_beside_text(
+    con: einsql.Connection, tmp_path: Path, suffix: str
+) -> None:
+    path = f"{tmp_path}/x.{suffix}"
+    con.execute(f"COPY x TO '{path}'")
+    query = f"SELECT 'row ' || f.i FROM '{path}' AS f(i, j) WHERE f.j = 0 ORDER BY 1"
+    assert rows(con, query) == [("row 0",), ("row 1",), ("row 2",)]
