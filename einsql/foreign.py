@@ -12,6 +12,8 @@ from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
+    from sqlglot import Token
+
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
@@ -37,6 +39,7 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         Error: It would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
+    _refuse_catalog(structure)
     _check_names(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
@@ -54,6 +57,45 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
 
 
+def _refuse_catalog(structure: Structure) -> None:
+    """Refuses to touch the tables in which a database file says what tensors it has.
+
+    Raises:
+        ProgrammingError: The statement names their schema.
+    """
+    token = next((t for t in structure.tokens if t.text.lower() == "__einsql"), None)
+    if token is not None:
+        raise ProgrammingError(
+            "The schema __einsql is einsql's own",
+            hint="SHOW TENSORS lists what is stored; CREATE, INSERT, UPDATE, DELETE and DROP "
+            "change it.",
+            position=token.start,
+        )
+
+
+def _refuse_renaming(con: Connection, structure: Structure) -> None:
+    """Refuses to give a table a name that is taken; ALTER names what it makes last.
+
+    Raises:
+        ProgrammingError: A tensor or a view has it.
+    """
+    words = [structure.word(n) for n in range(len(structure.tokens))]
+    for n, token in enumerate(structure.tokens[2:], 2):
+        if words[0] == "ALTER" and words[n - 2 : n] == ["RENAME", "TO"]:
+            _refuse_taken(con, token)
+
+
+def _refuse_taken(con: Connection, token: Token) -> None:
+    found = con.store.get(token.text)
+    if found is not None:
+        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{found.name}" already',
+            hint="Tables and tensors have names of their own.",
+            position=token.start,
+        )
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -62,6 +104,7 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
+    _refuse_renaming(con, structure)
     if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
         raise refusal
     if word not in _NAMING:
@@ -80,13 +123,9 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     found = con.store.get(token.text)
     if found is None:
         return
-    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word == "CREATE":
-        raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
-            hint="Tables and tensors have names of their own.",
-            position=token.start,
-        )
+        _refuse_taken(con, token)
+    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
             f"{word} is for tables, and {found.name} is a {kind}", position=token.start

@@ -20,9 +20,10 @@ from einsql.engine.duck.table_result import TableResult
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted, shown
+from einsql.sql.hybrid.split import Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -31,7 +32,7 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
+TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow", ".gguf", ".mtx", ".zarr")
 """What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
@@ -205,7 +206,7 @@ def _views(con: Connection, made: Hybrid) -> None:
             found.text[tokens[named].end + 1 : tokens[first].start],
         )
         body = splitter.edits.result(start, len(found.text)).text
-        done[low] = found.name, f"{quoted(found.name)}{columns}{body}"
+        done[low] = found.name, f"{in_quotes(found.name)}{columns}{body}"
 
     for low in [*parts.relations]:
         visit(low)
@@ -374,11 +375,11 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
     finally:
         for name in reversed(views):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
-                duck.execute(f"DROP VIEW temp.{quoted(name)}").fetchall()
+                duck.execute(f"DROP VIEW temp.{in_quotes(name)}").fetchall()
         for name in macros:
             kind = "TABLE" if " AS TABLE " in made.macros[name].upper() else ""
             with suppress(duckdb.Error):  # as above
-                duck.execute(f"DROP MACRO {kind} temp.{quoted(name)}").fetchall()
+                duck.execute(f"DROP MACRO {kind} temp.{in_quotes(name)}").fetchall()
     return TableResult(relation, names, tuple(str(t) for t in relation.types))
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
-_TABLE_FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".ndjson", ".gz", ".zst")
-"""Files that DuckDB reads."""
+_TABLE_FILES = (".json", ".jsonl", ".ndjson", ".gz", ".zst")
+"""Files that DuckDB reads and einsql does not."""
 
 TABLE_FUNCTIONS = (
     "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
@@ -276,7 +276,7 @@ class FromBinder:
             return find_relation(self.query, name) or self.query.catalog.file(name)
         except OperationalError as error:
             told: Error = error
-            if name.lower().endswith(_TABLE_FILES):  # what is no tensor may be a table
+            if name.lower().endswith(_TABLE_FILES):
                 told = UnknownHere(error.reason, hint=error.hint)
             raise locate(told, item) from None
         except Error as error:

@@ -259,3 +259,9 @@ def test_interrupts_and_progress(con: einsql.Connection) -> None:
     con.progress = None
     assert con.execute("SELECT COUNT(val) FROM r").fetchall() == [(0,)]
     assert not list(Path().glob("g*"))
+
+
+def test_a_key_without_a_successor_is_refused(con: einsql.Connection) -> None:
+    Path("most.csv").write_text(f"i,val\n{2**63 - 1},1.5\n")
+    with pytest.raises(einsql.DataError, match="keys span"):
+        con.execute("SELECT * FROM 'most.csv'")

@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 from einsql.algebra import SCALARS
-from einsql.console.values import format_value
+from einsql.console.values import format_cell
 from einsql.engine.store import Tensor
 from einsql.reference import evaluate_blocks
 from einsql.sql.scope import TileRelation
@@ -214,7 +214,7 @@ def test_columns_stand_where_select_has_them(con: einsql.Connection) -> None:
     ]  # fmt: skip
     assert (cursor.shape, cursor.origin) == ((2, 2), (0, 0))
     block, r, c = cursor.fetchone() or ()
-    assert (r, c, block.shape, format_value(block, "", "")) == (
+    assert (r, c, block.shape, format_cell(block, "", "")) == (
         0,
         0,
         (4, 3),

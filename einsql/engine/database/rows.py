@@ -16,6 +16,7 @@ from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
 from einsql.engine.relation import Relation
 from einsql.errors import OperationalError
+from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ class Row:
     told: str
 
 
+def catalog_of(con: duckdb.DuckDBPyConnection) -> str:
+    """What DuckDB calls the file that a connection has been opened to, quoted."""
+    row = con.execute("SELECT current_database()").fetchone()
+    assert row is not None
+    return in_quotes(str(row[0]))
+
+
 def create(con: duckdb.DuckDBPyConnection) -> str:
     """Adds the schema to a DuckDB file; returns the identity that it gets."""
     identity = uuid.uuid4().hex
@@ -74,7 +82,7 @@ def identity_of(con: duckdb.DuckDBPyConnection, path: str, read_only: bool) -> s
     if found != (2,):
         return None
     row = con.execute("SELECT version, identity FROM __einsql.format").fetchone()
-    if row is None:
+    if row is None or None in row:
         raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
     version, identity = int(row[0]), str(row[1])
     if version > FORMAT:
@@ -105,7 +113,9 @@ def _migrate(con: duckdb.DuckDBPyConnection, path: str, version: int, read_only:
 
 def read(con: duckdb.DuckDBPyConnection) -> list[Row]:
     """Every row."""
-    found = con.execute("SELECT name, version, kind, told FROM __einsql.objects").fetchall()
+    found = con.execute(
+        "SELECT name, coalesce(version, 0), kind, told FROM __einsql.objects"
+    ).fetchall()
     return [Row(str(n), int(v), str(k), str(t)) for n, v, k, t in found]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
 from einsql.errors import ProgrammingError
+from einsql.quoting import literal
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def passed_on(settings: Settings) -> list[str]:
     if settings.memory_limit is not None:
         told.append(f"SET memory_limit = '{max(LEAST, settings.memory_limit // 2)}B'")
     if settings.temp_directory is not None:
-        where = settings.temp_directory.replace("'", "''")
-        told.append(f"SET temp_directory = '{where}'")
+        told.append(f"SET temp_directory = {literal(settings.temp_directory)}")
     if settings.max_temp_directory_size is not None:
         told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
     if not settings.enable_external_access:
@@ -78,12 +78,13 @@ class Duck:
     def con(self) -> duckdb.DuckDBPyConnection:
         """DuckDB's own connection."""
         if self._con is None:
-            self._con = self._open()
+            con = self._open()
             for statement in SETTINGS:
-                self._con.execute(statement)
-            self.apply()
+                con.execute(statement)
             if self._begun:
-                self._con.begin()
+                con.begin()
+            self._con = con
+            self.apply()
         return self._con
 
     def apply(self) -> None:
@@ -91,7 +92,8 @@ class Duck:
         if self._con is not None:
             for statement in passed_on(self._settings()):
                 if statement not in self._told:  # some cannot be said again
-                    self._con.execute(statement)
+                    with translated(statement):
+                        self._con.execute(statement)
             self._told = set(passed_on(self._settings()))
 
     # ---- transactions
@@ -102,10 +104,17 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction; one that needs DuckDB later begins there then."""
+        """Begins a transaction; one that needs DuckDB later begins there then.
+
+        Whoever is interrupted here calls `rollback`.
+
+        Raises:
+            Error: DuckDB cannot.
+        """
+        self._begun = True  # before it is true: an interrupt must not leave DuckDB in one
         if self._con is not None:
-            self._con.begin()
-        self._begun = True
+            with translated(""):
+                self._con.begin()
 
     def commit(self) -> None:
         """Commits the transaction.
@@ -120,17 +129,18 @@ class Duck:
         self._end("rollback")
 
     def _end(self, how: str) -> None:
-        begun, self._begun = self._begun, False
-        if not begun or self._con is None:
-            return
-        with translated(""):
-            if how == "commit":
+        if self._begun and self._con is not None:
+            with translated(""):
                 try:
-                    self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    if how == "commit":
+                        self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    getattr(self._con, how)()
                 except Exception:
-                    self._con.rollback()
+                    self._begun = False
+                    with suppress(Exception):  # there is none any more
+                        self._con.rollback()
                     raise
-            getattr(self._con, how)()
+        self._begun = False  # after it is true, as in `begin`
 
     # ---- statements
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.engine.relation import Relation
+from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema, is_flag, valid
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
         name: The table.
         wanted: The types of the columns.
     """
-    columns = ", ".join(_quoted(c) for c in wanted)
-    arrays = duck.arrays(f"SELECT {columns} FROM {_quoted(name)}")
+    columns = ", ".join(in_quotes(c) for c in wanted)
+    arrays = duck.arrays(f"SELECT {columns} FROM {in_quotes(name)}")
     fields: dict[str, np.ndarray] = {}
     described: list[Field] = []
     rows = 0
@@ -108,7 +109,3 @@ def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
 def columns_of(schema: Schema) -> tuple[str, ...]:
     """The columns that SQL sees."""
     return tuple(f.name for f in schema.values)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

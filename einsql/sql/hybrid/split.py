@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid.blocks import (
     STARTS,
     Block,
@@ -83,14 +84,9 @@ class Parts:
         return name
 
 
-def quoted(name: str) -> str:
-    """A name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def shown(name: str, columns: Sequence[str]) -> str:
     """The query that reads a fragment under the names its columns had."""
-    items = ", ".join(f"c{n} AS {quoted(c)}" for n, c in enumerate(columns))
+    items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
 
 
@@ -289,7 +285,7 @@ class Splitter:
         if found is None:
             return
         name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
-        alias = "" if reference.aliased else f" AS {quoted(_stem(reference))}"
+        alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"
         self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
 
     # ---- a block without what stands around its relation
