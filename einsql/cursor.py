@@ -232,11 +232,7 @@ class Cursor:
     @property
     def key_names(self) -> tuple[str, ...] | None:
         """Names of the key columns in SELECT order; None without a tensor result."""
-        if self._result is None:
-            return None
-        if isinstance(self._result, Result):
-            return tuple(c.name for c in self._result.columns if c.key is not None)
-        return tuple(name for name, n in self._result.columns if n is not None)
+        return None if self.shape is None else self._tensor().key_names
 
     def fetch_numpy(self, *, fill: Any = None) -> Any:
         """The result as an array, or a dict of arrays for several value columns.

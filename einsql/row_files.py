@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from einsql.engine.files.mapped import refusing
 from einsql.engine.files.matrix_market import Matrix
 from einsql.engine.files.rows import Rows
 from einsql.engine.files.tensor import Tick
@@ -67,9 +68,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
             f"'{path}' has {count} rows, and their keys span {spanned:,}",
             hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
         )
-    if sparse:
-        return _sparse(source, types, schema, count, path, later)
-    return _dense(source, types, schema, count, path, later)
+    with refusing(path):
+        return (_sparse if sparse else _dense)(source, types, schema, count, path, later)
 
 
 def _kinds(

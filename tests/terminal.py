@@ -4,11 +4,13 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
 
@@ -53,16 +55,19 @@ class Screen:
     """einsql in tmux, which keeps the screen as a terminal would show it."""
 
     def __init__(self, home: Path, *options: str) -> None:
-        self._socket = f"einsql-{os.getpid()}"
+        self._folder = Path(mkdtemp(prefix="tmux"))  # for the path of a socket is short
+        self._status = home / "exit-status"
         variables = {"HOME": home, "TERM": "xterm-256color", "COLORTERM": "", "NO_COLOR": "",
                      "PYTHONPATH": Path(__file__).parents[1]}  # fmt: skip
-        command = ["env", "-u", "EINSQL_HISTORY", *(f"{k}={v}" for k, v in variables.items())]
+        unset = [word for name in ("EINSQL_HISTORY", "LINES", "COLUMNS") for word in ("-u", name)]
+        command = ["env", *unset, *(f"{k}={v}" for k, v in variables.items()), sys.executable]
+        # The trap keeps Ctrl-C from ending the shell, too.
+        shell = ["sh", "-c", 'trap : INT; "$@"; echo $? >"$0"; exec cat', str(self._status)]
         self._tmux("-u", "-f", os.devnull, "new-session", "-d", "-x", "80", "-y", "40", "-c",
-                   str(home), *command, sys.executable, *options)  # fmt: skip
-        self._tmux("set-option", "-g", "remain-on-exit", "on")
+                   str(home), *shell, *command, *options)  # fmt: skip
 
     def _tmux(self, *arguments: str) -> str:
-        command = ["tmux", "-L", self._socket, *arguments]
+        command = ["tmux", "-S", str(self._folder / "socket"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def type(self, text: str) -> None:
@@ -73,6 +78,10 @@ class Screen:
     def press(self, key: str) -> None:
         """Presses a key of tmux's name."""
         self._tmux("send-keys", key)
+
+    def colours(self) -> set[str]:
+        """The codes of the colours on the screen."""
+        return set(re.findall(r"\x1b\[([0-9;]*)m", self._tmux("capture-pane", "-p", "-e")))
 
     def lines(self) -> list[str]:
         """All lines since the start, the last one that is not blank at the end."""
@@ -88,9 +97,9 @@ class Screen:
 
     def exit_status(self) -> int:
         """The status einsql left with."""
-        status = ["display-message", "-p", "#{pane_dead_status}"]
-        self.wait(lambda _: self._tmux(*status).strip() != "")
-        return int(self._tmux(*status))
+        self.wait(lambda _: self._status.exists() and self._status.read_text() != "")
+        return int(self._status.read_text())
 
     def close(self) -> None:
         self._tmux("kill-server")
+        shutil.rmtree(self._folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -105,6 +104,8 @@ class Output:
 
 
 def _feed(command: str, lines: Iterator[str]) -> None:
+    import subprocess  # for pagers only
+
     sys.stdout.flush()
     environment = {**os.environ, "LESS": os.environ.get("LESS", "SRF")}
     pager = subprocess.Popen(

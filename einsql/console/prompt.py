@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _PROMPT = "einsql> "
 _CONTINUED = "   ...> "
 
-_LEAVING = {"exit", "quit"}
-
 ReadText = Callable[[], str]
 """Reads one whole input; raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
 
@@ -52,7 +50,7 @@ def interact(shell: Shell) -> None:
             continue
         except EOFError:
             return
-        if text.strip().lower() in _LEAVING:
+        if _leaves(text):
             return
         try:
             shell.run_lines(text.splitlines(keepends=True))
@@ -72,7 +70,11 @@ def is_whole(shell: Shell, text: str) -> bool:
         pending += line
         if ";" in line and shell.connection.is_complete(pending):
             pending = ""
-    return shell.is_blank(pending) or text.strip().lower() in _LEAVING
+    return shell.is_blank(pending) or _leaves(text)
+
+
+def _leaves(text: str) -> bool:
+    return text.strip().rstrip(";").lower() in ("exit", "quit")
 
 
 def _plain(shell: Shell) -> ReadText:

@@ -55,6 +55,11 @@ class Result:
         bounds = {k.name: k.lo for k in self.schema.keys}
         return tuple(bounds[c.key] for c in self.columns if c.key is not None)
 
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key columns, in SELECT order."""
+        return tuple(c.name for c in self.columns if c.key is not None)
+
     def _flag(self, name: str) -> np.ndarray | None:
         """A flag, if it is false anywhere."""
         return None if self._count(name) == self.schema.size else self.fields[name]

@@ -45,6 +45,11 @@ class TileResult:
         """How many values each key takes, in SELECT order."""
         return tuple(self.node.schema.bounds[n] for _, n in self.columns if n is not None)
 
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key columns, in SELECT order."""
+        return tuple(name for name, n in self.columns if n is not None)
+
     def __len__(self) -> int:
         return len(self.blocks)
 

@@ -137,8 +137,12 @@ def named_relation(query: QueryBinder, name: str, at: exp.Expr) -> Relation | Ti
 
     Raises:
         ProgrammingError: There is none.
+        Error: An array or table of that name is no tensor.
     """
-    found = find_relation(query, name)
+    try:
+        found = find_relation(query, name)
+    except Error as error:
+        raise locate(error, at) from None
     if found is None:
         known = [n for level in query.ctes for n in level] + query.catalog.names()
         raise UnknownHere(

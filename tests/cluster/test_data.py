@@ -266,3 +266,22 @@ def test_a_small_part_does_not_keep_a_large_array() -> None:
     assert kept["part"].shape == (2, 8)
     assert kept["most"].base is large
     assert kept["same"].base is flag.base
+
+
+def test_rows_and_archives_of_what_lies_at_ranks(connected: Connected, tmp_path: Path) -> None:
+    con = connected(2)
+    stored(con, "w", W)
+    con.execute("CREATE TENSOR s AS SELECT i, j, val FROM w WHERE val > 0")
+    for suffix in ("csv", "parquet", "mtx"):
+        con.execute(f"COPY s TO '{tmp_path}/s.{suffix}'")
+        con.execute("CREATE OR REPLACE TENSOR r (i DIM(12), j DIM(10), val FLOAT)")
+        assert con.execute(f"COPY r FROM '{tmp_path}/s.{suffix}'").rowcount == (W > 0).sum()
+        rows = "SELECT i, j, val FROM {}"
+        assert con.execute(rows.format("r")).fetchall() == con.execute(rows.format("s")).fetchall()
+    for suffix in ("npz", "zarr"):
+        con.execute(f"COPY (SELECT j, i, val, -val AS m FROM w) TO '{tmp_path}/w.{suffix}'")
+        read = f"SELECT SUM(val) AS s FROM read_tensor('{tmp_path}/w.{suffix}', 'm')"
+        assert con.execute(read).fetchall() == [(-W.sum(),)]
+        con.execute("CREATE OR REPLACE TENSOR t (j DIM(10), i DIM(12), val FLOAT)")
+        con.execute(f"COPY t FROM '{tmp_path}/w.{suffix}' (TENSOR 'm')")
+        assert (con.execute("SELECT * FROM t").fetch_numpy() == -W.T).all()

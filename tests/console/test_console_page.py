@@ -78,6 +78,27 @@ def test_the_documented_session_works_key_by_key(tmp_path: Path) -> None:
     assert (tmp_path / ".einsql_history").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_heat_map_fits_the_screen_in_colours(tmp_path: Path) -> None:
+    screen = Screen(tmp_path, "-m", "einsql", "-cmd", ".maxrows 1")
+    try:
+        screen.wait(partial(prompts_after, 1))
+        screen.type("SELECT a.i, b.j, a.i - b.j AS v FROM range(300) AS a(i), range(200) AS b(j);")
+        screen.press("Enter")
+        screen.wait(partial(ends, "(1 shown)"))
+        screen.wait(partial(ends, "einsql>"))
+        screen.type(".plot")
+        screen.press("Enter")
+        screen.wait(partial(ends, " 199"))
+        lines = screen.wait(partial(ends, "einsql>"))[-40:]
+        at = lines.index("einsql> .plot")  # the command is still on the screen
+        assert lines[at + 1].startswith("v over i (down) and j (across), means of up to")
+        assert "▀" * 40 in lines[at + 3]
+        assert len({c for c in screen.colours() if c.startswith("48;5;")}) > 10
+    finally:
+        screen.close()
+
+
 def block(language: str, begin: str) -> str:
     """A fenced block of the page."""
     text = PAGE.read_text("utf-8")

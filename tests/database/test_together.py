@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+import duckdb
 import pytest
 
 import einsql
@@ -114,6 +115,44 @@ def test_the_first_to_commit_wins(path: str) -> None:
         other.execute("CREATE TENSOR z (i DIM(2), val FLOAT)")
         with pytest.raises(einsql.OperationalError, match='change of "z" first'):
             one.commit()
+
+
+def test_no_update_of_several_writers_is_lost(path: str) -> None:
+    with einsql.connect(path) as con:
+        con.execute("CREATE TENSOR x (i DIM(2), val BIGINT) DEFAULT 0")
+        con.store.duck.execute("CREATE TABLE t AS SELECT 0 AS k")
+    failures: list[BaseException] = []
+
+    def write(explicit: bool) -> None:
+        try:
+            with einsql.connect(path) as con:
+                done = 0
+                while done < 10:
+                    try:
+                        if explicit:
+                            con.execute("BEGIN; UPDATE x SET val = val + 1")
+                            con.store.duck.execute("UPDATE t SET k = k + 1")
+                            con.execute("COMMIT")
+                        else:
+                            con.execute("UPDATE x SET val = val + 1")
+                    except einsql.OperationalError:
+                        con.rollback()
+                    except duckdb.TransactionException:  # it met another change of the table
+                        con.rollback()
+                    else:
+                        done += 1
+        except BaseException as error:
+            failures.append(error)
+
+    with einsql.connect(path) as con:
+        threads = [threading.Thread(target=write, args=(n % 2 == 0,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert con.execute("SELECT * FROM x").fetchall() == [(0, 40), (1, 40)]
+        assert con.store.duck.execute("FROM t") == [(20,)]
 
 
 def test_plans_follow_what_others_commit(path: str) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import einsql
+from einsql.engine.spill.memory import in_memory
 from einsql.engine.spill.space import Space, is_mapped, sweep
 from einsql.engine.store import Tensor, owner
 from tests.oracle.campaign import campaign
@@ -32,11 +34,12 @@ STATEMENTS = [
     "SELECT g.val, j, SUM(x.val) AS s, MAX(x.val) AS m FROM x JOIN g ON g.i = x.i "
     "GROUP BY g.val, j",
     "SELECT t.n, x.j, x.val FROM t JOIN x ON x.i = t.val",
+    "SELECT m.i, y.k, SUM(m.val * y.val) AS val FROM m JOIN y USING (j) GROUP BY m.i, y.k",
     "SELECT i // 7 AS b, j, AVG(val) AS val FROM x GROUP BY i // 7, j",
     "SELECT a.i, SUM(a.val * b.val) AS s FROM x a JOIN x b ON b.i = a.i + 3 AND b.j = a.j "
     "WHERE a.val > -2 GROUP BY a.i",
 ]
-"""Products, other semirings, maps, softmax, sums of everything, segments, gathers, shifts."""
+"""Products, other semirings, maps, softmax, sums of all, segments, gathers, sparse ones, shifts."""
 
 
 def connection(dtype: type, **config: object) -> einsql.Connection:
@@ -44,6 +47,8 @@ def connection(dtype: type, **config: object) -> einsql.Connection:
     con = einsql.connect(config=config)
     con.register("x", random.integers(-3, 4, (130, 90)).astype(dtype), dims=("i", "j"))
     con.register("y", random.integers(-3, 4, (90, 120)).astype(dtype), dims=("j", "k"))
+    stored: np.ndarray = random.integers(-20, 3, (130, 90)).clip(0).astype(dtype)
+    con.register("m", scipy.sparse.csr_array(stored), dims=("i", "j"))
     con.register("g", random.integers(0, 9, 130), dims=("i",))
     con.register("t", random.integers(0, 130, 500), dims=("n",))
     return con
@@ -160,7 +165,7 @@ def test_limits_are_written_as_duckdb_writes_them(text: str, limit: int | None) 
 def test_files_without_a_name_are_all_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = Space(str(tmp_path / "t"))
+    space = Space(lambda: str(tmp_path / "t"))
     kept = space.empty((300, 400), np.dtype(np.float32))
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     named = space.empty((10,), np.dtype(np.int64))
@@ -240,6 +245,12 @@ def chain(side: int, limit: str, dtype: str, directory: Path) -> None:
     )
     print(run.stdout)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no directory is in memory here")
+def test_a_directory_in_memory_is_known_as_one() -> None:
+    assert in_memory("/dev/shm/einsql/below")
+    assert not in_memory("/proc")
 
 
 def test_a_mapping_is_known_as_one() -> None:

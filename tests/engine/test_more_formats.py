@@ -6,18 +6,18 @@ import os
 import sys
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pyarrow as pa
 import pytest
 import safetensors.numpy
-import zarr
 from pyarrow import parquet
 
 import einsql
 from einsql.engine import files
 from einsql.schema import DType
 
+gguf = pytest.importorskip("gguf", reason="the extra [formats] is not installed")
+zarr = pytest.importorskip("zarr", reason="the extra [formats] is not installed")
 W = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
 
 

@@ -225,6 +225,16 @@ def test_a_default_is_replaced_and_options_say_what_csv_is(con: einsql.Connectio
             con.execute(sql)
 
 
+@pytest.mark.parametrize("suffix", ROWS)
+def test_no_rows(con: einsql.Connection, suffix: str) -> None:
+    con.register("x", np.arange(6.0).reshape(2, 3), dims=("i", "j"))
+    empty = "COPY (SELECT * FROM x WHERE val > 9) TO"
+    assert con.execute(f"{empty} 'f.{suffix}'{option(suffix)}").rowcount == 0
+    con.execute("CREATE TENSOR r (i DIM(2), j DIM(3), val DOUBLE)")
+    assert con.execute(f"COPY r FROM 'f.{suffix}'").rowcount == 0
+    assert con.execute(f"SELECT * FROM 'f.{suffix}'").fetchall() == []
+
+
 def test_rows_are_a_bag_and_may_be_null(con: einsql.Connection) -> None:
     con.register("x", np.arange(3), dims=("i",))
     con.execute("COPY (SELECT NULLIF(val, 1) AS v FROM x) TO 'f.csv'")

@@ -240,6 +240,7 @@ WRONG = {
     "SELECT 1 AS x; SELECT 2 AS y": "einsql takes one query, not 2",
     "DROP TENSOR x": "holds a query",
     "SELECT i FROM x GROUP": "Syntax error",
+    "SELECT i, val FROM x ORDER BY val": "DuckDB may do that, outside of einsql",
 }
 
 

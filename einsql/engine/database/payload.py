@@ -156,7 +156,10 @@ def _begin(
     bodies, arrays, kinds = [], [], []
     for name, element, shape, told in columns:
         # Memory that is never touched, so it takes none; only its address is wanted.
-        room = mmap.mmap(-1, max(64, prod(shape) * element.bit_width // 8))
+        room = mmap.mmap(
+            -1, max(64, prod(shape) * element.bit_width // 8),
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
+        )  # fmt: skip
         bodies.append(pa.py_buffer(room))
         arrays.append(_column(element, shape, bodies[-1]))
         kinds.append(pa.field(name, arrays[-1].type, metadata=told))

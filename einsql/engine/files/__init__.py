@@ -176,16 +176,7 @@ def _rows(path: str, kind: str, form: Form) -> Rows | None:
         return Matrix(path)
     from einsql.engine.files import parquet  # pyarrow takes 60 ms
 
-    file = Found(path)
-    if kind == ".arrow":
-        reader = parquet.opened_arrow(file)
-        if not parquet.has_tensors(reader.schema):
-            return parquet.ColumnRows(file, reader, is_parquet=False)
-        return None
-    footer = parquet.opened(file)
-    if not parquet.has_tensors(footer.schema_arrow):
-        return parquet.ColumnRows(file, footer, is_parquet=True)
-    return None
+    return parquet.rows_of(Found(path), is_parquet=kind == ".parquet")
 
 
 def reopen(description: Description) -> FileTensor:

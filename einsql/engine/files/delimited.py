@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
-from einsql.engine.files.rows import Rows, damaged, type_of
+from einsql.engine.files.rows import Rows, columns_of, damaged
 from einsql.schema import DType
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ class Delimited(Rows):
                 if not self.file.size:
                     raise self.file.refusal("is empty: a .csv file begins with names of columns")
                 self._readable()
-                names = self._open({}).schema
-        if len(set(names.names)) < len(names.names):
-            raise self.file.refusal("has two columns of the same name")
-        self.columns = {f.name: type_of(f.type) for f in names}
+                self.columns = columns_of(self.file, self._open({}).schema)
 
     def _readable(self) -> None:
         """Refuses a first line that is longer than a block, which names and types come from."""

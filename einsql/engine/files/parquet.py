@@ -11,7 +11,7 @@ import numpy as np
 from einsql.engine.files import arrow
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
-from einsql.engine.files.rows import Rows, damaged, type_of
+from einsql.engine.files.rows import Rows, columns_of, damaged
 from einsql.engine.files.tensor import Content, Tick, unmapped
 from einsql.engine.files.writing import Column
 from einsql.schema import DType
@@ -71,16 +71,26 @@ def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
         return pa.ipc.open_file(pa.OSFile(file.path))
 
 
+def rows_of(file: Found, *, is_parquet: bool) -> ColumnRows | None:
+    """The rows of a Parquet or Arrow file; None if it holds tensors.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    reader = opened(file) if is_parquet else opened_arrow(file)
+    with damaged(file):
+        if has_tensors(reader.schema_arrow if is_parquet else reader.schema):
+            return None
+        return ColumnRows(file, reader, is_parquet)
+
+
 class ColumnRows(Rows):
     """Rows of a Parquet or Arrow file."""
 
     def __init__(self, file: Found, reader: Any, is_parquet: bool) -> None:
         super().__init__(file)
         self._reader, self._is_parquet = reader, is_parquet
-        schema = reader.schema_arrow if is_parquet else reader.schema
-        if len(set(schema.names)) < len(schema.names):
-            raise file.refusal("has two columns of the same name")
-        self.columns = {f.name: type_of(f.type) for f in schema}
+        self.columns = columns_of(file, reader.schema_arrow if is_parquet else reader.schema)
 
     def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
         if not self._is_parquet:

@@ -114,8 +114,21 @@ class Rows(ABC):
 
 
 def type_of(kind: pa.DataType) -> DType | None:
-    """The type of an Arrow column that holds numbers or truth values."""
+    """The type of an Arrow column that holds numbers or truth values, or nothing yet."""
+    if str(kind) == "null":  # a CSV file without rows, or none with a value
+        return DType.BIGINT
     return _INTEGERS.get(str(kind)) or _OTHERS.get(str(kind))
+
+
+def columns_of(file: Found, schema: pa.Schema) -> dict[str, DType | None]:
+    """The columns of a file, which have distinct names.
+
+    Raises:
+        OperationalError: Two have the same name.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise file.refusal("has two columns of the same name")
+    return {f.name: type_of(f.type) for f in schema}
 
 
 def _fits(held: DType | None, wanted: DType) -> bool:

@@ -6,6 +6,7 @@ A statement that surely fits runs as if there were no limit; the others run by `
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -58,7 +59,7 @@ class Memory:
         self._states = states
         self._database = database
         self._lent = 0
-        self.space = Space(None)
+        self.space = Space(lambda: None)
         self.change(settings)
         if database is not None:
             sweep(default_directory(database))
@@ -67,7 +68,8 @@ class Memory:
         """Goes on under other settings; files that are there stay."""
         self.limit = settings.memory_limit
         where = settings.temp_directory
-        self.space.directory = default_directory(self._database) if where is None else where or None
+        database = self._database
+        self.space.find = lambda: default_directory(database) if where is None else where or None
         self.space.most = settings.max_temp_directory_size
         few = None if self.limit is None else self.limit // REMEMBERED
         buffers.bound(self, few if few is not None and few < buffers.KEPT else None)
@@ -190,11 +192,34 @@ def anonymous(several: Iterable[Any], foreign: Iterable[int] = ()) -> int:
 
 def default_directory(database: str | None) -> str:
     """Where temporary files go unless told: beside the database, or where the system has them."""
-    if database is not None:
-        return f"{database}.tmp"
-    import tempfile  # a few milliseconds, for few statements
+    return _system_directory() if database is None else f"{database}.tmp"
 
-    return tempfile.gettempdir()
+
+@cache
+def _system_directory() -> str:
+    """The system's directory for temporary files, one on a disk where there is a choice."""
+    import tempfile  # it tries by writing, which few statements need
+
+    found, other = tempfile.gettempdir(), "/var/tmp"
+    chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
+    if not chosen and in_memory(found) and not in_memory(other) and os.access(other, os.W_OK):
+        return other
+    return found
+
+
+def in_memory(directory: str) -> bool:
+    """True for a directory whose files are memory, as far as the system tells."""
+    path, mounts = os.path.realpath(directory), {}
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _, place, kind, *_ = line.split()
+                mounts[place] = kind
+    except (OSError, ValueError):
+        return False
+    while path not in mounts and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return mounts.get(path) in ("tmpfs", "ramfs")
 
 
 def trim() -> None:

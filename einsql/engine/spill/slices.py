@@ -43,13 +43,11 @@ class Read:
     Attributes:
         labels: Its labels, but for those along which its elements repeat.
         nbytes: Bytes of all fields of an element that are read, in a kernel's type.
-        fixed: Bytes that are read whatever the bounds are.
         far: Whether it is read at computed places, in place.
     """
 
     labels: tuple[str, ...]
-    nbytes: int
-    fixed: int = 0
+    nbytes: float
     far: bool = False
 
 
@@ -86,7 +84,7 @@ class Footprint:
             elements = prod(extents[x] for x in read.labels)
             if read.far:
                 elements = min(elements, points)
-            total += COPIES * read.nbytes * elements + read.fixed
+            total += ceil(COPIES * read.nbytes * elements)
         keys = prod(extents[k] for k in self.node.keys)
         total += keys * self._fields
         if self._sums:
@@ -114,10 +112,11 @@ class Footprint:
             given: Mapping[str, np.ndarray] | Sparse | None = (
                 None if operands is None else operands[n]
             )
-            if isinstance(given, Sparse):  # as many elements as are stored
-                yield Read((), 0, fixed=COPIES * 2 * given.taken().nbytes)
-                continue
             kept = dict.fromkeys(labels)
+            if isinstance(given, Sparse):  # a box has its share of what is stored
+                whole = prod(self.extents[x] for x in kept)
+                yield Read(tuple(kept), 2 * given.taken().nbytes / max(1, whole))
+                continue
             far = any(x in self.derived for x in labels)
             if given is not None:
                 arrays = [given[name] for name in names]

@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -30,14 +31,14 @@ class Space:
     """Room for temporary files.
 
     Attributes:
-        directory: Where they are; None where there shall be none. It is made when it is
-            needed, and goes with the last of them if it was made here or was empty before.
+        find: Says where new ones are; None where there shall be none. The directory is made
+            when it is needed, and what was made here goes with the last of them.
         most: Bytes they may take together; None for nearly all that is free.
         used: Bytes they take.
     """
 
-    def __init__(self, directory: str | None, most: int | None = None) -> None:
-        self.directory = directory
+    def __init__(self, find: Callable[[], str | None], most: int | None = None) -> None:
+        self.find = find
         self.most = most
         self.used = 0
         self._made: str | None = None
@@ -55,9 +56,7 @@ class Space:
     def block(self, nbytes: int) -> np.ndarray:
         """Bytes in a file of their own, one at least; raises as `empty`."""
         nbytes = max(1, nbytes)
-        self.require(nbytes)
-        directory = self.directory
-        assert directory is not None  # `require` refuses
+        directory = self.require(nbytes)
         with self._lock:
             self.used += nbytes
         try:
@@ -70,24 +69,25 @@ class Space:
         weakref.finalize(mapping, self._freed, nbytes).atexit = False
         return np.frombuffer(mapping, np.uint8)
 
-    def require(self, nbytes: int) -> None:
-        """Refuses what there is no room for.
+    def require(self, nbytes: int) -> str:
+        """Refuses what there is no room for; says where a file of so many bytes may be.
 
         Raises:
             OperationalError: There is none, by the setting or on the disk.
         """
-        if self.directory is None:
+        directory = self.find()
+        if directory is None:
             raise OperationalError(
                 f"There is not enough memory: {data_size(nbytes)} would go to a temporary file, "
                 "and temp_directory names no place for it",
                 hint="SET temp_directory = '…' names one, SET memory_limit keeps more in memory.",
             )
         if self.most is None:
-            free = _free(self.directory)
+            free = _free(directory)
             if free is not None and nbytes > free * MOST_OF_DISK:
                 raise OperationalError(
                     f"There is not enough memory: {data_size(nbytes)} would go to a temporary "
-                    f"file, and {data_size(free)} are free in '{self.directory}' "
+                    f"file, and {data_size(free)} are free in '{directory}' "
                     "(max_temp_directory_size)",
                     hint="SET temp_directory names another place; narrow keys with WHERE, or "
                     "aggregate.",
@@ -100,6 +100,7 @@ class Space:
                 hint="SET max_temp_directory_size allows more, SET memory_limit keeps more in "
                 "memory.",
             )
+        return directory
 
     def _mapped(self, directory: str, nbytes: int) -> mmap.mmap:
         try:

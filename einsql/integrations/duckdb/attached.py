@@ -16,7 +16,7 @@ from einsql.deep_stack import with_deep_stack
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Relation
 from einsql.engine.store import Tensor
-from einsql.errors import InterfaceError, OperationalError, ProgrammingError
+from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
 from einsql.integrations.duckdb.rows import Rows
@@ -273,6 +273,9 @@ class Session(Connection):
             try:
                 with errors.located(span.start, text):
                     return bind() if span.depth <= SHALLOW else with_deep_stack(bind)
+            except NotSupportedError as error:
+                error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
+                raise
             finally:
                 self._inputs = {}
 
