@@ -9,6 +9,7 @@ from einsql.engine.duck.table_result import TableResult
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.parser import is_qualified
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     structure = Structure(tokenize(sql))
     _check_names(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
+    if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+        raise refusal  # DuckDB would not find the tensors again
     found = hybrid.run(con, made)
     word = structure.word(0)
     if word == "WITH":
@@ -45,6 +48,10 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
 
 
+def _defines_view(structure: Structure) -> bool:
+    return structure.word(0) == "CREATE" and "VIEW" in map(structure.word, range(1, 6))
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -53,8 +60,11 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
-    if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
-        raise refusal
+    if _defines_view(structure):
+        words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
+        if not is_qualified(words, words.index("VIEW") + 1):
+            raise refusal
+        return
     if word not in ("CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY"):
         return
     while structure.word(at) in (
