@@ -166,7 +166,9 @@ class Definitions(compiler.DDLCompiler):
         return "".join(made) + text
 
     def _sequence(self, column: Any) -> str:
-        text = f"CREATE SEQUENCE IF NOT EXISTS {self.preparer.sequence_name(column)}"
+        temporary = any(p in ("TEMP", "TEMPORARY") for p in column.table._prefixes)
+        kind = "TEMPORARY SEQUENCE" if temporary else "SEQUENCE"
+        text = f"CREATE {kind} IF NOT EXISTS {self.preparer.sequence_name(column)}"
         given = "" if column.identity is None else self.get_identity_options(column.identity)
         return f"{text} {given}".rstrip() + ";\n"
 

@@ -191,7 +191,6 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         return MAIN
 
 
-
 def _beneath(dbapi_connection: Any) -> Any:
     """The connection, which a pool may have in something of its own."""
     return getattr(dbapi_connection, "dbapi_connection", dbapi_connection)

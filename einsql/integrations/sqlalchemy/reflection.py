@@ -94,6 +94,17 @@ class Reflection(Dialect):
         )
 
     @reflection.cache  # type: ignore[misc]  # as above
+    def get_table_options(self, connection: Any, table_name: str, schema: str | None = None,
+                          **kw: Any) -> dict[str, Any]:  # fmt: skip
+        """Nothing: tables have no options.
+
+        Raises:
+            NoSuchTableError: There is no such table.
+        """
+        self._must_be_there(connection, table_name, schema)
+        return {}
+
+    @reflection.cache  # type: ignore[misc]  # as above
     def has_schema(self, connection: Any, schema_name: str, **kw: Any) -> bool:
         """True if there is a schema of the name."""
         return schema_name in self.get_schema_names(connection)
@@ -161,11 +172,12 @@ class Reflection(Dialect):
     @reflection.cache  # type: ignore[misc]  # as above
     def get_sequence_names(self, connection: Any, schema: str | None = None,
                            **kw: Any) -> list[str]:  # fmt: skip
-        """Sequences, those that number rows among them."""
+        """Sequences but temporary ones; those that number rows are among them."""
         found = rows(
             connection,
-            f"SELECT sequence_name FROM duckdb_sequences() WHERE schema_name = ? AND {_HERE}",
-            self._place(schema),
+            "SELECT sequence_name FROM duckdb_sequences() WHERE schema_name = ? "
+            "AND database_name = current_database()",
+            [schema or MAIN],
         )
         return sorted(str(r[0]) for r in found)
 
@@ -204,17 +216,18 @@ class Reflection(Dialect):
             return _view_columns(session(connection), ours)
         found = rows(
             connection,
-            "SELECT column_name, data_type, is_nullable, column_default, comment "
-            f"FROM duckdb_columns() WHERE schema_name = ? AND {_HERE} "
-            "AND lower(table_name) = lower(?) ORDER BY database_name <> 'temp', column_index",
+            "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
+            "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, schema_name, "
+            f"table_name) WHERE schema_name = ? AND {_HERE} AND lower(table_name) = lower(?) "
+            "ORDER BY database_name <> 'temp', column_index",
             [*self._place(schema), table_name],
         )
         if not found:
             raise exc.NoSuchTableError(table_name)
         return [
-            {**_column(name, kind), "nullable": nullable, "default": default, "comment": comment,
-             "autoincrement": str(default).startswith("nextval(")}
-            for name, kind, nullable, default, comment in found
+            {**_column(name, kind), "nullable": nullable, "comment": comment,
+             **_default(name, kind, default, sql)}
+            for name, kind, nullable, default, comment, sql in found
         ]  # fmt: skip
 
     # ---- constraints
@@ -310,6 +323,15 @@ def _column(name: str, kind: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict[str, Any]:
+    """A column's default, or what it is computed from, which only the table's text tells apart."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    if any(f"{n} {kind} GENERATED ALWAYS AS(" in (sql or "") for n in (name, quoted)):
+        text = str(default).removeprefix("CAST(").removesuffix(f" AS {kind})")
+        return {"computed": {"sqltext": text, "persisted": False}}
+    return {"default": default, "autoincrement": str(default).startswith("nextval(")}
+
+
 def _tensor_columns(held: Tensor) -> list[Any]:
     schema = held.relation.schema
     keys = {k.name: DIM(k.lo, k.hi) for k in schema.keys}
@@ -335,7 +357,9 @@ def _index(name: str, unique: bool, expressions: list[str]) -> dict[str, Any]:
     columns = [_plain(e) for e in expressions]
     made["column_names"] = columns
     if None in columns:
-        made["expressions"] = [e if c is None else c for e, c in zip(expressions, columns, strict=True)]
+        made["expressions"] = [
+            e if c is None else c for e, c in zip(expressions, columns, strict=True)
+        ]
     return made
 
 

@@ -171,7 +171,16 @@ _KNOWN: dict[str, Callable[[], types.TypeEngine[Any]]] = {
     "JSON": types.JSON,
 }
 
-_WHOLE = ("TINYINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT", "BIGNUM")
+_WHOLE = (
+    "TINYINT",
+    "HUGEINT",
+    "UTINYINT",
+    "USMALLINT",
+    "UINTEGER",
+    "UBIGINT",
+    "UHUGEINT",
+    "BIGNUM",
+)
 _REAL = ("FLOAT", "HALF", "BFLOAT16")
 
 

@@ -20,8 +20,17 @@ def main(arguments: list[str]) -> int:
         with einsql.connect(str(path)) as con:
             con.execute("CREATE SCHEMA test_schema")
         config = HERE / "setup.cfg"
-        options = ["-p", "tests.integrations.sqlalchemy_suite.plugin", "-c", str(config)]
-        given = [*options, "--rootdir", str(HERE), "--dburi", f"einsql:///{path}", *arguments]
+        plugins = [x for n in ("plugin", "skipping") for x in ("-p", f"{__package__}.{n}")]
+        given = [
+            *plugins,
+            "-c",
+            str(config),
+            "--rootdir",
+            str(HERE),
+            "--dburi",
+            f"einsql:///{path}",
+            *arguments,
+        ]
         return int(pytest.main([*given, str(HERE / "suite.py")]))
 
 
