@@ -192,7 +192,7 @@ def _quoted(name: str) -> str:
 class EinsqlAdapter(HarlequinAdapter):
     """What Harlequin loads for `-a einsql`; it takes one database file, or none."""
 
-    ADAPTER_OPTIONS: list[HarlequinAdapterOption] | None = [SETTINGS]
+    ADAPTER_OPTIONS: list[HarlequinAdapterOption] | None = [SETTINGS]  # noqa: RUF012 - Harlequin's
     IMPLEMENTS_CANCEL = True
     IMPLEMENTS_READ_ONLY = True
     ADAPTER_DETAILS = "einsql: SQL over tensors and tables."

@@ -89,6 +89,7 @@ def test_nothing_is_fetched_after_close() -> None:
     cur = con.execute("SELECT 'a' AS s")
     other = con.execute("SELECT 1 AS n")
     other.close()
+    assert (other.rowcount, other.description) == (1, None)
     for fetch in (other.fetchone, other.fetchmany, other.fetchall, other.fetch_arrow_table):
         with pytest.raises(einsql.InterfaceError, match="cursor is closed"):
             fetch()

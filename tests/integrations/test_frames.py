@@ -23,8 +23,8 @@ ABOVE = "SELECT i, j, val FROM x WHERE val > ?"
 @pytest.fixture
 def con() -> Iterator[einsql.Connection]:
     with einsql.connect() as made:
-        made.execute("CREATE TENSOR x AS SELECT i, j, (3 * i + j)::DOUBLE AS val FROM range(2) AS r(i), "
-                     "range(3) AS s(j)")  # fmt: skip
+        made.execute("""CREATE TENSOR x AS SELECT i, j, (3 * i + j)::DOUBLE AS val
+                        FROM range(2) AS r(i), range(3) AS s(j)""")
         made.execute("CREATE TABLE label (row BIGINT, name VARCHAR)")
         made.execute("INSERT INTO label VALUES (0, 'a'), (1, NULL)")
         yield made

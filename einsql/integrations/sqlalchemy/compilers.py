@@ -11,17 +11,18 @@ from sqlalchemy.sql import cast, compiler
 
 from einsql.integrations.sqlalchemy.types import DIM
 
-RESERVED = frozenset(
+RESERVED = set(
     """
-    all analyse analyze and anti any array as asc asof asymmetric at authorization both by case cast
-    check collate collation column columns concurrently constraint create cross default deferrable
-    desc describe distinct do else end except false fetch for foreign freeze from full generated
-    glob group having ilike in initially inner intersect into is isnull join lambda lateral leading
-    left like limit map natural not notnull null offset on only or order outer overlaps pivot
-    pivot_longer pivot_wider placing positional primary qualify references returning right select
-    semi show similar some struct summarize symmetric table tablesample then to trailing true
-    try_cast tuple union unique unpack unpivot using variadic verbose when where window with
-    """.split()
+    all analyse analyze and anti any array as asc asof asymmetric at authorization binary both
+    by case cast check collate collation column columns concurrently constraint create cross
+    default deferrable desc describe distinct do else end except false fetch for foreign
+    freeze from full generated glob group having ilike in initially inner intersect into is
+    isnull join lambda lateral leading left like limit map natural not notnull null offset on
+    only or order outer overlaps pivot pivot_longer pivot_wider placing positional primary
+    qualify references returning right select semi show similar some struct summarize
+    symmetric table tablesample then to trailing true try_cast tuple union unique unpack
+    unpivot using variadic verbose when where window with
+    """.split()  # noqa: SIM905 - a list of a hundred lines would be no clearer
 )
 """Words that are no name unless they are quoted."""
 
@@ -113,7 +114,8 @@ class Statements(compiler.SQLCompiler):
     def visit_aggregate_strings_func(self, fn: Any, *, use_function_name: Any = None,
                                      **kw: Any) -> str:  # fmt: skip
         """Texts joined to one."""
-        return super().visit_aggregate_strings_func(fn, use_function_name="string_agg", **kw)
+        made: Any = super().visit_aggregate_strings_func
+        return str(made(fn, use_function_name="string_agg", **kw))
 
     # ---- JSON
 
@@ -159,11 +161,11 @@ class Definitions(compiler.DDLCompiler):
     def visit_create_table(self, create: Any, **kw: Any) -> str:
         """CREATE TABLE after the sequence that numbers its rows; CREATE TENSOR."""
         table = create.element
-        text: str = super().visit_create_table(create, **kw)
+        made: Any = super().visit_create_table
+        text = str(made(create, **kw))
         if is_tensor(table):
             return text.replace("TABLE", "TENSOR", 1)
-        made = [self._sequence(c) for c in table.columns if numbers(c)]
-        return "".join(made) + text
+        return "".join(self._sequence(c) for c in table.columns if numbers(c)) + text
 
     def _sequence(self, column: Any) -> str:
         temporary = any(p in ("TEMP", "TEMPORARY") for p in column.table._prefixes)
@@ -175,7 +177,8 @@ class Definitions(compiler.DDLCompiler):
     def visit_drop_table(self, drop: Any, **kw: Any) -> str:
         """DROP TABLE and the sequence that numbered its rows; DROP TENSOR."""
         table = drop.element
-        text: str = super().visit_drop_table(drop, **kw)
+        made: Any = super().visit_drop_table
+        text = str(made(drop, **kw))
         if is_tensor(table):
             return text.replace("TABLE", "TENSOR", 1)
         gone = [
@@ -185,9 +188,10 @@ class Definitions(compiler.DDLCompiler):
         ]
         return text + "".join(gone)
 
-    def create_table_constraints(self, table: Any, **kw: Any) -> str:
+    def create_table_constraints(self, table: Any, *given: Any, **kw: Any) -> str:
         """Constraints; a tensor's keys are its constraint."""
-        return "" if is_tensor(table) else super().create_table_constraints(table, **kw)
+        made: Any = super().create_table_constraints
+        return "" if is_tensor(table) else str(made(table, *given, **kw))
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """A column."""
@@ -216,8 +220,8 @@ class Definitions(compiler.DDLCompiler):
         """A foreign key; DuckDB has no cascades."""
         if constraint.ondelete or constraint.onupdate:
             raise exc.CompileError("DuckDB has no ON DELETE and ON UPDATE of foreign keys")
-        text: str = super().visit_foreign_key_constraint(constraint, **kw)
-        return text
+        made: Any = super().visit_foreign_key_constraint
+        return str(made(constraint, **kw))
 
     def visit_drop_index(self, drop: Any, **kw: Any) -> str:
         """DROP INDEX, in the schema of its table."""
@@ -235,8 +239,8 @@ class Types(compiler.GenericTypeCompiler):
             return "BIGINT"
         if type_.low != 0:
             raise exc.CompileError(
-                f"Keys of a declared tensor begin with 0, not {type_.low}; CREATE TENSOR … AS SELECT "
-                "makes others"
+                f"Keys of a declared tensor begin with 0, not {type_.low}; CREATE TENSOR … AS "
+                "SELECT makes others"
             )
         return f"DIM({type_.high})"
 

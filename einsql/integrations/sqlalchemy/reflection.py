@@ -77,7 +77,7 @@ class Reflection(Dialect):
 
     # ---- names
 
-    @reflection.cache  # type: ignore[misc]  # SQLAlchemy gives it no types
+    @reflection.cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None,
                   **kw: Any) -> bool:  # fmt: skip
         """True if there is a table, a tensor or a view of the name."""
@@ -93,7 +93,7 @@ class Reflection(Dialect):
             )
         )
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_table_options(self, connection: Any, table_name: str, schema: str | None = None,
                           **kw: Any) -> dict[str, Any]:  # fmt: skip
         """Nothing: tables have no options.
@@ -104,18 +104,18 @@ class Reflection(Dialect):
         self._must_be_there(connection, table_name, schema)
         return {}
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def has_schema(self, connection: Any, schema_name: str, **kw: Any) -> bool:
         """True if there is a schema of the name."""
         return schema_name in self.get_schema_names(connection)
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def has_sequence(self, connection: Any, sequence_name: str, schema: str | None = None,
                      **kw: Any) -> bool:  # fmt: skip
         """True if there is a sequence of the name."""
         return sequence_name in self.get_sequence_names(connection, schema)
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
         """The schemas of the database; einsql's own catalog is not shown."""
         found = rows(
@@ -125,7 +125,7 @@ class Reflection(Dialect):
         )
         return [str(r[0]) for r in found]
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Tables and tensors."""
         found = rows(
@@ -138,7 +138,7 @@ class Reflection(Dialect):
         tensors = [o.name for o in ours if isinstance(o, Tensor) and not o.temporary]
         return sorted([*(str(r[0]) for r in found), *tensors])
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_temp_table_names(self, connection: Any, schema: str | None = None,
                              **kw: Any) -> list[str]:  # fmt: skip
         """Temporary tables and tensors."""
@@ -147,12 +147,12 @@ class Reflection(Dialect):
         tensors = [o.name for o in ours if isinstance(o, Tensor) and o.temporary]
         return sorted([*(str(r[0]) for r in found), *tensors])
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         """Views."""
         return self._views(connection, schema, temporary=False)
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_temp_view_names(self, connection: Any, schema: str | None = None,
                             **kw: Any) -> list[str]:  # fmt: skip
         """Temporary views."""
@@ -169,7 +169,7 @@ class Reflection(Dialect):
         views = [o for o in ours if isinstance(o, Definition) and o.temporary == temporary]
         return sorted([*(str(r[0]) for r in found), *(v.name for v in views)])
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_sequence_names(self, connection: Any, schema: str | None = None,
                            **kw: Any) -> list[str]:  # fmt: skip
         """Sequences but temporary ones; those that number rows are among them."""
@@ -181,7 +181,7 @@ class Reflection(Dialect):
         )
         return sorted(str(r[0]) for r in found)
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None,
                             **kw: Any) -> str:  # fmt: skip
         """The statement that made a view."""
@@ -200,7 +200,7 @@ class Reflection(Dialect):
 
     # ---- columns
 
-    @reflection.cache  # type: ignore[misc]  # SQLAlchemy gives it no types
+    @reflection.cache
     def get_columns(self, connection: Any, table_name: str, schema: str | None = None,
                     **kw: Any) -> list[Any]:  # fmt: skip
         """Columns in their order; of a tensor the keys, then the values.
@@ -217,9 +217,9 @@ class Reflection(Dialect):
         found = rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
-            "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, schema_name, "
-            f"table_name) WHERE schema_name = ? AND {_HERE} AND lower(table_name) = lower(?) "
-            "ORDER BY database_name <> 'temp', column_index",
+            "FROM duckdb_columns() c LEFT JOIN duckdb_tables() t USING (database_name, "
+            f"schema_name, table_name) WHERE schema_name = ? AND {_HERE} "
+            "AND lower(table_name) = lower(?) ORDER BY database_name <> 'temp', column_index",
             [*self._place(schema), table_name],
         )
         if not found:
@@ -232,7 +232,7 @@ class Reflection(Dialect):
 
     # ---- constraints
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None,
                           **kw: Any) -> Any:  # fmt: skip
         """The primary key; of a tensor its keys."""
@@ -244,7 +244,7 @@ class Reflection(Dialect):
             return {"constrained_columns": columns, "name": None}
         return {"constrained_columns": [], "name": None}
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None,
                          **kw: Any) -> list[Any]:  # fmt: skip
         """Foreign keys, which stay within a schema."""
@@ -255,14 +255,14 @@ class Reflection(Dialect):
             for columns, _, table, referred in found
         ]  # fmt: skip
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_unique_constraints(self, connection: Any, table_name: str, schema: str | None = None,
                                **kw: Any) -> list[Any]:  # fmt: skip
         """Columns that are unique together."""
         found = self._constraints(connection, table_name, schema, "UNIQUE")
         return [{"name": None, "column_names": columns} for columns, *_ in found]
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_check_constraints(self, connection: Any, table_name: str, schema: str | None = None,
                               **kw: Any) -> list[Any]:  # fmt: skip
         """Conditions that rows meet."""
@@ -287,7 +287,7 @@ class Reflection(Dialect):
         if not self.has_table(connection, table, schema):
             raise exc.NoSuchTableError(table)
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_indexes(self, connection: Any, table_name: str, schema: str | None = None,
                     **kw: Any) -> list[Any]:  # fmt: skip
         """Indexes that statements have made."""
@@ -301,7 +301,7 @@ class Reflection(Dialect):
             self._must_be_there(connection, table_name, schema)
         return [_index(*row) for row in found]
 
-    @reflection.cache  # type: ignore[misc]  # as above
+    @reflection.cache
     def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None,
                           **kw: Any) -> Any:  # fmt: skip
         """What COMMENT ON says of a table."""
@@ -326,9 +326,10 @@ def _column(name: str, kind: str) -> dict[str, Any]:
 def _default(name: str, kind: str, default: str | None, sql: str | None) -> dict[str, Any]:
     """A column's default, or what it is computed from, which only the table's text tells apart."""
     quoted = '"' + name.replace('"', '""') + '"'
-    if any(f"{n} {kind} GENERATED ALWAYS AS(" in (sql or "") for n in (name, quoted)):
+    starts = [f"{before}{n} {kind}" for before in "( " for n in (name, quoted)]
+    if any(f"{start} GENERATED ALWAYS AS(" in (sql or "") for start in starts):
         text = str(default).removeprefix("CAST(").removesuffix(f" AS {kind})")
-        return {"computed": {"sqltext": text, "persisted": False}}
+        return {"computed": {"sqltext": text}}
     return {"default": default, "autoincrement": str(default).startswith("nextval(")}
 
 

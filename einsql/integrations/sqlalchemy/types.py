@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import types
 from sqlalchemy.sql import sqltypes
+from sqlalchemy.sql.type_api import NativeForEmulated
 
 
 class DIM(types.BigInteger):
@@ -52,13 +53,13 @@ class WHOLE(types.Integer):
         return f"WHOLE({self.text!r})"
 
 
-class REAL(types.Float[float]):
+class REAL(types.Float[Any]):
     """A floating-point number of a width that SQLAlchemy has no class for: `REAL("HALF")`."""
 
     __visit_name__ = "NAMED"
 
-    def __init__(self, text: str = "FLOAT", asdecimal: bool = False) -> None:
-        super().__init__(asdecimal=asdecimal)
+    def __init__(self, text: str = "FLOAT") -> None:
+        super().__init__()
         self.text = text
 
     def __repr__(self) -> str:
@@ -106,7 +107,7 @@ class BLOB(types.LargeBinary):
         return lambda value: f"from_hex('{bytes(value).hex()}')"
 
 
-class INTERVAL(sqltypes.NativeForEmulated, sqltypes._AbstractInterval):
+class INTERVAL(NativeForEmulated, sqltypes._AbstractInterval):
     """A span of time."""
 
     __visit_name__ = "INTERVAL"
