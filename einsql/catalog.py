@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from einsql import hybrid
 from einsql.einsum import Input
 from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
@@ -40,7 +39,7 @@ def create_view(con: Connection, statement: CreateView) -> None:
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
         )
-    hybrid.refuse_table(con, statement.name)
+    con.duck.refuse(statement.name)
     _check_view(con, statement)
     con.store.put(_definition(statement))
 
@@ -55,6 +54,8 @@ def _check_view(con: Connection, statement: CreateView) -> None:
             return
         except Error as error:
             refusal = error
+    from einsql import hybrid  # few views need it
+
     assert refusal is not None
     if con.settings.fallback == "off" or not (query is None or hybrid.is_outside(refusal)):
         raise refusal

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
-_TRANSACTION = ("BEGIN", "COMMIT", "ROLLBACK", "ABORT")
+_NAMING = (
+    "CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY", "DROP",
+    "TRUNCATE",
+)  # fmt: skip
+"""Statements that make, change or remove what they name first."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -38,8 +42,10 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     made = hybrid.split_foreign(con, sql)
     if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
         raise refusal  # DuckDB would not find the tensors again
-    found = hybrid.run(con, made)
     word = structure.word(0)
+    if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
+        con.forget_plans()  # a table comes before an array of the caller
+    found = hybrid.run(con, made)
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
     if word in _COUNTING and found.names == ("Count",):
@@ -65,14 +71,16 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         if not is_qualified(words, words.index("VIEW") + 1):
             raise refusal
         return
-    if word not in ("CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY"):
+    if word not in _NAMING:
         return
     while structure.word(at) in (
         "OR", "REPLACE", "IGNORE", "TEMP", "TEMPORARY", "INTO", "FROM", "IF", "NOT", "EXISTS",
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word == "CREATE" and structure.word(at - 1) != "TABLE"
+    is_kind = word in ("CREATE", "DROP", "ALTER") and structure.word(at - 1) != "TABLE"
+    if word == "COPY" and structure.word(at) == "(":
+        return
     if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
         return
     token = structure.tokens[at]
@@ -86,8 +94,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
             hint="Tables and tensors have names of their own.",
             position=token.start,
         )
-    if word in ("ALTER", "MERGE", "MERGE INTO"):
+    if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} changes tables, and {found.name} is a {kind}", position=token.start
+            f"{word} is for tables, and {found.name} is a {kind}", position=token.start
         )
     raise refusal

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
@@ -18,7 +18,7 @@ from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
@@ -30,7 +30,7 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors")
+TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
 """What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
@@ -47,6 +47,8 @@ class Hybrid:
         text: What DuckDB runs, with its parameters.
         views: Views of einsql that it reads, in the order they can be made in.
         macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
+        needs_erf: Whether DuckDB is to be given ERF.
+        hinted: Whether what remains has a hint.
         is_query: Whether it may be asked for its columns without doing anything.
     """
 
@@ -56,6 +58,7 @@ class Hybrid:
     is_query: bool = True
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
+    hinted: bool = False
 
 
 def is_outside(error: Error) -> bool:
@@ -64,13 +67,21 @@ def is_outside(error: Error) -> bool:
 
 
 def names_ours(error: Error) -> bool:
-    """True if DuckDB does not know a function of tiles, which there is none of in DuckDB."""
-    return any(w.lower() in TILE_FUNCTIONS for w in error.reason.split())
+    """True if DuckDB does not know a function of einsql's, which could not be a fragment."""
+    words = [w.lower() for w in error.reason.split()]
+    return any(w in TILE_FUNCTIONS or w in TABLE_FUNCTIONS for w in words)
 
 
-def split(con: Connection, sql: str) -> Hybrid:
-    """Splits a query."""
-    return split_from(con, sql, 0)
+def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
+    """Splits a query.
+
+    Raises:
+        Error: The refusal, if what remains has a hint, which could do nothing.
+    """
+    made = split_from(con, sql, 0)
+    if refusal is not None and made.hinted:
+        raise refusal
+    return made
 
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
@@ -81,6 +92,9 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
     made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made.hinted = any(
+        t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
+    )
     _views(con, made)
     return made
 
@@ -96,19 +110,6 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
             "WITH before INSERT is outside the tensor fragment", hint="Put it before the SELECT."
         )
     return split_from(con, sql, tokens[first].start)
-
-
-def refuse_table(con: Connection, name: str) -> None:
-    """Refuses to give einsql's objects the name of a table.
-
-    Raises:
-        ProgrammingError: DuckDB has one.
-    """
-    if con.duck.has(name):
-        raise ProgrammingError(
-            f'There is a table "{name}" already',
-            hint="DROP TABLE removes it, or take another name.",
-        )
 
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
@@ -127,7 +128,7 @@ def _parts(con: Connection) -> Parts:
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
-        aggregates=lambda: _aggregates(con),
+        aggregates=lambda: con.duck.aggregates,
     )
 
 
@@ -144,7 +145,7 @@ def _kind(con: Connection, name: str) -> str | None:
     found = con.store.get(name)
     if isinstance(found, Definition):
         return found.kind
-    if found is not None or con.in_scope(name) is not None:
+    if found is not None or con.array_named(name) is not None:
         return "tensor"
     return None
 
@@ -152,13 +153,6 @@ def _kind(con: Connection, name: str) -> str | None:
 def _is_macro(con: Connection, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or con.query_binder().catalog.macro(name) is not None
-
-
-def _aggregates(con: Connection) -> frozenset[str]:
-    rows = con.duck.execute(
-        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'"
-    )
-    return frozenset(str(row[0]).lower() for row in rows)
 
 
 def _views(con: Connection, made: Hybrid) -> None:
@@ -197,7 +191,7 @@ def _macros(con: Connection, made: Hybrid) -> None:
     """Collects the macros that the text and its views call, and those that they call."""
     todo = [made.text.text, *(query for _, query in made.views)]
     while todo:
-        for low, name in called(todo.pop()).items():
+        for low in called(todo.pop()):
             found = con.store.get(f"{low}()")
             if low in made.macros:
                 continue
@@ -372,6 +366,8 @@ def _place(duck: Any, error: Any, text: str) -> int | None:
 
 def _told(made: Hybrid, error: Error) -> Error:
     """DuckDB's error at its place in the statement, or the binder's if it is the same."""
+    if isinstance(error, UnknownHere) and names_ours(error) and made.parts.wrong:
+        return made.parts.wrong[0]
     for ours in made.parts.wrong:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):

@@ -89,9 +89,9 @@ class Connection:
         self, cluster: Cluster | None = None, settings: Settings | None = None,
         database: Database | None = None,
     ) -> None:  # fmt: skip
-        self.store: Store = Store(database)
-        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.settings = settings or Settings()
+        self.store: Store = Store(database, lambda: self.settings)
+        self.cluster = None if cluster is None else cluster.join(self.regrouped)
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
         self.store.settle = self.memory.settled
         self.notices: list[str] = []
@@ -152,6 +152,7 @@ class Connection:
             raise InterfaceError(f"A tensor cannot be named {name!r}")
         if isinstance(dims, str) or not isinstance(dims, Sequence | None):
             raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
+        self.duck.refuse(name)
         held = array_relation(array, None if dims is None else tuple(dims), fill)
         schema = held.schema
         columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
@@ -225,6 +226,7 @@ class Connection:
         self._closed = True
         self._plans.clear()
         self.memory.close()
+        self._inputs = {}
         self.interrupt()  # a statement of another thread does not go on
         self.store.close()
         if self.cluster is not None:
@@ -296,6 +298,15 @@ class Connection:
     def in_scope(self, name: str) -> object | None:
         """An array among the caller's variables."""
         return array_in_scope(self._caller, name)
+
+    def array_named(self, name: str) -> object | None:
+        """An array among the caller's variables, unless a table has the name."""
+        found = self.in_scope(name)
+        return None if found is not None and self.duck.has(name) else found
+
+    def forget_plans(self) -> None:
+        """Plans anew what has been planned: names may mean something else now."""
+        self._plans.clear()
 
     def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
         try:
@@ -377,7 +388,7 @@ class Connection:
         found = BinderCatalog(
             self.store,
             self.settings,
-            self.in_scope,
+            self.array_named,
             self._tick,
             self.cluster,
             self.memory,
@@ -474,3 +485,4 @@ class Connection:
         self.settings = settings
         self.memory.change(settings)
         self._plans.clear()
+        self.duck.apply()

@@ -40,7 +40,7 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
         raise error
     try:
         with con.store.snapshot():
-            table = hybrid.run(con, hybrid.split(con, text))
+            table = hybrid.run(con, hybrid.split(con, text, error))
     except errors.UnknownHere as unknown:
         if hybrid.names_ours(unknown):
             raise error from None
@@ -102,13 +102,13 @@ def run_statement(
         case st.Change(tree=exp.Insert() as tree):
             cursor._changed(changes.insert(con, tree, text))
         case st.Change(tree=exp.Update() as tree):
-            cursor._changed(changes.update(con, tree))
+            cursor._changed(changes.update(con, tree, text))
         case st.Change(tree=exp.Delete() as tree):
-            cursor._changed(changes.delete(con, tree))
+            cursor._changed(changes.delete(con, tree, text))
         case st.Copy():
-            cursor._changed(changes.copy(con, statement))
+            _copy(con, statement, text, cursor)
         case st.Set():
-            _set(con, statement)
+            _set(con, statement, text)
         case st.Calibrate():
             cursor._list(("name", "value", "unit"), _calibrate(con))
         case st.Show():
@@ -120,6 +120,25 @@ def run_statement(
         case _:
             raise errors.InternalError(f"No way to run {type(statement).__name__}")
     return None
+
+
+_TABLE_FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".ndjson")
+"""Files that DuckDB writes."""
+
+
+def _copy(con: Connection, statement: st.Copy, text: str, cursor: Cursor) -> None:
+    is_table = statement.query is None and con.store.get(statement.name) is None
+    if is_table and con.settings.fallback == "on" and con.duck.has(statement.name):
+        refusal = errors.NotSupportedError(f"{statement.name} is a table of DuckDB")
+        _foreign(con, text, refusal, cursor)
+        return
+    if statement.query is not None and statement.path.lower().endswith(_TABLE_FILES):
+        try:
+            con.query_binder().bind_any(statement.query)
+        except (errors.NotSupportedError, errors.UnknownHere) as error:
+            _foreign(con, text, error, cursor)
+            return
+    cursor._changed(changes.copy(con, statement))
 
 
 def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> None:
@@ -182,7 +201,7 @@ def _calibrate(con: Connection) -> list[tuple[str, float, str]]:
     return calibration_rows(machine)
 
 
-def _set(con: Connection, statement: st.Set) -> None:
+def _set(con: Connection, statement: st.Set, text: str) -> None:
     try:
         changed = changed_settings(con.settings, statement.name, statement.value)
         if statement.name == "strategy":
@@ -194,7 +213,10 @@ def _set(con: Connection, statement: st.Set) -> None:
 
             device()  # a missing one is told of now
     except errors.Error as error:
-        if statement.name in SETTINGS:  # else the name is wrong
+        if statement.name in SETTINGS:
             error.position = statement.at
+        elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
+            con.duck.execute(text)
+            return
         raise
     con.set_settings(changed)

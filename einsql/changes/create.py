@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql import hybrid
 from einsql.bfloat16 import stored
 from einsql.changes.insert import insert_rows, result_table
-from einsql.changes.tables import tensor_of
 from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
@@ -44,7 +42,7 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
             f'There is a {kind} "{statement.name}" already',
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
-    hybrid.refuse_table(con, statement.name)
+    con.duck.refuse(statement.name)
     made = _selected(con, statement) if statement.text else _declared(con, statement)
     if statement.partition is not None:
         parts, order = _parts(statement.partition, made.relation.schema)
@@ -67,6 +65,9 @@ def _selected(con: Connection, statement: CreateTensor) -> Tensor:
             return _filled(empty, result)
         except Error as error:
             refusal = error
+    from einsql import hybrid  # few statements need DuckDB
+    from einsql.changes.tables import tensor_of
+
     assert refusal is not None
     if con.settings.fallback == "off" or not (
         statement.query is None or hybrid.is_outside(refusal)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
-from einsql import hybrid
 from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
@@ -61,7 +60,8 @@ def _from_duckdb(
     con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
 ) -> int:
     """INSERT of a SELECT that is no tensor work as a whole."""
-    from einsql.changes import tables  # they know each other
+    from einsql import hybrid  # few statements need DuckDB
+    from einsql.changes import tables
 
     if con.settings.fallback == "off" or not text or not hybrid.is_outside(error):
         raise error
@@ -187,7 +187,7 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
         IntegrityError: A key exists already, occurs twice or is out of bounds.
     """
     schema = tensor.relation.schema
-    at = _cells(tensor, table)
+    at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)
     if (counts > 1).any():
         raise IntegrityError(
@@ -212,9 +212,12 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
     return changed(tensor, fields, mask)
 
 
-def _cells(tensor: Tensor, table: dict[str, np.ndarray]) -> np.ndarray:
-    """The flat index of each row; a tensor without keys has the one cell 0."""
-    count = len(next(iter(table.values())))
+def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:
+    """The flat index of each of some rows; a tensor without keys has the one cell 0.
+
+    Raises:
+        IntegrityError: A key is out of bounds.
+    """
     flat = np.zeros(count, np.int64)
     for key in tensor.relation.schema.keys:
         _check_bounds(tensor.name, key, table[key.name])

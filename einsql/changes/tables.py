@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql import hybrid
+from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
-from einsql.changes.insert import insert_rows
+from einsql.changes.insert import cells, insert_rows
+from einsql.changes.target import changed
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.relation import Relation
 from einsql.engine.store import Tensor
-from einsql.errors import DataError, IntegrityError, NotSupportedError, ProgrammingError
+from einsql.errors import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError
 from einsql.schema import PRESENT, DType, Field, Key, Schema
+from einsql.sql.hybrid.rows import touching
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,3 +145,59 @@ def _typed(name: str, told: str, column: pa.ChunkedArray) -> tuple[DType, np.nda
             hint=f"Cast it: {name}::DOUBLE. Types are {', '.join(t.value for t in DType)}.",
         )
     return dtype, column.to_numpy()
+
+
+# ---- UPDATE and DELETE
+
+
+def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal: Error) -> int:
+    """UPDATE or DELETE of a tensor by what DuckDB says; returns the number of rows.
+
+    Args:
+        con: The session.
+        tensor: What is changed.
+        text: The statement.
+        alias: What it calls the tensor.
+        refusal: Why it is no tensor work.
+
+    Raises:
+        Error: The refusal, if DuckDB may not or cannot run it.
+        IntegrityError: Several rows of FROM meet one row of the tensor.
+        DataError: A new value is NULL, or does not fit.
+    """
+    schema = tensor.relation.schema
+    asked = touching(text, alias, [k.name for k in schema.keys]) if text else None
+    if con.settings.fallback == "off" or asked is None or not hybrid.is_outside(refusal):
+        raise refusal
+    query, listed = asked
+    known = {f.name.lower(): f.name for f in schema.values}
+    if any(c.lower() not in known for c in listed):
+        raise refusal
+    names = [known[c.lower()] for c in listed]
+    try:
+        found = hybrid.run(con, hybrid.split(con, query))
+    except Error as error:
+        error.position = None  # in the query's text, not in this one
+        raise
+    order = [*(k.name for k in schema.keys), *names]
+    wide = max(1, len(order))  # without keys or values a row says no more than that it is one
+    shown = TableResult(found.relation, (*order, *found.names[len(order) : wide]), found.types)
+    table = fitted(tensor, order, read(shown)[: len(order)])
+    at = cells(tensor, table, len(found))
+    unique, counts = np.unique(at, return_counts=True)
+    if (counts > 1).any():
+        raise IntegrityError(
+            f"{int((counts > 1).sum())} rows of {tensor.name} meet several rows of FROM",
+            hint="Aggregate FROM to one row for each key.",
+        )
+    present = tensor.relation.present
+    fields = {f.name: tensor.relation.fields[f.name] for f in schema.values}
+    if not names:
+        mask = np.ones(schema.shape, np.bool_) if present is None else present.copy()
+        mask.reshape(-1)[unique] = False
+        present = mask
+    for name in names:
+        fields[name] = fields[name].copy()
+        fields[name].reshape(-1)[at] = stored(table[name], schema.dtype(name))
+    con.store.put(changed(tensor, fields, present))
+    return len(at)

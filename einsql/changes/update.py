@@ -10,7 +10,7 @@ from sqlglot import exp
 from einsql.changes.target import changed, refuse_null, rows, writable
 from einsql.engine.relation import PlacedFields, Term, count
 from einsql.engine.store import Tensor, owned
-from einsql.errors import IntegrityError
+from einsql.errors import Error, IntegrityError
 from einsql.schema import PRESENT, Schema
 from einsql.sql.changes import COUNT, Touch, bind_delete, bind_update, target_of
 
@@ -21,7 +21,7 @@ Cells = Any
 """An index into an array: one array of positions for each key, a mask without keys."""
 
 
-def update(con: Connection, tree: exp.Update) -> int:
+def update(con: Connection, tree: exp.Update, text: str = "") -> int:
     """UPDATE … SET … [FROM …] [WHERE …]; returns the number of changed rows.
 
     Raises:
@@ -31,7 +31,11 @@ def update(con: Connection, tree: exp.Update) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = over_all_keys(con, bind_update(binder, target, tree), tensor)
+    try:
+        bound = bind_update(binder, target, tree)
+    except Error as error:
+        return _by_duckdb(con, tensor, text, target.alias, error)
+    touch = over_all_keys(con, bound, tensor)
     fields = con.run_node(touch.node, binder)
     several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
     if several:
@@ -54,6 +58,12 @@ def update(con: Connection, tree: exp.Update) -> int:
         new[column] = _written(tensor, touch, fields[column], mask, column, con.borrowed())
     con.store.put(changed(tensor, new, relation.present))
     return touched
+
+
+def _by_duckdb(con: Connection, tensor: Tensor, text: str, alias: str, error: Error) -> int:
+    from einsql.changes.tables import changed_rows  # few statements need DuckDB
+
+    return changed_rows(con, tensor, text, alias, error)
 
 
 def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
@@ -105,7 +115,7 @@ def _touched(touch: Touch, mask: np.ndarray | None, schema: Schema) -> tuple[Cel
     return here, there
 
 
-def delete(con: Connection, tree: exp.Delete) -> int:
+def delete(con: Connection, tree: exp.Delete, text: str = "") -> int:
     """DELETE FROM … [WHERE …]; returns the number of deleted rows.
 
     Raises:
@@ -114,12 +124,16 @@ def delete(con: Connection, tree: exp.Delete) -> int:
     target = target_of(tree)
     tensor = writable(con, target)
     binder = con.query_binder()
-    touch = over_all_keys(con, bind_delete(binder, target, tree), tensor)
     if tensor.default is not None:
         raise IntegrityError(
             f"{tensor.name} has a DEFAULT, so no key can be deleted",
             hint=f"UPDATE {tensor.name} SET … = {tensor.default} sets values back.",
         )
+    try:
+        bound = bind_delete(binder, target, tree)
+    except Error as error:
+        return _by_duckdb(con, tensor, text, target.alias, error)
+    touch = over_all_keys(con, bound, tensor)
     fields = con.run_node(touch.node, binder)
     relation = tensor.relation
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):

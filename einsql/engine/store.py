@@ -17,6 +17,7 @@ from einsql.engine.duck.connection import Duck
 from einsql.engine.objects import Definition, Object, Tensor, is_local, same_form
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
+from einsql.settings import Settings
 
 __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
@@ -33,9 +34,11 @@ class Store:
         settle: Puts fields where they are to stay, which may be files.
     """
 
-    def __init__(self, database: Database | None = None) -> None:
+    def __init__(
+        self, database: Database | None = None, settings: Callable[[], Settings] = Settings
+    ) -> None:  # fmt: skip
         self.database = database or Database()
-        self.duck = Duck(self.database.connection, empty=self.database.path is None)
+        self.duck = Duck(self.database.connection, settings, self.database.path is None)
         self.version = 0
         self.seen = self.database.state
         self.objects: dict[str, Object] = dict(self.seen.objects)

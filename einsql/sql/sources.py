@@ -18,6 +18,7 @@ from einsql.errors import (
     DataError,
     Error,
     NotSupportedError,
+    OperationalError,
     ProgrammingError,
     UnknownHere,
     suggest,
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
+_TABLE_FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".ndjson", ".gz", ".zst")
+"""Files that DuckDB reads."""
+
 TABLE_FUNCTIONS = (
     "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
 )  # fmt: skip
@@ -270,6 +274,11 @@ class FromBinder:
             return self.query.named(name, item)
         try:
             return find_relation(self.query, name) or self.query.catalog.file(name)
+        except OperationalError as error:
+            told: Error = error
+            if name.lower().endswith(_TABLE_FILES):  # what is no tensor may be a table
+                told = UnknownHere(error.reason, hint=error.hint)
+            raise locate(told, item) from None
         except Error as error:
             raise locate(error, item) from None
 

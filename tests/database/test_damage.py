@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -210,3 +212,30 @@ def test_an_interrupted_commit_is_what_the_file_says(path: str) -> None:
         con.execute("UPDATE x SET val = 3")
     with einsql.connect(path) as con:
         assert con.execute("SELECT SUM(val) FROM x").fetchone() == (12.0,)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"payload": {"file": "../secret.1.0123456789abcdef0123456789abcdef.arrow"}}, "no payload"),
+        ({"payload": {"size": 100}}, "too short"),
+        ({"payload": {"sums": -8}}, "too short"),
+        ({"payload": {"count": 9}}, "too short"),
+        ({"keys": [["i", 0, 10**12]]}, "no val of that shape"),
+        ({"fields": [["other", "FLOAT"]]}, "other fields"),
+        ({"fields": [["val", "TEXT"]]}, "TEXT"),
+        ({"name": None}, "damaged"),
+    ],
+)
+def test_a_catalog_that_makes_no_sense_is_refused(
+    path: str, change: dict[str, object], why: str
+) -> None:
+    small(path)
+    with duckdb.connect(path) as con:
+        ((text,),) = con.execute("SELECT told FROM __einsql.objects").fetchall()
+        told = json.loads(text)
+        for name, value in change.items():
+            told[name] = {**told[name], **value} if isinstance(value, dict) else value
+        con.execute("UPDATE __einsql.objects SET told = ?", [json.dumps(told)])
+    with pytest.raises(einsql.OperationalError, match=why):
+        einsql.connect(path)

@@ -288,3 +288,53 @@ SELECT a.src FROM edges a JOIN edges b ON a.dst = b.src ORDER BY ALL
 SELECT day FROM days WHERE day > DATE '2026-01-01' ORDER BY day
 SELECT upper('a') AS u
 SELECT CURRENT_DATE IS NOT NULL AS c
+-- mixtures
+SELECT l.name, COALESCE(t.s, 0) AS s FROM labels l LEFT JOIN (SELECT x.i, SUM(x.val * y.val) AS s FROM x JOIN y ON x.j = y.j WHERE y.k = 1 GROUP BY x.i) t ON t.i = l.row ORDER BY s DESC, l.name
+SELECT t.i, t.k, RANK() OVER (PARTITION BY t.k ORDER BY t.v DESC) AS r FROM (SELECT x.i, y.k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) GROUP BY x.i, y.k) t ORDER BY t.k, r
+SELECT CASE WHEN s > 5 THEN 'high' ELSE 'low' END AS c, list(i ORDER BY i) AS rows FROM (SELECT i, SUM(val) AS s FROM x GROUP BY i) t GROUP BY c ORDER BY c
+SELECT i, s, s - LAG(s) OVER (ORDER BY i) AS d FROM (SELECT i, SUM(val) AS s FROM x GROUP BY i) t ORDER BY i
+SELECT a.name AS a, b.name AS b, g.v FROM (SELECT p.i AS i, q.i AS k, SUM(p.val * q.val) AS v FROM x p JOIN x q ON p.j = q.j GROUP BY p.i, q.i) g JOIN labels a ON a.row = g.i JOIN labels b ON b.row = g.k ORDER BY v DESC, a, b
+SELECT x.i, COUNT(*) AS n FROM x WHERE x.j IN (SELECT src FROM edges) GROUP BY x.i ORDER BY x.i
+SELECT src, (SELECT MAX(val) FROM x WHERE i = src) AS m, w FROM edges ORDER BY src, w
+SELECT name FROM labels WHERE row IN (SELECT i FROM x GROUP BY i HAVING SUM(val) > 5) ORDER BY name
+SELECT e.src, e.dst, a.s + b.s AS t FROM edges e JOIN (SELECT i, SUM(val) AS s FROM x GROUP BY i) a ON a.i = e.src JOIN (SELECT i, SUM(val) AS s FROM x GROUP BY i) b ON b.i = e.dst ORDER BY ALL
+SELECT DISTINCT l.name FROM labels l JOIN x ON x.i = l.row WHERE x.val > 2 ORDER BY 1 DESC
+SELECT i, val, CASE WHEN val > (SELECT AVG(val) FROM x) THEN 'above' ELSE 'below' END AS side FROM x WHERE j = 1 ORDER BY i
+SELECT side, COUNT(*) AS n FROM (SELECT CASE WHEN val > 1.5 THEN 'above' ELSE 'below' END AS side FROM x) t GROUP BY side ORDER BY side
+SELECT i, j, val FROM x WHERE (SELECT COUNT(*) FROM labels WHERE row = i) = 1 ORDER BY val DESC LIMIT 4
+SELECT t.i, u.name FROM (SELECT i FROM x WHERE val > 2 ORDER BY val DESC LIMIT 3) t JOIN labels u ON u.row = t.i ORDER BY ALL
+SELECT COUNT(*) FILTER (WHERE s > 4) AS many, string_agg(i::VARCHAR, '+' ORDER BY i) AS which FROM (SELECT i, SUM(val) AS s FROM x GROUP BY i) t
+SELECT MIN(day) AS d, SUM(s) AS s FROM days JOIN (SELECT i, SUM(val) AS s FROM x GROUP BY i) t ON t.i = days.n
+SELECT row, name, EXISTS (SELECT 1 FROM y WHERE y.j = row AND y.val > 2) AS e FROM labels ORDER BY row
+SELECT * FROM (SELECT i, SUM(val) AS s FROM x GROUP BY i) t, (SELECT COUNT(*) AS n FROM labels) c ORDER BY i
+SELECT i, SUM(val) AS "sum of ""val""", 'k' || i AS k FROM x GROUP BY i ORDER BY "sum of ""val""" DESC
+SELECT i // 2 AS half, SUM(val) AS s, 'h' || (i // 2) AS t FROM x GROUP BY i // 2 ORDER BY half
+SELECT i, j, SUM(val) OVER (PARTITION BY i) AS s, NTH_VALUE(val, 2) OVER (PARTITION BY i ORDER BY j) AS second FROM x ORDER BY i, j
+SELECT x.i, x.j FROM x JOIN (SELECT i, MAX(val) AS m FROM x GROUP BY i) b ON b.i = x.i AND b.m = x.val ORDER BY x.i
+SELECT (SELECT list(name ORDER BY name) FROM labels) AS names, SUM(val) AS s FROM x
+SELECT SUM(val) AS s FROM x HAVING SUM(val) > 100
+SELECT SUM(val) AS s, 'all' AS what FROM x HAVING COUNT(*) > 3
+SELECT AVG(val)::VARCHAR AS a FROM x WHERE i = 0
+SELECT i, AVG(val) AS a FROM x GROUP BY i ORDER BY a LIMIT 1 OFFSET 1
+SELECT j, MIN(val) AS lo, MAX(val) AS hi, hi - lo AS span FROM x GROUP BY j ORDER BY span DESC, j
+SELECT u.k, list_sum(list(u.v)) AS s FROM (SELECT j AS k, val AS v FROM x UNION ALL SELECT k, val FROM y) u GROUP BY u.k ORDER BY u.k
+SELECT i FROM x WHERE j = 0 UNION ALL (SELECT row FROM labels ORDER BY row DESC LIMIT 1) ORDER BY i
+WITH t AS (SELECT i, SUM(val) AS s FROM x GROUP BY i), r AS (SELECT i, s, RANK() OVER (ORDER BY s DESC) AS r FROM t) SELECT l.name, r.r FROM r JOIN labels l ON l.row = r.i ORDER BY r.r
+WITH t AS (SELECT x.i, y.k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) GROUP BY ALL) SELECT a.i, a.v, b.v AS w FROM t a JOIN t b ON a.i = b.i AND a.k = 0 AND b.k = 1 ORDER BY a.i DESC
+WITH t AS (SELECT i, val FROM x WHERE val > 1) SELECT i, COUNT(*) AS n FROM t GROUP BY i UNION ALL SELECT 99, COUNT(*) FROM t ORDER BY i
+SELECT i, k, v FROM (SELECT x.i, y.k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) GROUP BY x.i, y.k) t WHERE v = (SELECT MAX(v) FROM (SELECT x.i, y.k, SUM(x.val * y.val) AS v FROM x JOIN y USING (j) GROUP BY x.i, y.k) u) ORDER BY i
+SELECT name, i, val FROM named WHERE val > (SELECT AVG(s) / 4 FROM sums) ORDER BY ALL
+SELECT n.name, s.s FROM (SELECT DISTINCT name, i FROM named) n LEFT JOIN sums s USING (i) ORDER BY n.name
+SELECT i AS x, val AS i FROM x WHERE j = 0 ORDER BY i DESC
+SELECT i + j AS val, COUNT(*) AS n FROM x GROUP BY i + j ORDER BY val
+SELECT val AS i, SUM(i) AS s FROM x WHERE val < 1 GROUP BY val ORDER BY i
+SELECT i, SUM(val) AS i2 FROM x GROUP BY i ORDER BY i2, x.i
+SELECT i % 2 AS i, SUM(val) AS s FROM x GROUP BY ALL ORDER BY s
+SELECT MAX(i) AS i, 'm' AS m FROM x ORDER BY i
+SELECT -i AS i, SUM(val) AS s, 'a' || SUM(val) AS t FROM x GROUP BY x.i ORDER BY i
+SELECT -i AS j, upper('a' || x.j) AS u, SUM(val) AS s FROM x GROUP BY x.i, x.j ORDER BY j, u
+SELECT i AS j, j AS i, 'z' || SUM(val) AS z FROM x GROUP BY x.i, x.j ORDER BY j, i LIMIT 5
+SELECT -i AS i, 'z' || SUM(val) AS z FROM x GROUP BY i ORDER BY -i
+SELECT i, 'z' || SUM(val) AS z FROM x GROUP BY i HAVING i > 0 ORDER BY i
+SELECT -i AS i, 'z' || SUM(val) AS z FROM x GROUP BY x.i HAVING i > 0 ORDER BY z
+SELECT -val AS val, j FROM x WHERE val > 1 ORDER BY val, abs(val) + j

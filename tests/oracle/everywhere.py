@@ -87,7 +87,7 @@ def everywhere(queries: int, seed: int) -> Everywhere:
             if isinstance(theirs, str) or not theirs or found.queries == queries:
                 continue
             outcome = pair.judge(query, theirs)
-            if outcome.verdict == "agree" and not outcome.outside:
+            if outcome.verdict == "agree" and query.in_fragment and not outcome.outside:
                 found.queries += 1
                 _on_all_sites(pair, query, theirs, found)
         pair.close()

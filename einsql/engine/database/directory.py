@@ -152,6 +152,11 @@ def _sync(path: str) -> None:
         os.close(directory)
 
 
+def is_payload(name: str) -> bool:
+    """True if a file that holds a tensor may be called so, in the directory itself."""
+    return name.endswith(".arrow") and "/" not in name and _OURS.fullmatch(name) is not None
+
+
 @contextmanager
 def writing(path: str) -> Iterator[None]:
     """Makes OperationalErrors of what the system says."""

@@ -6,9 +6,11 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.database.directory import Directory
+from einsql.engine.database.checks import CHUNK
+from einsql.engine.database.directory import Directory, is_payload
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
@@ -131,14 +133,31 @@ def row_of(item: Object, version: int, layout: Layout | None) -> Row:
 
 
 def object_of(row: Row, directory: Directory, define: Define) -> Object:
-    """The object of a row; a tensor's payload is not touched."""
-    told = json.loads(row.told)
-    if row.kind != "tensor":
-        return define(row.kind, told["text"])
+    """The object of a row; a tensor's payload is not touched.
+
+    Raises:
+        OperationalError: The row makes no sense.
+    """
+    try:
+        told = json.loads(row.told)
+        is_tensor = row.kind == "tensor"
+        found = _tensor(told, directory) if is_tensor else define(row.kind, told["text"])
+        if found.name.lower() != row.name:
+            raise ValueError(f"it holds {found.name}")
+        return found
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OperationalError(
+            f'The row of "{row.name}" in the catalog is damaged: {error}'
+        ) from error
+
+
+def _tensor(told: dict[str, Any], directory: Directory) -> Tensor:
     fields = tuple(Field(n, DType(t)) for n, t in told["fields"])
     schema = Schema(tuple(Key(*k) for k in told["keys"]), fields)
     default = told["default"]
-    held = directory.fields(Layout.read(told["payload"]), schema, told["name"])
+    layout = Layout.read(told["payload"])
+    _check(layout, schema)
+    held = directory.fields(layout, schema, told["name"])
     return Tensor(
         told["name"],
         Relation(schema, held),
@@ -147,6 +166,29 @@ def object_of(row: Row, directory: Directory, define: Define) -> Object:
         tuple(told["order"]),
         float.fromhex(default) if isinstance(default, str) else default,
     )
+
+
+def _check(layout: Layout, schema: Schema) -> None:
+    """Refuses what would read beyond a payload, or another file.
+
+    Raises:
+        ValueError: It would.
+    """
+    if not is_payload(layout.file):
+        raise ValueError(f"{layout.file!r} is no payload's name")
+    if [p.name for p in layout.parts] != [f.name for f in schema.fields]:
+        raise ValueError("the payload has other fields")
+    places = [(layout.sums, 4 * layout.count)]
+    count = 0
+    for part in layout.parts:
+        extents = zip(part.shape, schema.shape, strict=True)
+        if any(stored not in (1, whole) for stored, whole in extents) or part.first != count:
+            raise ValueError(f"the payload has no {part.name} of that shape")
+        nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
+        places.append((part.offset, nbytes))
+        count += -(-nbytes // CHUNK)
+    if count != layout.count or any(lo < 0 or lo + n > layout.size for lo, n in places):
+        raise ValueError("the payload is too short")
 
 
 def payload_of(item: Object | None) -> str | None:

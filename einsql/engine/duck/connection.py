@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
+from einsql.errors import ProgrammingError
+from einsql.settings import Settings
 
 if TYPE_CHECKING:
     import duckdb
@@ -25,22 +28,44 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
+def passed_on(settings: Settings) -> list[str]:
+    """Statements that bring the session's settings to DuckDB."""
+    told = []
+    if settings.memory_limit is not None:
+        told.append(f"SET memory_limit = '{max(LEAST, settings.memory_limit // 2)}B'")
+    if settings.temp_directory is not None:
+        where = settings.temp_directory.replace("'", "''")
+        told.append(f"SET temp_directory = '{where}'")
+    if settings.max_temp_directory_size is not None:
+        told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
+    if not settings.enable_external_access:
+        told.append("SET enable_external_access = false")
+    return told
+
+
+LEAST = 2**25
+"""Bytes that DuckDB gets of any memory limit; it does little with fewer."""
+
+
 class Duck:
     """A session's own connection to DuckDB, opened when something needs it.
 
     Args:
         open_: Gives the connection.
-        settings: Statements that are run on it first.
+        settings: The session's, as they are at the moment.
         empty: Whether its database holds nothing before it is opened.
     """
 
     def __init__(
-        self, open_: Callable[[], duckdb.DuckDBPyConnection], settings: Sequence[str] = (),
+        self,
+        open_: Callable[[], duckdb.DuckDBPyConnection],
+        settings: Callable[[], Settings] = Settings,
         empty: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._open = open_
+        self._settings = settings
         self._empty = empty
-        self._settings = tuple(settings)
+        self._told: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
         self._given: set[str] = set()
@@ -54,11 +79,20 @@ class Duck:
         """DuckDB's own connection."""
         if self._con is None:
             self._con = self._open()
-            for statement in (*SETTINGS, *self._settings):
+            for statement in SETTINGS:
                 self._con.execute(statement)
+            self.apply()
             if self._begun:
                 self._con.begin()
         return self._con
+
+    def apply(self) -> None:
+        """Brings the session's settings to the connection, if it is open."""
+        if self._con is not None:
+            for statement in passed_on(self._settings()):
+                if statement not in self._told:  # some cannot be said again
+                    self._con.execute(statement)
+            self._told = set(passed_on(self._settings()))
 
     # ---- transactions
 
@@ -87,9 +121,16 @@ class Duck:
 
     def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
-        if begun and self._con is not None:
-            with translated(""):
-                getattr(self._con, how)()
+        if not begun or self._con is None:
+            return
+        with translated(""):
+            if how == "commit":
+                try:
+                    self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                except Exception:
+                    self._con.rollback()
+                    raise
+            getattr(self._con, how)()
 
     # ---- statements
 
@@ -107,6 +148,7 @@ class Duck:
         if name in self._given:
             return
         import pyarrow as pa  # only boundaries need it
+        from duckdb.func import ARROW  # as `in_memory`
 
         def over_arrow(values: Any) -> Any:
             column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -114,7 +156,7 @@ class Duck:
             found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
             return pa.array(found, type=pa.float64(), mask=mask)
 
-        self.con.create_function(name, over_arrow, ["DOUBLE"], "DOUBLE", type="arrow")
+        self.con.create_function(name, over_arrow, ["double"], "double", type=ARROW)
         self._given.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
@@ -124,7 +166,7 @@ class Duck:
         return self.execute(
             "SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY "
             "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
-            "(SELECT table_oid FROM duckdb_tables() WHERE schema_name <> '__einsql') GROUP BY ALL"
+            "(SELECT table_oid FROM duckdb_tables()) AND schema_name <> '__einsql' GROUP BY ALL"
         )
 
     def has(self, name: str) -> bool:
@@ -132,11 +174,37 @@ class Duck:
         if self._holds_nothing:
             return False
         found = self.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) UNION ALL "
+            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) "
+            "AND schema_name <> '__einsql' UNION ALL "
             "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
             [name, name],
         )
         return bool(found)
+
+    @cached_property
+    def aggregates(self) -> frozenset[str]:
+        """Names of DuckDB's aggregates, in small letters."""
+        rows = self.execute(
+            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+            "WHERE function_type = 'aggregate'"
+        )
+        return frozenset(row[0] for row in rows)
+
+    def has_setting(self, name: str) -> bool:
+        """True if DuckDB has a setting of the name."""
+        return bool(self.execute("SELECT 1 FROM duckdb_settings() WHERE name = lower(?)", [name]))
+
+    def refuse(self, name: str) -> None:
+        """Refuses to give an object of einsql's the name of a table.
+
+        Raises:
+            ProgrammingError: There is one.
+        """
+        if self.has(name):
+            raise ProgrammingError(
+                f'There is a table "{name}" already',
+                hint="DROP TABLE removes it, or take another name.",
+            )
 
     @contextmanager
     def showing(self, relations: Mapping[str, object]) -> Iterator[None]:

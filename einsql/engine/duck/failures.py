@@ -31,6 +31,7 @@ def translate(error: Any, sql: str) -> errors.Error:
     kinds = (
         (duckdb.InterruptException, errors.InterruptedError),
         (duckdb.CatalogException, errors.UnknownHere),
+        (duckdb.PermissionException, errors.OperationalError),
         (duckdb.ConstraintException, errors.IntegrityError),
         (duckdb.NotImplementedException, errors.NotSupportedError),
         (duckdb.DataError, errors.DataError),

@@ -41,6 +41,11 @@ class TableResult:
         raise InterfaceError("A table has no keys", hint="CREATE TENSOR … AS makes it a tensor.")
 
     @property
+    def key_names(self) -> tuple[str, ...]:
+        """A table has no keys."""
+        return ()
+
+    @property
     def shape(self) -> None:
         """A table has no keys."""
         return None

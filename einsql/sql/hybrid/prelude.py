@@ -18,11 +18,8 @@ PRELUDE = {
 """Macros by name."""
 
 
-def called(text: str) -> dict[str, str]:
-    """The functions that a text calls, by their names in small letters."""
+def called(text: str) -> list[str]:
+    """The functions that a text calls, in small letters."""
     structure = Structure(tokenize(text))
-    return {
-        token.text.lower(): token.text
-        for n, token in enumerate(structure.tokens)
-        if n + 1 in structure.closes and token.text[:1].isalpha()
-    }
+    names = (t.text.lower() for n, t in enumerate(structure.tokens) if n + 1 in structure.closes)
+    return list(dict.fromkeys(n for n in names if n[:1].isalpha()))

@@ -1,0 +1,62 @@
+"""UPDATE and DELETE as the query whose rows say what they do to a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einsql.sql.hybrid.blocks import Range, Structure
+from einsql.sql.hybrid.split import quoted
+from einsql.sql.tokens import tokenize
+
+
+def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]] | None:
+    """A query for the touched keys and the new values, and the columns these go to.
+
+    Args:
+        sql: An UPDATE or a DELETE, whose parameters keep their order.
+        alias: What it calls the tensor.
+        keys: The tensor's keys.
+
+    Returns:
+        None if the statement has a clause that no such query has.
+    """
+    structure = Structure(tokenize(sql))
+    last = len(structure.tokens)
+    word, marks = structure.word(0), dict[str, int]()
+    for at in structure.outer(1, last):
+        found = structure.word(at)
+        is_other = found == "FROM" and structure.word(at - 1) == "DISTINCT"
+        if found in ("SET", "FROM", "USING", "WHERE", "RETURNING") and not is_other:
+            marks.setdefault(found, at)
+    needed = {"UPDATE": "SET", "DELETE": "FROM"}.get(word)
+    if needed not in marks or "RETURNING" in marks:
+        return None
+
+    def text(first: int, end: int) -> str:
+        a, b = structure.span(Range(first, end))
+        return sql[a:b]
+
+    bounds = sorted([*marks.values(), last])
+
+    def clause(name: str) -> str:
+        if name not in marks:
+            return ""
+        at = marks[name]
+        return text(at + 1, next(b for b in bounds if b > at))
+
+    target = text(1, marks["SET"]) if word == "UPDATE" else clause("FROM")
+    others = clause("FROM") if word == "UPDATE" else clause("USING")
+    columns, values = [], []
+    if word == "UPDATE":
+        start, end = marks["SET"] + 1, next(b for b in bounds if b > marks["SET"])
+        commas = [at for at in structure.outer(start, end) if structure.word(at) == ","]
+        for first, stop in zip([start, *(c + 1 for c in commas)], [*commas, end], strict=True):
+            equals = next((n for n in range(first, stop) if structure.word(n) == "="), stop)
+            columns.append(structure.tokens[equals - 1].text)
+            values.append(text(equals + 1, stop))
+    items = [f"{quoted(alias)}.{quoted(k)}" for k in keys]
+    items += [f"{value} AS v{n}" for n, value in enumerate(values)]
+    where = clause("WHERE")
+    query = f"SELECT {'' if values else 'DISTINCT '}{', '.join(items) or '1'} FROM {target}"
+    query += f", {others}" if others else ""
+    return query + (f" WHERE {where}" if where else ""), columns

@@ -1,0 +1,180 @@
+"""Tables beside tensors: one namespace, one transaction, and each made of the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsql
+
+
+@pytest.fixture
+def con() -> Iterator[einsql.Connection]:
+    made = einsql.connect()
+    made.register("x", np.arange(12.0).reshape(3, 4), ("i", "j"))
+    made.execute("CREATE TABLE t (r INTEGER, c INTEGER, v FLOAT, n VARCHAR)")
+    made.execute("INSERT INTO t VALUES (0, 0, 1.5, 'a'), (2, 1, 2.5, 'b')")
+    yield made
+    made.close()
+
+
+def rows(con: einsql.Connection, sql: str, given: Any = None) -> list[Any]:
+    return con.execute(sql, given).fetchall()
+
+
+def test_tables_become_tensors(con: einsql.Connection) -> None:
+    assert con.execute("CREATE TENSOR a AS SELECT r AS i, c AS j, v AS val FROM t").rowcount == 2
+    assert rows(con, "SELECT * FROM a") == [(0, 0, 1.5), (2, 1, 2.5)]
+    assert con.execute("DESCRIBE a").fetchall()[:2] == [
+        ("i", "BIGINT", "3", ""), ("j", "BIGINT", "2", ""),
+    ]  # fmt: skip
+    con.execute(
+        "CREATE TENSOR b (i DIM(4), j DIM(2), val DOUBLE) DEFAULT 0 AS SELECT r, c, v FROM t"
+    )
+    assert rows(con, "SELECT i, SUM(val) AS s FROM b GROUP BY i") == [
+        (0, 1.5), (1, 0.0), (2, 2.5), (3, 0.0),
+    ]  # fmt: skip
+    con.execute("CREATE TENSOR h AS SELECT r::HUGEINT AS i, r AS k FROM t ORDER BY n")
+    assert rows(con, "SELECT * FROM h") == [(0, 0), (2, 2)]
+    con.execute("CREATE TENSOR d (i DIM(3), j DIM(4), val FLOAT) AS SELECT i, j, val FROM x")
+    assert rows(con, "SELECT SUM(val) FROM d") == [(66.0,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "reason"),
+    [
+        ("SELECT r, c, n FROM t", einsql.NotSupportedError, "no type VARCHAR, which n has"),
+        ("SELECT r - 1 AS i, v FROM t", einsql.IntegrityError, "key i has the value -1"),
+        ("SELECT 0 AS i, v FROM t", einsql.IntegrityError, r"key \(i = 0\) is inserted twice"),
+        ("SELECT r, if(r = 0, v, NULL) AS v FROM t", einsql.DataError, "1 values of v are NULL"),
+        ("SELECT nullif(r, 0) AS i, v FROM t", einsql.DataError, "1 values of i are NULL"),
+        ("SELECT r, v::DECIMAL(4, 1) AS d FROM t", einsql.NotSupportedError, r"DECIMAL\(4,1\)"),
+        ("SELECT nosuch FROM t", einsql.ProgrammingError, '"nosuch" not found'),
+    ],
+)
+def test_what_no_tensor_can_be_is_refused_by_name(
+    con: einsql.Connection, sql: str, error: type[einsql.Error], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        con.execute(f"CREATE TENSOR bad AS {sql}")
+    assert con.store.get("bad") is None
+
+
+def test_rows_change_tensors(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1")
+    con.execute("UPDATE w SET val = w.val + t.v FROM t WHERE t.r = w.i AND t.n < ?", ["b"])
+    assert rows(con, "SELECT val FROM w WHERE i = 0") == [(2.5,)]
+    con.execute("CREATE TENSOR p AS SELECT r AS i, v FROM t")
+    con.execute("INSERT INTO p SELECT r - 1, v FROM t WHERE n = 'b'")
+    assert con.execute("DELETE FROM p WHERE i IN (SELECT r FROM t WHERE n = 'a')").rowcount == 1
+    assert rows(con, "SELECT * FROM p") == [(1, 2.5), (2, 2.5)]
+    with pytest.raises(einsql.IntegrityError, match="several rows of FROM"):
+        con.execute("UPDATE w SET val = t.v FROM t WHERE w.i = 0 AND t.n > ''")
+    with pytest.raises(einsql.IntegrityError, match="exists in p"):
+        con.execute("INSERT INTO p SELECT r, v FROM t WHERE n = 'b'")
+
+
+def test_one_namespace(con: einsql.Connection) -> None:
+    con.execute("CREATE VIEW v AS SELECT i FROM x")
+    for sql in (
+        "CREATE TABLE X (a INTEGER)", "CREATE TENSOR T (i DIM(2), val FLOAT)",
+        "CREATE TABLE v AS SELECT 1 AS a", "CREATE VIEW t AS SELECT i FROM x",
+    ):  # fmt: skip
+        with pytest.raises(einsql.ProgrammingError, match="There is a"):
+            con.execute(sql)
+    assert [row[0] for row in rows(con, "SHOW TABLES")] == ["t", "x"]
+    assert rows(con, "DESCRIBE t")[3][:2] == ("n", "VARCHAR")
+
+
+def test_transactions_hold_for_both(con: einsql.Connection) -> None:
+    con.execute("BEGIN; INSERT INTO t VALUES (1, 1, 1, 'c'); CREATE TENSOR w AS SELECT * FROM x")
+    con.rollback()
+    assert con.store.get("w") is None
+    assert rows(con, "SELECT COUNT(*) FROM t") == [(2,)]
+    con.execute("BEGIN; INSERT INTO t VALUES (1, 1, 1, 'c'); CREATE TENSOR w AS SELECT * FROM x")
+    with pytest.raises(einsql.DataError, match="Could not convert"):
+        con.execute("SELECT n::INTEGER FROM t")
+    with pytest.raises(einsql.OperationalError, match="aborted"):
+        con.commit()
+    assert con.store.get("w") is None
+    assert rows(con, "SELECT COUNT(*) FROM t") == [(2,)]
+
+
+def test_nothing_stays_in_duckdb(con: einsql.Connection) -> None:
+    con.execute("CREATE VIEW v AS SELECT 'a' || val AS a FROM x")
+    con.execute("CREATE MACRO twice(a) AS a || a")
+    assert rows(con, "SELECT twice(a) FROM v ORDER BY 1 LIMIT 1") == [("a0.0a0.0",)]
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT twice(a)::INTEGER FROM v")
+    for of in ("views", "functions"):
+        assert con.duck.execute(f"SELECT * FROM duckdb_{of}() WHERE NOT internal") == []
+
+
+def test_functions_that_duckdb_lacks(con: einsql.Connection) -> None:
+    sql = "SELECT erf(length(n)), sigmoid(length(n)), square(length(n)) FROM t LIMIT 1"
+    assert rows(con, sql) == [(pytest.approx(0.8427007929), pytest.approx(0.7310585786), 1.0)]
+    assert rows(con, "SELECT logsumexp(v + 1000) FROM t") == [(pytest.approx(1002.8132617),)]
+
+
+def test_names_in_reach(con: einsql.Connection) -> None:
+    local = np.arange(6.0).reshape(2, 3)
+    sql = "SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s) ORDER BY v"
+    assert con.execute(sql).fetchall() == [("v12.0",), ("v3.0",)]
+    sql = "SELECT d0, 'v' || val AS v FROM local ORDER BY val DESC LIMIT 1"
+    assert con.execute(sql).fetchall() == [(1, "v5.0")]
+    con.execute("CREATE TABLE local AS SELECT 'a table' AS d0")
+    assert con.execute("SELECT d0 FROM local").fetchall() == [("a table",)]
+    con.execute("DROP TABLE local")
+    del local
+    with pytest.raises(einsql.ProgrammingError, match='no tensor "local"'):
+        con.execute("SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s)")
+
+
+def test_explain_shows_the_line(con: einsql.Connection) -> None:
+    sql = "SELECT t.n, s.s FROM t JOIN (SELECT i, SUM(val) AS s FROM x GROUP BY i) s ON s.i = t.r"
+    plan = con.explain(f"{sql} ORDER BY s.s")
+    report = plan.to_dict()
+    assert [f["sql"] for f in report["fragments"]] == ["SELECT i, SUM(val) AS s FROM x GROUP BY i"]
+    assert report["fragments"][0]["columns"] == ["i", "s"]
+    assert "__einsql_1) s ON" in report["duckdb"]["sql"]
+    assert "ORDER BY is outside the tensor fragment" in report["why"]
+    assert "SUM(x.val)" in str(plan)
+    con.execute("SET fallback = off")
+    with pytest.raises(einsql.NotSupportedError, match="ORDER BY is outside"):
+        con.execute(f"{sql} ORDER BY s.s")
+
+
+def test_results_of_duckdb(con: einsql.Connection) -> None:
+    cursor = con.execute("SELECT n, nullif(r, 0) AS r, v FROM t ORDER BY v DESC")
+    assert (cursor.rowcount, cursor.shape) == (2, None)
+    assert [d[:2] for d in cursor.description or ()] == [
+        ("n", "VARCHAR"), ("r", "INTEGER"), ("v", "FLOAT"),
+    ]  # fmt: skip
+    found = cursor.fetch_numpy()
+    assert found["n"].tolist() == ["b", "a"]
+    assert found["r"].tolist() == [2, None]
+    assert cursor.fetch_arrow_table().column_names == ["n", "r", "v"]
+    assert cursor.fetchone() == ("b", 2, 2.5)
+    assert cursor.fetchall() == [("a", None, 1.5)]
+
+
+def test_mistakes_stand_where_they_were_written(con: einsql.Connection) -> None:
+    sql = "SELECT s.i, nosuch || 'a' FROM (SELECT i, SUM(val) AS s FROM x GROUP BY i) s"
+    with pytest.raises(einsql.ProgrammingError, match='"nosuch" not found') as caught:
+        con.execute(sql)
+    assert caught.value.position == sql.index("nosuch")
+    with pytest.raises(einsql.ProgrammingError, match='no tensor "nope"'):
+        con.execute("SELECT upper(a) FROM nope")
+
+
+def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
+    timer = threading.Timer(0.3, con.interrupt)
+    timer.start()
+    with pytest.raises(einsql.InterruptedError):
+        con.execute("SELECT MAX('a' || a.range) FROM range(1000000) a, range(1000000) b")
+    timer.join()
+    assert rows(con, "SELECT MAX(n) FROM t") == [("b",)]
