@@ -220,7 +220,13 @@ class Connection:
             self.store.rollback()
 
     def close(self) -> None:
-        """Closes the connection and frees what it holds."""
+        """Closes the connection and frees what it holds.
+
+        Raises:
+            InterfaceError: It is closed already, as PEP 249 has it; leaving a `with` block
+                closes what is open.
+        """
+        self._open()
         self._closed = True
         self.forget_plans()
         self.memory.close()
@@ -235,7 +241,13 @@ class Connection:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        if not self._closed:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection has been closed."""
+        return self._closed
 
     @property
     def duck(self) -> Duck:
