@@ -8,6 +8,7 @@ from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.tokens import tokenize
 
@@ -37,18 +38,41 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         Error: It would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
-    _check_names(con, structure, refusal)
+    check(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
     if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
         con.forget_plans()  # a table comes before an array of the caller
     found = hybrid.run(con, made)
+    if word in ("USE", "SET", "PRAGMA"):
+        con.duck.leave_catalog()
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
     if word in _COUNTING and found.names == ("Count",):
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
+
+
+def change_setting(con: Connection, text: str, refusal: Error) -> None:
+    """SET of a setting that only DuckDB has.
+
+    Raises:
+        Error: DuckDB refuses it, or einsql relies on it.
+    """
+    check(con, Structure(tokenize(text)), refusal)
+    con.duck.execute(text)
+    con.duck.leave_catalog()
+
+
+def check(con: Connection, structure: Structure, refusal: Error) -> None:
+    """Refuses what einsql does not let DuckDB do.
+
+    Raises:
+        Error: It would change a tensor, the catalog, or what einsql relies on.
+    """
+    guard.refuse(structure.tokens, con.duck.database)
+    _check_names(con, structure, refusal)
 
 
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:

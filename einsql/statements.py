@@ -216,7 +216,9 @@ def _set(con: Connection, statement: st.Set, text: str) -> None:
         if statement.name in SETTINGS:
             error.position = statement.at
         elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
-            con.duck.execute(text)
+            from einsql import foreign  # few statements need it
+
+            foreign.change_setting(con, text, error)
             return
         raise
     con.set_settings(changed)

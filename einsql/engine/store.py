@@ -253,9 +253,8 @@ class Store:
         with self.database.lock:
             self.refresh()
             self.duck.begin()
-            if self.database.path is not None:
-                # DuckDB takes its snapshot when a transaction first looks at the database.
-                self.duck.execute("SELECT txid_current()")
+            # DuckDB takes its snapshot when a transaction first looks at the database.
+            self.database.touch(self.duck)
 
     def _roll_back_duck(self) -> None:
         if self.duck.in_transaction:

@@ -58,10 +58,11 @@ class FileDatabase(Database):
         self._root = _connected(path, self.real, read_only)
         try:
             self._root.execute("SET enable_progress_bar = false")
-            self._identity = rows.identity_of(self._root, path, read_only)
+            self._home = rows.home(self._root)
+            self._identity = rows.identity_of(self._root, self._home, path, read_only)
             if self._identity is None and fresh:
                 self._directory.check("", False)
-                self._identity = rows.create(self._root)
+                self._identity = rows.create(self._root, self._home)
             if self._identity is not None:
                 self._reread()
                 named = any(r.kind == "tensor" for r in self._rows.values())
@@ -106,6 +107,11 @@ class FileDatabase(Database):
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
 
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take a transaction's snapshot of this database, whatever USE says."""
+        known = self._identity is not None
+        duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
+
     # ---- commits
 
     def prepare(self) -> None:
@@ -114,7 +120,7 @@ class FileDatabase(Database):
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
                 with self._cursor() as con:
-                    self._identity = rows.create(con)
+                    self._identity = rows.create(con, self._home)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
         """Makes what a transaction did the newest state; see `Database.commit`.
@@ -165,11 +171,11 @@ class FileDatabase(Database):
             if not duck.in_transaction:
                 duck.begin()
             for low, item in written.items():
-                duck.execute("DELETE FROM __einsql.objects WHERE name = ?", [low])
+                duck.execute(f"DELETE FROM {self._home}.objects WHERE name = ?", [low])
                 if item is not None:
                     made[low] = row = rows.row_of(item, version, layouts.get(low))
                     duck.execute(
-                        "INSERT INTO __einsql.objects VALUES (?, ?, ?, ?)",
+                        f"INSERT INTO {self._home}.objects VALUES (?, ?, ?, ?)",
                         [row.name, row.version, row.kind, row.told],
                     )
             duck.commit()
@@ -201,7 +207,7 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = {r.name: r for r in rows.read(con)}
+            found = {r.name: r for r in rows.read(con, self._home)}
         if found != self._rows or not self.state.generation:
             self._follow_rows(found)
 

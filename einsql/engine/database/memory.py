@@ -61,6 +61,9 @@ class Database:
                 self._root = duckdb.connect(":memory:")
             return self._root.cursor()
 
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take its snapshot now; in memory nobody else commits."""
+
     def prepare(self) -> None:
         """Makes room for what a transaction may commit, before its snapshot is taken."""
 

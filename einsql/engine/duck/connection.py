@@ -43,6 +43,12 @@ def passed_on(settings: Settings) -> list[str]:
     return told
 
 
+_REACHED = (
+    "(database_name, schema_name) IN ((?, 'main'), ('temp', 'main'), "
+    "(current_database(), current_schema()))"
+)
+"""Of tables that a name without a schema may mean."""
+
 LEAST = 2**25
 """Bytes that DuckDB gets of any memory limit; it does little with fewer."""
 
@@ -69,6 +75,13 @@ class Duck:
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
         self._given: set[str] = set()
+        self._name = ""
+
+    @property
+    def database(self) -> str:
+        """What DuckDB calls the session's own database, whatever USE says."""
+        _ = self.con
+        return self._name
 
     @property
     def _holds_nothing(self) -> bool:
@@ -79,6 +92,7 @@ class Duck:
         """DuckDB's own connection."""
         if self._con is None:
             self._con = self._open()
+            self._name = str(self._con.execute("SELECT current_database()").fetchall()[0][0])
             for statement in SETTINGS:
                 self._con.execute(statement)
             self.apply()
@@ -174,10 +188,10 @@ class Duck:
         if self._holds_nothing:
             return False
         found = self.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) "
-            "AND schema_name <> '__einsql' UNION ALL "
-            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
-            [name, name],
+            f"SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) AND {_REACHED} "
+            "UNION ALL SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) "
+            f"AND {_REACHED} AND NOT internal",
+            [name, self.database, name, self.database],
         )
         return bool(found)
 
@@ -189,6 +203,17 @@ class Duck:
             "WHERE function_type = 'aggregate'"
         )
         return frozenset(row[0] for row in rows)
+
+    def leave_catalog(self) -> None:
+        """Refuses a search path that leads into the catalog, and gives it up.
+
+        Raises:
+            ProgrammingError: It did.
+        """
+        if self.execute("SELECT 1 WHERE list_contains(current_schemas(false), '__einsql')"):
+            name = self.database.replace('"', '""')
+            self.execute(f'USE "{name}"')
+            raise ProgrammingError("__einsql is einsql's own schema", hint="USE another one.")
 
     def has_setting(self, name: str) -> bool:
         """True if DuckDB has a setting of the name."""
