@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from sqlglot import Token
 
 from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid import guard
@@ -71,8 +77,37 @@ def check(con: Connection, structure: Structure, refusal: Error) -> None:
     Raises:
         Error: It would change a tensor, the catalog, or what einsql relies on.
     """
-    guard.refuse(structure.tokens, con.duck.database)
+    tokens = structure.tokens
+    guard.refuse(tokens, con.duck.database)
+    guard.refuse_setting(tokens, con.settings.enable_external_access)
+    carried = guard.carried(tokens)
+    if carried is not None and _holds_ours(con, carried[0]):
+        raise guard.refuse_export(carried[1])
+    if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
+        _check_import(tokens)
     _check_names(con, structure, refusal)
+
+
+def _holds_ours(con: Connection, database: str) -> bool:
+    """True if a database holds objects of einsql's; without a name the one that USE says."""
+    name = database or str(con.duck.execute("SELECT current_database()")[0][0])
+    if name.lower() == con.duck.database.lower():
+        return any(not is_local(item) for item in con.store.objects.values())
+    return con.duck.holds_catalog(name)
+
+
+def _check_import(tokens: Sequence[Token]) -> None:
+    """Refuses to import what names the catalog."""
+    if tokens[1:2] and tokens[1].text.lower() not in ("database", "import_database"):
+        return
+    for name in ("schema.sql", "load.sql"):
+        with suppress(OSError), open(os.path.join(tokens[-1].text, name), "rb") as file:
+            if guard.CATALOG.encode() in file.read().lower():
+                raise NotSupportedError(
+                    f"{file.name} names {guard.CATALOG}, einsql's own schema",
+                    hint="Remove these lines: tensors are not in an export.",
+                    position=tokens[-1].start,
+                )
 
 
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:

@@ -71,3 +71,28 @@ def test_nobody_but_einsql_writes_the_catalog(path: str, sql: str) -> None:
         assert con.execute("SELECT name FROM __einsql.objects").fetchall() == [("w",)]
     with einsql.connect(path) as con:
         assert con.execute("SELECT SUM(val) FROM w").fetchone() == (3.0,)
+
+
+def test_what_duckdb_cannot_carry_is_not_carried(path: str, tmp_path: Path) -> None:
+    with einsql.connect(path) as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS k; ATTACH ':memory:' AS o")
+        con.execute(f"EXPORT DATABASE '{tmp_path / 'bare'}'")
+        con.execute("CREATE TENSOR w (i DIM(3), val DOUBLE) DEFAULT 1")
+        for sql in (
+            f"EXPORT DATABASE '{tmp_path / 'full'}'", "COPY FROM DATABASE model TO o",
+            f"EXPORT DATABASE Model TO '{tmp_path / 'full'}'",
+        ):  # fmt: skip
+            with pytest.raises(einsql.NotSupportedError, match="leave the tensors") as caught:
+                con.execute(sql)
+            assert "copy the file together with its directory" in str(caught.value)
+        assert not (tmp_path / "full").exists()
+    with einsql.connect() as con:
+        with pytest.raises(einsql.NotSupportedError, match="einsql's own schema"):
+            con.execute(f"IMPORT DATABASE '{tmp_path / 'bare'}'")
+        con.execute(f"ATTACH '{path}' AS m; ATTACH ':memory:' AS o")
+        with pytest.raises(einsql.NotSupportedError, match="leave the tensors"):
+            con.execute("COPY FROM DATABASE m TO o")
+        con.execute("CREATE TABLE t AS SELECT 1 AS k; COPY FROM DATABASE memory TO o")
+        con.execute("CREATE TENSOR w AS SELECT k AS i, k FROM o.t")
+        with pytest.raises(einsql.NotSupportedError, match="leave the tensors"):
+            con.execute(f"EXPORT DATABASE '{tmp_path / 'full'}'")

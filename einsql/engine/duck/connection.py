@@ -204,6 +204,16 @@ class Duck:
         )
         return frozenset(row[0] for row in rows)
 
+    def holds_catalog(self, database: str) -> bool:
+        """True if another database that is attached holds objects of einsql's."""
+        return bool(
+            self.execute(
+                "SELECT 1 FROM duckdb_tables() WHERE lower(database_name) = lower(?) "
+                "AND schema_name = '__einsql' AND table_name = 'objects' AND estimated_size > 0",
+                [database],
+            )
+        )
+
     def leave_catalog(self) -> None:
         """Refuses a search path that leads into the catalog, and gives it up.
 
