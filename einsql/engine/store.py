@@ -38,7 +38,13 @@ class Store:
         self, database: Database | None = None, settings: Callable[[], Settings] = Settings
     ) -> None:  # fmt: skip
         self.database = database or Database()
-        self.duck = Duck(self.database.connection, settings, self.database.path is None)
+        self.duck = Duck(
+            self.database.connection,
+            settings,
+            self.database.path is None,
+            lambda limit: self.database.least(self, limit),
+            self.database.scratch,
+        )
         self.version = 0
         self.seen = self.database.state
         self.objects: dict[str, Object] = dict(self.seen.objects)

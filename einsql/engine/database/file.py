@@ -85,6 +85,7 @@ class FileDatabase(Database):
         """A session is closed; the last one closes the file, which is free for others then."""
         with self.lock:
             self._sessions.discard(session)
+            self._limits.pop(session, None)
             if not self._sessions:
                 super().leave(session)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,13 +29,21 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
-def passed_on(settings: Settings) -> list[str]:
-    """Statements that bring the session's settings to DuckDB."""
+def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:
+    """Statements that bring the session's settings to DuckDB.
+
+    Args:
+        settings: The session's.
+        limit: The least memory limit of the sessions that share its database.
+        scratch: The directory in the temporary one that is DuckDB's alone: where it may write
+            temporary files, statements may write as well, whatever else they may not.
+    """
     told = []
-    if settings.memory_limit is not None:
-        told.append(f"SET memory_limit = '{max(LEAST, settings.memory_limit // 2)}B'")
+    if limit is not None:
+        told.append(f"SET memory_limit = '{max(LEAST, limit // 2)}B'")
     if settings.temp_directory is not None:
-        where = settings.temp_directory.replace("'", "''")
+        where = settings.temp_directory and os.path.join(settings.temp_directory, scratch)
+        where = where.replace("'", "''")
         told.append(f"SET temp_directory = '{where}'")
     if settings.max_temp_directory_size is not None:
         told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
@@ -60,6 +69,8 @@ class Duck:
         open_: Gives the connection.
         settings: The session's, as they are at the moment.
         empty: Whether its database holds nothing before it is opened.
+        least: Gives the least of the memory limits of all sessions of its database.
+        scratch: The name of the directory for its temporary files.
     """
 
     def __init__(
@@ -67,10 +78,14 @@ class Duck:
         open_: Callable[[], duckdb.DuckDBPyConnection],
         settings: Callable[[], Settings] = Settings,
         empty: bool = True,
+        least: Callable[[int | None], int | None] = lambda limit: limit,
+        scratch: str = "duckdb",
     ) -> None:
         self._open = open_
         self._settings = settings
         self._empty = empty
+        self._least = least
+        self._scratch = scratch
         self._told: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
@@ -101,12 +116,23 @@ class Duck:
         return self._con
 
     def apply(self) -> None:
-        """Brings the session's settings to the connection, if it is open."""
-        if self._con is not None:
-            for statement in passed_on(self._settings()):
-                if statement not in self._told:  # some cannot be said again
+        """Brings the session's settings to the connection, if it is open.
+
+        Raises:
+            Error: DuckDB cannot follow, as to another directory once it has used one.
+        """
+        if self._con is None:
+            return
+        settings = self._settings()
+        wanted = passed_on(settings, self._least(settings.memory_limit), self._scratch)
+        if settings.temp_directory:
+            with suppress(OSError):  # DuckDB says so when it needs the directory
+                os.makedirs(settings.temp_directory, exist_ok=True)
+        for statement in wanted:
+            if statement not in self._told:  # some cannot be said again
+                with translated(statement):
                     self._con.execute(statement)
-            self._told = set(passed_on(self._settings()))
+        self._told = set(wanted)
 
     # ---- transactions
 
@@ -118,7 +144,8 @@ class Duck:
     def begin(self) -> None:
         """Begins a transaction; one that needs DuckDB later begins there then."""
         if self._con is not None:
-            self._con.begin()
+            with translated(""):
+                self._con.begin()
         self._begun = True
 
     def commit(self) -> None:

@@ -21,6 +21,7 @@ GIVEN = {
     "enable_external_access": "enable_external_access",
 }  # fmt: skip
 """Settings of DuckDB's that follow einsql's."""
+_WRITING = ("profiling_output", "profile_output", "enable_logging", "logging_storage")
 
 
 def refuse(tokens: Sequence[Token], database: str) -> None:
@@ -65,10 +66,10 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
 
     Raises:
         ProgrammingError: It would.
-        OperationalError: It names a file.
+        OperationalError: It would have DuckDB write files, at which every statement fails.
     """
     words = [word_of(t) for t in tokens]
-    if words[0] not in ("SET", "RESET", "PRAGMA"):
+    if words[0] not in ("SET", "RESET", "PRAGMA", "CALL"):
         return
     at = 2 if words[1:2] and words[1] in ("GLOBAL", "SESSION", "LOCAL") else 1
     if at >= len(tokens):
@@ -80,9 +81,10 @@ def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
             hint=f"SET {GIVEN[name]} = … holds for both.",
             position=tokens[at].start,
         )
-    if name in ("profiling_output", "profile_output") and tokens[-1].text and not external_access:
+    if name in _WRITING and tokens[-1].text and not external_access:
         raise OperationalError(
-            f"{name} names a file, and enable_external_access is off", position=tokens[at].start
+            f"{name} may write files, and enable_external_access is off",
+            position=tokens[at].start,
         )
 
 
