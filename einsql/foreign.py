@@ -45,8 +45,10 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     """
     structure = Structure(tokenize(sql))
     check(con, structure, refusal)
-    made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
+    if word == "PREPARE":
+        _check_prepared(con, structure, sql)
+    made = hybrid.split_foreign(con, sql)
     if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
         con.forget_plans()  # a table comes before an array of the caller
     found = hybrid.run(con, made)
@@ -86,6 +88,21 @@ def check(con: Connection, structure: Structure, refusal: Error) -> None:
     if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
         _check_import(tokens)
     _check_names(con, structure, refusal)
+
+
+def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
+    """Refuses to prepare what DuckDB would see as it is now, whatever becomes of it."""
+    words = map(structure.word, range(len(structure.tokens)))
+    first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
+    if first is None or first >= len(structure.tokens):
+        return
+    made = hybrid.split_foreign(con, sql[structure.tokens[first].start :])
+    if made.parts.fragments or made.parts.relations or made.views or made.macros:
+        raise NotSupportedError(
+            "PREPARE would keep tensors, views and macros of einsql's as they are now",
+            hint="Give parameters to execute(sql, parameters): plans are kept there, too.",
+            position=0,
+        )
 
 
 def _holds_ours(con: Connection, database: str) -> bool:

@@ -178,3 +178,19 @@ def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
         con.execute("SELECT MAX('a' || a.range) FROM range(1000000) a, range(1000000) b")
     timer.join()
     assert rows(con, "SELECT MAX(n) FROM t") == [("b",)]
+
+
+def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1; CREATE VIEW v AS SELECT * FROM t")
+    con.execute("CREATE MACRO twice(a) AS a || a")
+    for sql in (
+        "SELECT n, val FROM t, w", "SELECT * FROM v", "SELECT MAX(val) FROM w", "FROM x",
+        "INSERT INTO t SELECT i, i, val, 'c' FROM w", "FROM x", "SELECT erf(v) FROM t",
+        "SELECT (SELECT SUM(val) FROM x), n FROM t", "WITH q AS (SELECT * FROM w) FROM q, t",
+    ):  # fmt: skip
+        with pytest.raises(einsql.NotSupportedError, match="PREPARE") as caught:
+            con.execute(f"PREPARE p AS {sql}")
+        assert "parameters" in str(caught.value)
+    con.execute("PREPARE p AS SELECT n FROM t WHERE r = $1")
+    con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
+    assert rows(con, "EXECUTE p(7)") == [("late",)]
