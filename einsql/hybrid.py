@@ -288,6 +288,7 @@ def run(con: Connection, made: Hybrid) -> TableResult:
     Raises:
         Error: A fragment fails, or DuckDB does.
     """
+    con.memory.lend()
     with con.duck.showing(_relations(con, made)):
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einsql import hybrid
+from einsql import foreign, hybrid
 from einsql.errors import Error, NotSupportedError
 from einsql.explain import Explanation, GraphExplanation, explain_tiles
 from einsql.planning import Plan
 from einsql.sql import syntax as st
+from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
 from einsql.sql.syntax import Explain
+from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
     from einsql.session import Connection
@@ -114,6 +116,8 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
     if con.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
         raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
     text = asked.text
+    if isinstance(inner, st.Foreign | st.Change):
+        foreign.check(con, Structure(tokenize(text)), refusal)
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
     made = hybrid.split(con, text)

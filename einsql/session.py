@@ -505,8 +505,16 @@ class Connection:
     # ---- settings
 
     def set_settings(self, settings: Settings) -> None:
-        """Goes on under other settings; what was planned is planned again."""
-        self.settings = settings
+        """Goes on under other settings; what was planned is planned again.
+
+        Raises:
+            Error: DuckDB cannot follow; they stay as they were.
+        """
+        before, self.settings = self.settings, settings
+        try:
+            self.duck.apply()
+        except Error:
+            self.settings = before
+            raise
         self.memory.change(settings)
         self.forget_plans()
-        self.duck.apply()

@@ -242,7 +242,7 @@ def _set(con: Connection, statement: st.Set, text: str) -> None:
         elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
             from einsql import foreign  # as in `_foreign`
 
-            foreign.run(con, text, error)
+            foreign.change_setting(con, text, error)
             return
         raise
     con.set_settings(changed)

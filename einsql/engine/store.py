@@ -38,7 +38,13 @@ class Store:
         self, database: Database | None = None, settings: Callable[[], Settings] = Settings
     ) -> None:  # fmt: skip
         self.database = database or Database()
-        self.duck = Duck(self.database.connection, settings, self.database.path is None)
+        self.duck = Duck(
+            self.database.connection,
+            settings,
+            self.database.path is None,
+            lambda limit: self.database.least(self, limit),
+            self.database.scratch,
+        )
         self.version = 0
         self.seen = self.database.state
         self.objects: dict[str, Object] = dict(self.seen.objects)
@@ -260,9 +266,8 @@ class Store:
         with self.database.lock:
             self.refresh()
             self.duck.begin()
-            if self.database.path is not None:
-                # DuckDB takes its snapshot when a transaction first looks at the database.
-                self.duck.execute("SELECT txid_current()")
+            # DuckDB takes its snapshot when a transaction first looks at the database.
+            self.database.touch(self.duck)
 
     def _roll_back_duck(self) -> None:
         if self.duck.in_transaction:

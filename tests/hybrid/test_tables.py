@@ -214,3 +214,19 @@ def test_files_of_tensors_are_read_beside_text(
     con.execute(f"COPY x TO '{path}'")
     query = f"SELECT 'row ' || f.i FROM '{path}' AS f(i, j) WHERE f.j = 0 ORDER BY 1"
     assert rows(con, query) == [("row 0",), ("row 1",), ("row 2",)]
+
+
+def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1; CREATE VIEW v AS SELECT * FROM t")
+    con.execute("CREATE MACRO twice(a) AS a || a")
+    for sql in (
+        "SELECT n, val FROM t, w", "SELECT * FROM v", "SELECT MAX(val) FROM w", "FROM x",
+        "INSERT INTO t SELECT i, i, val, 'c' FROM w", "FROM x", "SELECT erf(v) FROM t",
+        "SELECT (SELECT SUM(val) FROM x), n FROM t", "WITH q AS (SELECT * FROM w) FROM q, t",
+    ):  # fmt: skip
+        with pytest.raises(einsql.NotSupportedError, match="PREPARE") as caught:
+            con.execute(f"PREPARE p AS {sql}")
+        assert "parameters" in str(caught.value)
+    con.execute("PREPARE p AS SELECT n FROM t WHERE r = 7")
+    con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
+    assert rows(con, "EXECUTE p") == [("late",)]

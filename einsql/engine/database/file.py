@@ -60,11 +60,11 @@ class FileDatabase(Database):
         try:
             with _refusing(path, "cannot be opened"):
                 self._root.execute("SET enable_progress_bar = false")
-                self._catalog = rows.catalog_of(self._root)
-                self._identity = rows.identity_of(self._root, path, read_only)
+                self._home = rows.home(self._root)
+                self._identity = rows.identity_of(self._root, self._home, path, read_only)
                 if self._identity is None and fresh:
                     self._directory.check("", False)
-                    self._identity = rows.create(self._root)
+                    self._identity = rows.create(self._root, self._home)
                 if self._identity is not None:
                     self._reread()
             if self._identity is not None:
@@ -88,6 +88,7 @@ class FileDatabase(Database):
         """A session is closed; the last one closes the file, which is free for others then."""
         with self.lock:
             self._sessions.discard(session)
+            self._limits.pop(session, None)
             if not self._sessions:
                 super().leave(session)
 
@@ -113,6 +114,11 @@ class FileDatabase(Database):
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
 
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take a transaction's snapshot of this database, whatever USE says."""
+        known = self._identity is not None
+        duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
+
     # ---- commits
 
     def prepare(self) -> None:
@@ -126,8 +132,8 @@ class FileDatabase(Database):
                 self._directory.check("", False)
                 with _refusing(self.path, "cannot be written"), self._cursor() as con:
                     # It is there already if who made it was interrupted.
-                    known = rows.identity_of(con, self.path, False)
-                    self._identity = known or rows.create(con)
+                    known = rows.identity_of(con, self._home, self.path, False)
+                    self._identity = known or rows.create(con, self._home)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
         """Makes what a transaction did the newest state; see `Database.commit`.
@@ -183,7 +189,7 @@ class FileDatabase(Database):
             if not duck.in_transaction:
                 duck.begin()
             # Named in full: the session may USE another database, which may have a catalog, too.
-            objects = f"{self._catalog}.__einsql.objects"
+            objects = f"{self._home}.objects"
             for low, item in written.items():
                 duck.execute(f"DELETE FROM {objects} WHERE name = ?", [low])
                 if item is not None:
@@ -229,7 +235,7 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = {r.name: r for r in rows.read(con)}
+            found = {r.name: r for r in rows.read(con, self._home)}
         if found != self._rows or not self.state.generation:
             self._follow_rows(found)
 
@@ -279,7 +285,7 @@ class FileDatabase(Database):
                 self._sweep()
             try:
                 with self._cursor() as con:
-                    con.execute(f"CHECKPOINT {self._catalog}")
+                    con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error

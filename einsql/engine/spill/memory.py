@@ -59,7 +59,7 @@ class Memory:
         self._states = states
         # The working directory may become another one.
         self._database = None if database is None else os.path.realpath(database)
-        self._lent = 0
+        self._share = 0.0
         self.space = Space(lambda: None)
         self.change(settings)
         if database is not None:
@@ -89,10 +89,12 @@ class Memory:
         Returns:
             The bytes that DuckDB may take; None for as many as it likes.
         """
-        if self.limit is None:
-            return None
-        self._lent = int(self.limit * share)
-        return self._lent
+        self._share = share
+        return None if self.limit is None else self._lent
+
+    @property
+    def _lent(self) -> int:
+        return int((self.limit or 0) * self._share)
 
     @property
     def sure(self) -> int:
