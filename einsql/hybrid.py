@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
 from einsql.engine.duck.streams import no_rows, stream
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
@@ -29,9 +29,6 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:
     from einsql.session import Connection
-
-TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
-"""What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
@@ -127,7 +124,7 @@ def _parts(con: Connection) -> Parts:
         bind=lambda tree, foreign: _bind(con, tree, foreign),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
-        is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
+        is_file=lambda name: _is_tensor_file(con, name),
         aggregates=lambda: con.duck.aggregates,
     )
 
@@ -153,6 +150,11 @@ def _kind(con: Connection, name: str) -> str | None:
 def _is_macro(con: Connection, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or con.query_binder().catalog.macro(name) is not None
+
+
+def _is_tensor_file(con: Connection, name: str) -> bool:
+    known = suffix_of(name) in READABLE
+    return known and not con.query_binder().catalog.is_table_file(name)
 
 
 def _views(con: Connection, made: Hybrid) -> None:

@@ -380,6 +380,7 @@ class Connection:
             self._tick,
             self.cluster,
             self.memory,
+            self.duck.has,
             fields=self._inputs,
         )
         return QueryBinder(found, self._parameters, self.notices)

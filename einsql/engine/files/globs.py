@@ -20,10 +20,10 @@ def matching(path: str) -> list[str]:
     Raises:
         OperationalError: Nothing matches, or a link leads elsewhere.
     """
-    if not any(c in path for c in _WILD) or os.path.exists(path):
-        return [path]
     with refusing(path):
-        found = sorted(glob.glob(path, recursive=True))
+        found = named(path)
+        if found == [path]:
+            return found
         if not found:
             raise OperationalError(f"No file matches '{path}'")
         root = os.path.realpath(_fixed(path))
@@ -34,6 +34,13 @@ def matching(path: str) -> list[str]:
                     hint="A pattern does not follow such links; name the file itself.",
                 )
     return found
+
+
+def named(path: str) -> list[str]:
+    """The files that a path names, in order, wherever links lead; may be none."""
+    if not any(c in path for c in _WILD) or os.path.exists(path):
+        return [path]
+    return sorted(glob.glob(path, recursive=True))
 
 
 def _fixed(path: str) -> str:
