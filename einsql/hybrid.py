@@ -217,7 +217,7 @@ def check(con: Connection, made: Hybrid) -> None:
         Error: It is wrong.
     """
     with con.duck.showing(_empties(con, made)):
-        _table(con, made, [None for _ in made.text.parameters])
+        _table(con, made, [None for _ in made.text.parameters], most=0)
 
 
 def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
@@ -305,7 +305,10 @@ def _elements(con: Connection, name: str) -> object:
     return stream(made, tuple(c.name for c in relation.columns))
 
 
-def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
+def _table(
+    con: Connection, made: Hybrid, given: list[object], most: int | None = None
+) -> TableResult:
+    """What DuckDB gives for a text over what it is shown, or as many of its rows."""
     import duckdb  # few statements need it
 
     duck, text = con.duck.con, made.text.text
@@ -324,10 +327,13 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         names = tuple(relation.columns)
         if made.is_query:
             names = _names(duck, names, text, given)
-        relation = relation.materialize()
-    except duckdb.Error as error:
-        told = translate(error, text)
-        told.position = _place(duck, error, text)
+        relation = (relation if most is None else relation.limit(most)).materialize()
+    except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
+        told = translate(error, "\n".join([text, *(query for _, query in made.views)]))
+        if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+            told.position = _place(duck, text)
+        elif told.position is not None and told.position >= len(text):
+            told.position = None  # a file of a view
         raise _told(made, told) from None
     finally:
         for name in reversed(views):
@@ -351,12 +357,10 @@ def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) ->
     return names
 
 
-def _place(duck: Any, error: Any, text: str) -> int | None:
+def _place(duck: Any, text: str) -> int | None:
     """Where DuckDB's binder found something wrong; EXPLAIN says it, a relation does not."""
     import duckdb  # it is open
 
-    if not isinstance(error, duckdb.BinderException | duckdb.CatalogException):
-        return None
     try:
         duck.execute(f"EXPLAIN {text}")
         duck.abort()

@@ -178,7 +178,7 @@ class BinderCatalog:
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
-                hint="SET enable_external_access = true allows files.",
+                hint="It stays off in this session; a new one may open files.",
             )
 
     def is_table_file(self, path: str) -> bool:
