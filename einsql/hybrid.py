@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from einsql.engine.duck.failures import place, translate
 from einsql.engine.duck.operands import Tables
 from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
@@ -31,9 +31,6 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:
     from einsql.session import Connection
-
-TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow", ".gguf", ".mtx", ".zarr")
-"""What names of files end with that einsql reads where DuckDB cannot."""
 
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
@@ -149,7 +146,7 @@ def _parts(con: Connection) -> tuple[Parts, Computing]:
         bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
-        is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
+        is_file=lambda name: _is_tensor_file(con, name),
         aggregates=lambda: con.duck.aggregates,
     )
     return parts, computing
@@ -180,6 +177,11 @@ def _kind(con: Connection, name: str) -> str | None:
 def _is_macro(con: Connection, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or con.query_binder().catalog.macro(name) is not None
+
+
+def _is_tensor_file(con: Connection, name: str) -> bool:
+    known = suffix_of(name) in READABLE
+    return known and not con.query_binder().catalog.is_table_file(name)
 
 
 def _views(con: Connection, made: Hybrid) -> None:
@@ -242,7 +244,7 @@ def check(con: Connection, made: Hybrid) -> None:
         Error: It is wrong.
     """
     with con.duck.showing(_empties(con, made)):
-        _table(con, made, [None for _ in made.text.parameters])
+        _table(con, made, [None for _ in made.text.parameters], most=0)
 
 
 def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
@@ -349,7 +351,10 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
+def _table(
+    con: Connection, made: Hybrid, given: list[object], most: int | None = None
+) -> TableResult:
+    """What DuckDB gives for a text over what it is shown, or as many of its rows."""
     import duckdb  # few statements need it
 
     duck, text = con.duck.con, made.text.text
@@ -368,10 +373,13 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         names = tuple(relation.columns)
         if made.is_query:
             names = _names(duck, names, text, given)
-        relation = relation.materialize()
-    except duckdb.Error as error:
-        told = translate(error, text)
-        told.position = _place(duck, error, text)
+        relation = (relation if most is None else relation.limit(most)).materialize()
+    except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
+        told = translate(error, "\n".join([text, *(query for _, query in made.views)]))
+        if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+            told.position = _place(duck, text)
+        elif told.position is not None and told.position >= len(text):
+            told.position = None  # a file of a view
         raise _told(made, told) from None
     finally:
         for name in reversed(views):
@@ -395,12 +403,10 @@ def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) ->
     return names
 
 
-def _place(duck: Any, error: Any, text: str) -> int | None:
+def _place(duck: Any, text: str) -> int | None:
     """Where DuckDB's binder found something wrong; EXPLAIN says it, a relation does not."""
     import duckdb  # it is open
 
-    if not isinstance(error, duckdb.BinderException | duckdb.CatalogException):
-        return None
     try:
         duck.execute(f"EXPLAIN {text}")
         duck.abort()

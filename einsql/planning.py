@@ -15,6 +15,7 @@ from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
+from einsql.engine.files.tables import is_table
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
@@ -137,6 +138,8 @@ class BinderCatalog:
     tick: Tick
     cluster: Cluster | None = None
     memory: Memory | None = None
+    has_table: Callable[[str], bool] = lambda name: False
+    """Whether DuckDB has a table of a name."""
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
@@ -185,13 +188,23 @@ class BinderCatalog:
         held = array_relation(array)
         return self._relation(name, "scope", held, _columns(held))
 
-    def file(self, path: str, member: str | None = None) -> Relation:
-        """A tensor file, or one of the arrays in it."""
+    def _check_access(self, path: str) -> None:
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
-                hint="SET enable_external_access = true allows files.",
+                hint="It stays off in this session; a new one may open files.",
             )
+
+    def is_table_file(self, path: str) -> bool:
+        """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name."""
+        if self.has_table(path):
+            return True
+        self._check_access(path)
+        return is_table(path)
+
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file, or one of the arrays in it."""
+        self._check_access(path)
         held = file_relation(path, member, self.tick)
         name = path if member is None else f"{path} (TENSOR '{member}')"
         return self._relation(name, "file", held, _columns(held), source=(path, member))

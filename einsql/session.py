@@ -414,6 +414,7 @@ class Connection:
             self._tick,
             self.cluster,
             self.memory,
+            self.duck.has,
             fields=self._inputs,
             **more,
         )

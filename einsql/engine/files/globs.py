@@ -21,10 +21,10 @@ def matching(path: str) -> list[str]:
         OperationalError: Nothing matches.
         ProgrammingError: A link leads elsewhere.
     """
-    if not any(c in path for c in _WILD) or os.path.exists(path):
-        return [path]
     with refusing(path):
-        found = sorted(glob.glob(path, recursive=True))
+        found = named(path)
+        if found == [path]:
+            return found
         if not found:
             raise OperationalError(f"No file matches '{path}'")
         root = os.path.realpath(_fixed(path))
@@ -35,6 +35,13 @@ def matching(path: str) -> list[str]:
                     hint="A pattern does not follow such links; name the file itself.",
                 )
     return found
+
+
+def named(path: str) -> list[str]:
+    """The files that a path names, in order, wherever links lead; may be none."""
+    if not any(c in path for c in _WILD) or os.path.exists(path):
+        return [path]
+    return sorted(glob.glob(path, recursive=True))
 
 
 def _fixed(path: str) -> str:

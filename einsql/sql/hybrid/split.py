@@ -69,6 +69,7 @@ class Parts:
     is_macro: Callable[[str], bool]
     """Whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
+    """Whether FROM reads a file as a tensor."""
     aggregates: Callable[[], frozenset[str]]
     """DuckDB's aggregates, in small letters."""
     fragments: list[Fragment] = field(default_factory=list)
@@ -268,10 +269,17 @@ class Splitter:
         if reference.is_call:
             if self.parts.is_macro(reference.name):
                 self._item(start, end, reference, scope)
-        elif is_path and self.parts.is_file(reference.name):
+        elif is_path and self._is_file(reference.name, start):
             self._item(start, end, reference, scope)
         elif not reference.is_text:
             self.expose(reference.name, scope)
+
+    def _is_file(self, name: str, at: int) -> bool:
+        try:
+            return self.parts.is_file(name)
+        except Error as error:
+            error.position = at
+            raise
 
     def expose(self, name: str, scope: Scope) -> None:
         """Has DuckDB see a tensor or view of a name, if it means one."""
