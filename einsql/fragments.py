@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
+from einsql.current import current_inputs
 from einsql.einsum import Input
 from einsql.engine.duck.operands import Named, Tables
 from einsql.engine.duck.streams import stream
@@ -17,7 +18,7 @@ from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError
-from einsql.planning import BinderCatalog, Dependency, Plan, current_inputs
+from einsql.planning import BinderCatalog, Dependency, Plan
 from einsql.sql.hybrid.operands import names_in, refusal
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
