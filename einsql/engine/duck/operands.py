@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,10 +41,12 @@ class Tables:
 
     Attributes:
         duck: The session's connection; it sees one snapshot meanwhile.
+        tick: Told the fraction done of reading a table; raises to cancel.
         named: What the query uses that is being bound.
     """
 
     duck: Duck
+    tick: Callable[[float], None]
     named: Named = Named(frozenset(), frozenset(), True)
     _read: dict[tuple[str, tuple[str, ...]], Relation] = field(default_factory=dict)
 
@@ -64,13 +67,13 @@ class Tables:
             return None
         known = name.lower(), tuple(wanted)
         if known not in self._read:
-            self._read[known] = read(self.duck, name, wanted)
+            self._read[known] = read(self.duck, name, wanted, self.tick)
         return self._read[known]
 
     def again(self, name: str, schema: Schema) -> Relation | None:
         """The columns of a table that a plan reads, or None if they are others now."""
         wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
-        found = read(self.duck, name, wanted)
+        found = read(self.duck, name, wanted, self.tick)
         return found if found.schema == schema else None
 
     def forget(self) -> None:
@@ -78,16 +81,20 @@ class Tables:
         self._read.clear()
 
 
-def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
+def read(
+    duck: Duck, name: str, wanted: dict[str, DType], tick: Callable[[float], None]
+) -> Relation:
     """Reads columns of a table; one with NULLs has a flag beside it.
 
     Args:
         duck: The connection.
         name: The table.
         wanted: The types of the columns.
+        tick: Told the fraction done; raises to cancel.
     """
     columns = ", ".join(_quoted(c) for c in wanted)
-    arrays = duck.arrays(f"SELECT {columns} FROM {_quoted(name)}")
+    sql = f"SELECT {columns} FROM {_quoted(name)}"
+    arrays = duck.run(lambda: duck.arrays(sql), tick)
     fields: dict[str, np.ndarray] = {}
     described: list[Field] = []
     rows = 0
@@ -103,11 +110,6 @@ def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
                 fields[valid(column)] = ~mask
         fields[column] = np.ascontiguousarray(values, dtype.numpy)
     return Relation(Schema((Key(ROW, 0, rows),), tuple(described)), fields)
-
-
-def columns_of(schema: Schema) -> tuple[str, ...]:
-    """The columns that SQL sees."""
-    return tuple(f.name for f in schema.values)
 
 
 def _quoted(name: str) -> str:
