@@ -96,10 +96,16 @@ class Computing:
         """
         binder = self.binder(tree, foreign)
         binder.notices = []
+        self.tables.outside.clear()
         try:
             bound = binder.bind_any(tree)
+        except NotSupportedError as outside:
+            return outside
         except Error:
-            return error
+            if not self.tables.outside:
+                return error
+            shown = ", ".join(sorted(self.tables.outside))
+            return NotSupportedError(f"no tensor has the type of {shown}", position=error.position)
         assert isinstance(binder.catalog, BinderCatalog)
         tables = {d.name.lower() for d in binder.catalog.dependencies if d.kind == "table"}
         if not isinstance(bound, Relation):

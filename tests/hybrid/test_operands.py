@@ -76,7 +76,7 @@ def _both(seed: int, edges: int) -> tuple[einsql.Connection, duckdb.DuckDBPyConn
         for n in range(min(edges, 8)):
             con.execute(
                 "INSERT INTO labels VALUES (?, ?, ?, ?, ?, '0.25')",
-                (n % 7, n % 3 - 1, f"l{n % 4}", (n % 2) * 2**40, n),
+                (n % 7, n % 3 - 1, f"l{n % 4}", (n % 2) * 2**22, n),
             )
     return ours, theirs
 
@@ -125,6 +125,21 @@ def test_a_table_is_read_once_and_planned_once() -> None:
     assert ours.planner_calls == planned
     made = hybrid.split(ours, FRAGMENTS[0])
     assert made.is_whole
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        (OTHERS[0], "edges stays in DuckDB: its join is by no key of a tensor"),
+        (OTHERS[6], "edges stays in DuckDB: no tensor is read"),
+        (OTHERS[7], "labels stays in DuckDB: its groups are far apart"),
+        (OTHERS[2], "no tensor has the type of labels.name"),
+        (FRAGMENTS[0], "edges is a table"),
+    ],
+)
+def test_explain_says_why(sql: str, reason: str) -> None:
+    ours, _ = _both(1, 40)
+    assert reason in str(ours.explain(sql))
 
 
 def test_a_hidden_text_column_stays_ambiguous() -> None:

@@ -43,11 +43,13 @@ class Tables:
         duck: The session's connection; it sees one snapshot meanwhile.
         tick: Told the fraction done of reading a table; raises to cancel.
         named: What the query uses that is being bound.
+        outside: Columns of types that tensors lack, which queries may have named.
     """
 
     duck: Duck
     tick: Callable[[float], None]
     named: Named = Named(frozenset(), frozenset(), True)
+    outside: set[str] = field(default_factory=set)
     _read: dict[tuple[str, tuple[str, ...]], Relation] = field(default_factory=dict)
 
     def relation(self, name: str) -> Relation | None:
@@ -56,6 +58,8 @@ class Tables:
             return None
         columns = self.duck.columns(name)
         others = {c.lower() for c, kind in columns if kind not in _TYPES}
+        told = self.named.all & others or (others if self.named.starred else set())
+        self.outside |= {f"{name}.{c}" for c in told}
         if others and (self.named.starred or others & self.named.bare):
             return None
         wanted = {
