@@ -19,7 +19,7 @@ from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError
 from einsql.planning import BinderCatalog, Dependency, Plan
-from einsql.sql.hybrid.operands import names_in, refusal
+from einsql.sql.hybrid.operands import names_in, refusal, sources
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
 from einsql.sql.macros import Macro
@@ -94,6 +94,8 @@ class Computing:
             foreign: Names of WITH that mean no tensor in it.
             error: Why it does not bind without tables.
         """
+        if not any(self._is_tensor(t) for t in sources(tree)):
+            return error
         binder = self.binder(tree, foreign)
         binder.notices = []
         self.tables.outside.clear()
@@ -115,6 +117,14 @@ class Computing:
             return [c.name for c in bound.columns]
         shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
         return NotSupportedError(f"{shown} stays in DuckDB: {reason}", position=error.position)
+
+    def _is_tensor(self, item: exp.Table) -> bool:
+        """True if an item of FROM may be a tensor, so that tables are worth looking at."""
+        if not isinstance(item.this, exp.Identifier):
+            return True
+        name = item.name
+        is_known = self.con.store.get(name) is not None
+        return is_known or self.con.array_named(name) is not None or "." in name
 
     def plan(self, fragment: Fragment) -> Planned:
         """Binds and plans a fragment."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 ROW = ".row"
 """The key, which no column shows; no column of DuckDB's is found under it."""
 
+MOST = 2**28
+"""Rows of a table that are held at once; DuckDB streams longer ones."""
+
 _TYPES = {d.value: d for d in DType if not d.is_short}
 
 
@@ -67,7 +70,7 @@ class Tables:
             for c, kind in columns
             if kind in _TYPES and (self.named.starred or c.lower() in self.named.all)
         }
-        if not wanted:
+        if not wanted or self.duck.rows(name) > MOST:
             return None
         known = name.lower(), tuple(wanted)
         if known not in self._read:
