@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
+from einsql.current import current_inputs
 from einsql.einsum import Input
 from einsql.engine.duck.operands import Named, Tables
 from einsql.engine.duck.streams import stream
@@ -17,8 +18,8 @@ from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError
-from einsql.planning import BinderCatalog, Dependency, Plan, current_inputs
-from einsql.sql.hybrid.operands import names_in, refusal
+from einsql.planning import BinderCatalog, Dependency, Plan
+from einsql.sql.hybrid.operands import names_in, refusal, sources
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
 from einsql.sql.macros import Macro
@@ -93,12 +94,20 @@ class Computing:
             foreign: Names of WITH that mean no tensor in it.
             error: Why it does not bind without tables.
         """
+        if not any(self._is_tensor(t) for t in sources(tree)):
+            return error
         binder = self.binder(tree, foreign)
         binder.notices = []
+        self.tables.outside.clear()
         try:
             bound = binder.bind_any(tree)
+        except NotSupportedError as outside:
+            return outside
         except Error:
-            return error
+            if not self.tables.outside:
+                return error
+            shown = ", ".join(sorted(self.tables.outside))
+            return NotSupportedError(f"no tensor has the type of {shown}", position=error.position)
         assert isinstance(binder.catalog, BinderCatalog)
         tables = {d.name.lower() for d in binder.catalog.dependencies if d.kind == "table"}
         if not isinstance(bound, Relation):
@@ -108,6 +117,14 @@ class Computing:
             return [c.name for c in bound.columns]
         shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
         return NotSupportedError(f"{shown} stays in DuckDB: {reason}", position=error.position)
+
+    def _is_tensor(self, item: exp.Table) -> bool:
+        """True if an item of FROM may be a tensor, so that tables are worth looking at."""
+        if not isinstance(item.this, exp.Identifier):
+            return True
+        name = item.name
+        is_known = self.con.store.get(name) is not None
+        return is_known or self.con.array_named(name) is not None or "." in name
 
     def plan(self, fragment: Fragment) -> Planned:
         """Binds and plans a fragment."""

@@ -141,7 +141,7 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
 
 
 def _parts(con: Connection) -> tuple[Parts, Computing]:
-    computing = Computing(con, Tables(con.duck))
+    computing = Computing(con, Tables(con.duck, con._tick))
     parts = Parts(
         bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),

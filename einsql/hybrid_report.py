@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql import foreign, hybrid
-from einsql.errors import Error, NotSupportedError
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.explain import Explanation, GraphExplanation, explain_tiles
 from einsql.planning import Plan
 from einsql.sql import syntax as st
@@ -124,7 +124,15 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
     plan = hybrid.duckdb_plan(con, made, asked.analyze)
     fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
     once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]
-    return HybridExplanation(asked, made, fragments, plan, refusal.reason, once)
+    return HybridExplanation(asked, made, fragments, plan, _reason(con, refusal), once)
+
+
+def _reason(con: Connection, refusal: Error) -> str:
+    """Why the whole is no tensor work."""
+    named = refusal.reason.split('"')[1::2]
+    if isinstance(refusal, UnknownHere) and named and con.duck.has(named[0]):
+        return f"{named[0]} is a table"
+    return refusal.reason
 
 
 def _plan(con: Connection, asked: Explain, made: hybrid.Hybrid, fragment: Fragment) -> Explanation:

@@ -17,6 +17,7 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
+from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -36,7 +37,6 @@ from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
     Plan,
-    current_inputs,
     make_plan,
     make_tile_plan,
     owners,

@@ -22,15 +22,15 @@ def _session(**arrays: Any) -> einsql.Connection:
 
 def test_a_repeated_statement_plans_nothing() -> None:
     con = _session(x=np.arange(12.0).reshape(3, 4))
-    con.execute("CREATE TABLE t AS SELECT range AS r FROM range(2)")
-    joined = "SELECT r, x.val FROM t JOIN x ON x.i = r WHERE j = ? ORDER BY ALL"
+    con.execute("CREATE TABLE t AS SELECT range AS r, 'n' || range AS name FROM range(2)")
+    joined = "SELECT name, x.val FROM t JOIN x ON x.i = r WHERE j = ? ORDER BY ALL"
     first = con.execute(SQL).fetchall(), con.execute(joined, (1,)).fetchall()
     planned = con.planner_calls
     assert (con.execute(SQL).fetchall(), con.execute(joined, (1,)).fetchall()) == first
-    con.execute("INSERT INTO t VALUES (2)")
-    assert con.execute(joined, (1,)).fetchall() == [(0, 1.0), (1, 5.0), (2, 9.0)]
+    con.execute("INSERT INTO t VALUES (2, 'n2')")
+    assert con.execute(joined, (1,)).fetchall() == [("n0", 1.0), ("n1", 5.0), ("n2", 9.0)]
     assert con.planner_calls == planned
-    assert con.execute(joined, (2,)).fetchall() == [(0, 2.0), (1, 6.0), (2, 10.0)]
+    assert con.execute(joined, (2,)).fetchall() == [("n0", 2.0), ("n1", 6.0), ("n2", 10.0)]
     assert con.planner_calls > planned
 
 
@@ -83,23 +83,23 @@ def test_another_connection_of_the_file_is_seen(tmp_path: Path) -> None:
     ("sql", "once"),
     [
         (
-            "WITH c AS (SELECT i, SUM(val) AS s FROM x GROUP BY i) SELECT r, a.s, b.m FROM t JOIN "
-            "(SELECT i, s * 2 AS s FROM c) a ON a.i = r JOIN (SELECT i, s + 1 AS m FROM c) b "
-            "ON b.i = r ORDER BY 1",
+            "WITH c AS (SELECT i, SUM(val) AS s FROM x GROUP BY i) SELECT name, a.s, b.m "
+            "FROM t JOIN (SELECT i, s * 2 AS s FROM c) a ON a.i = r JOIN "
+            "(SELECT i, s + 1 AS m FROM c) b ON b.i = r ORDER BY 1",
             "c",
         ),
         (
             "WITH c(a, b) AS (SELECT i, SUM(val) FROM x WHERE val > 2 GROUP BY i), e AS (SELECT "
-            "a, b * 2 AS z FROM c) SELECT c.b, (SELECT MAX(z) FROM e), k.k FROM t LEFT JOIN c ON "
-            "c.a = r JOIN (SELECT a, z + 1 AS k FROM e) k ON k.a = r ORDER BY 1",
+            "a, b * 2 AS z FROM c) SELECT name, c.b, (SELECT MAX(z) FROM e), k.k FROM t LEFT "
+            "JOIN c ON c.a = r JOIN (SELECT a, z + 1 AS k FROM e) k ON k.a = r ORDER BY 1",
             "c, e",
         ),
-        ("SELECT r, s, (SELECT MAX(s) FROM v) FROM t JOIN v ON v.i = r ORDER BY 1", "v"),
+        ("SELECT name, s, (SELECT MAX(s) FROM v) FROM t JOIN v ON v.i = r ORDER BY 1", "v"),
     ],
 )
 def test_what_several_parts_read_is_computed_once(sql: str, once: str) -> None:
     con = _session(x=np.arange(12.0).reshape(3, 4))
-    con.execute("CREATE TABLE t AS SELECT range AS r FROM range(3)")
+    con.execute("CREATE TABLE t AS SELECT range AS r, 'n' || range AS name FROM range(3)")
     con.execute("CREATE VIEW v AS SELECT i, SUM(val) AS s FROM x GROUP BY i")
     assert f"Computed once: {once}\n" in str(con.explain(sql))
     first = con.execute(sql).fetchall()

@@ -237,8 +237,14 @@ class Duck:
             Error: There is no such table.
         """
         with translated(""):
-            found = self.con.sql(f'FROM "{name.replace(chr(34), 2 * chr(34))}"')
+            quoted = name.replace('"', '""')
+            found = self.con.sql(f'FROM "{quoted}"')
             return [(c, str(t)) for c, t in zip(found.columns, found.types, strict=True)]
+
+    def rows(self, name: str) -> int:
+        """How many rows a table has."""
+        quoted = name.replace('"', '""')
+        return int(self.execute(f'SELECT count(*) FROM "{quoted}"')[0][0])
 
     def arrays(self, sql: str) -> list[np.ndarray]:
         """The columns that a query gives, in order; masked where there are NULLs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 ROW = ".row"
 """The key, which no column shows; no column of DuckDB's is found under it."""
+
+MOST = 2**28
+"""Rows of a table that are held at once; DuckDB streams longer ones."""
 
 _TYPES = {d.value: d for d in DType if not d.is_short}
 
@@ -41,11 +45,15 @@ class Tables:
 
     Attributes:
         duck: The session's connection; it sees one snapshot meanwhile.
+        tick: Told the fraction done of reading a table; raises to cancel.
         named: What the query uses that is being bound.
+        outside: Columns of types that tensors lack, which queries may have named.
     """
 
     duck: Duck
+    tick: Callable[[float], None]
     named: Named = Named(frozenset(), frozenset(), True)
+    outside: set[str] = field(default_factory=set)
     _read: dict[tuple[str, tuple[str, ...]], Relation] = field(default_factory=dict)
 
     def relation(self, name: str) -> Relation | None:
@@ -54,6 +62,8 @@ class Tables:
             return None
         columns = self.duck.columns(name)
         others = {c.lower() for c, kind in columns if kind not in _TYPES}
+        told = self.named.all & others or (others if self.named.starred else set())
+        self.outside |= {f"{name}.{c}" for c in told}
         if others and (self.named.starred or others & self.named.bare):
             return None
         wanted = {
@@ -61,17 +71,17 @@ class Tables:
             for c, kind in columns
             if kind in _TYPES and (self.named.starred or c.lower() in self.named.all)
         }
-        if not wanted:
+        if not wanted or self.duck.rows(name) > MOST:
             return None
         known = name.lower(), tuple(wanted)
         if known not in self._read:
-            self._read[known] = read(self.duck, name, wanted)
+            self._read[known] = read(self.duck, name, wanted, self.tick)
         return self._read[known]
 
     def again(self, name: str, schema: Schema) -> Relation | None:
         """The columns of a table that a plan reads, or None if they are others now."""
         wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
-        found = read(self.duck, name, wanted)
+        found = read(self.duck, name, wanted, self.tick)
         return found if found.schema == schema else None
 
     def forget(self) -> None:
@@ -79,16 +89,20 @@ class Tables:
         self._read.clear()
 
 
-def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
+def read(
+    duck: Duck, name: str, wanted: dict[str, DType], tick: Callable[[float], None]
+) -> Relation:
     """Reads columns of a table; one with NULLs has a flag beside it.
 
     Args:
         duck: The connection.
         name: The table.
         wanted: The types of the columns.
+        tick: Told the fraction done; raises to cancel.
     """
     columns = ", ".join(in_quotes(c) for c in wanted)
-    arrays = duck.arrays(f"SELECT {columns} FROM {in_quotes(name)}")
+    sql = f"SELECT {columns} FROM {in_quotes(name)}"
+    arrays = duck.run(lambda: duck.arrays(sql), tick)
     fields: dict[str, np.ndarray] = {}
     described: list[Field] = []
     rows = 0
@@ -104,8 +118,3 @@ def read(duck: Duck, name: str, wanted: dict[str, DType]) -> Relation:
                 fields[valid(column)] = ~mask
         fields[column] = np.ascontiguousarray(values, dtype.numpy)
     return Relation(Schema((Key(ROW, 0, rows),), tuple(described)), fields)
-
-
-def columns_of(schema: Schema) -> tuple[str, ...]:
-    """The columns that SQL sees."""
-    return tuple(f.name for f in schema.values)

@@ -29,6 +29,18 @@ def names_in(trees: Iterable[exp.Expr]) -> tuple[frozenset[str], frozenset[str],
     return frozenset(every), frozenset(bare), starred
 
 
+def sources(tree: exp.Expr) -> list[exp.Table]:
+    """What a query reads in FROM, without those names of its WITH that nothing reads."""
+    body = tree.copy()
+    body.set("with_", None)
+    found = list(body.find_all(exp.Table))
+    clause = tree.args.get("with_")
+    for cte in reversed([] if clause is None else clause.expressions):
+        if any(t.name.lower() == cte.alias.lower() for t in found):
+            found += cte.this.find_all(exp.Table)
+    return found
+
+
 def refusal(root: Node, tables: set[str]) -> str | None:
     """Why DuckDB is to run a query that binds with tables as operands, or None.
 
