@@ -214,3 +214,17 @@ def test_files_of_tensors_are_read_beside_text(
     con.execute(f"COPY x TO '{path}'")
     query = f"SELECT 'row ' || f.i FROM '{path}' AS f(i, j) WHERE f.j = 0 ORDER BY 1"
     assert rows(con, query) == [("row 0",), ("row 1",), ("row 2",)]
+
+
+def test_results_are_refused_by_einsql_alone(con: einsql.Connection) -> None:
+    with pytest.raises(einsql.InterfaceError, match="n is VARCHAR, which cannot hold 0"):
+        con.execute("SELECT NULLIF(n, 'a') AS n FROM t").fetch_numpy(fill=0)
+    con.execute("BEGIN")
+    cursor = con.execute("SELECT n FROM t ORDER BY n")
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    for fetch in (cursor.fetchall, cursor.fetch_arrow_table, cursor.fetch_numpy):
+        with pytest.raises(einsql.OperationalError, match="ROLLBACK"):
+            fetch()
+    con.execute("ROLLBACK")
+    assert cursor.fetchall() == [("a",), ("b",)]
