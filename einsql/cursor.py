@@ -194,8 +194,9 @@ class Cursor:
         return rows
 
     def close(self) -> None:
-        """Closes the cursor and frees its result."""
-        self._clear()
+        """Closes the cursor and frees its result; `rowcount` stays."""
+        count = self.rowcount
+        self._changed(count)
         self._closed = True
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
@@ -294,7 +295,7 @@ class Cursor:
     def _tensor(self) -> Result | TileResult | TableResult:
         self._open()
         if self._result is None:
-            raise InterfaceError("There is no result to fetch", hint="Execute a SELECT first.")
+            raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
         return self._result
 
     def _iterator(self) -> Iterator[tuple[Any, ...]]:

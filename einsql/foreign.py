@@ -9,6 +9,7 @@ from einsql.engine.duck.table_result import TableResult
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.parser import is_qualified
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -42,10 +43,15 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     _refuse_catalog(structure)
     _check_names(con, structure, refusal)
     made = hybrid.split_foreign(con, sql)
+    if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+        raise refusal  # DuckDB would not find the tensors again
     word = structure.word(0)
-    if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-        con.forget_plans()  # a table comes before an array of the caller
-    found = hybrid.run(con, made)
+    try:
+        found = hybrid.run(con, made)
+    finally:
+        if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
+            con.forget_plans()  # a table comes before an array of the caller
+            con.store.database.tables = object()
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
     if word in _COUNTING and found.names == ("Count",):
@@ -93,6 +99,10 @@ def _refuse_taken(con: Connection, token: Token) -> None:
         )
 
 
+def _defines_view(structure: Structure) -> bool:
+    return structure.word(0) == "CREATE" and "VIEW" in map(structure.word, range(1, 6))
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -102,8 +112,11 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """
     word, at = structure.word(0), 1
     _refuse_renaming(con, structure)
-    if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
-        raise refusal
+    if _defines_view(structure):
+        words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
+        if not is_qualified(words, words.index("VIEW") + 1):
+            raise refusal
+        return
     if word not in _NAMING:
         return
     while structure.word(at) in (

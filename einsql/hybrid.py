@@ -14,15 +14,16 @@ from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
-from einsql.engine.duck.streams import no_rows, stream
+from einsql.engine.duck.operands import Tables
+from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
-from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.fragments import Computing
 from einsql.quoting import in_quotes
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.split import Fragment, Parts, Splitter
+from einsql.sql.hybrid.split import Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -46,6 +47,7 @@ class Hybrid:
 
     Attributes:
         text: What DuckDB runs, with its parameters.
+        computing: Its fragments, as they are computed.
         views: Views of einsql that it reads, in the order they can be made in.
         macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
         needs_erf: Whether DuckDB is to be given ERF.
@@ -55,11 +57,24 @@ class Hybrid:
 
     text: Edited
     parts: Parts
+    computing: Computing
     views: list[tuple[str, str]] = field(default_factory=list)
     is_query: bool = True
     macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
     hinted: bool = False
+    version: int = -1
+    tables: object = None
+    """What `Database.tables` was when it was split."""
+    start: int = 0
+    is_whole: bool = False
+    """Whether it is one fragment and nothing else, and not for DuckDB."""
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if what has been planned is for once."""
+        known = (*self.computing.plans.values(), *self.computing.once.values())
+        return any(p.plan.volatile for p in known)
 
 
 def is_outside(error: Error) -> bool:
@@ -79,7 +94,12 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
     Raises:
         Error: The refusal, if what remains has a hint, which could do nothing.
     """
+    tables, version = con.store.database.tables, con.store.version
     made = split_from(con, sql, 0)
+    made.tables, made.version = tables, version
+    if len(made.parts.fragments) == 1:
+        fragment = made.parts.fragments[0]
+        made.is_whole = made.text.text.strip() == shown(fragment.name, fragment.names)
     if refusal is not None and made.hinted:
         raise refusal
     return made
@@ -87,12 +107,12 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
@@ -102,7 +122,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
 
 def split_insert(con: Connection, sql: str) -> Hybrid:
     """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
-    parts = _parts(con)
+    parts, _ = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = query_of(splitter, 0, len(tokens))
@@ -115,29 +135,35 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
     """Splits the queries inside of a statement of DuckDB's."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts, is_query=False)
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
     _views(con, made)
     return made
 
 
-def _parts(con: Connection) -> Parts:
-    return Parts(
-        bind=lambda tree, foreign: _bind(con, tree, foreign),
+def _parts(con: Connection) -> tuple[Parts, Computing]:
+    computing = Computing(con, Tables(con.duck))
+    parts = Parts(
+        bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
         aggregates=lambda: con.duck.aggregates,
     )
+    return parts, computing
 
 
-def _bind(con: Connection, tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:
+def _bind(
+    con: Connection, tree: exp.Expr, foreign: frozenset[str], computing: Computing
+) -> list[str] | Error:  # fmt: skip
     binder = con.query_binder()
     binder.foreign, binder.notices = foreign, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
+    except UnknownHere as error:
+        return computing.with_tables(tree, foreign, error)
     except Error as error:
         return error
 
@@ -223,10 +249,10 @@ def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    shown = Hybrid(text, made.parts, made.views, is_query=False)
+    told = Hybrid(text, made.parts, made.computing, made.views, is_query=False)
     relations = _relations(con, made) if analyze else _empties(con, made)
     with con.duck.showing(relations):
-        table = _table(con, shown, _given(con, made))
+        table = _table(con, told, _given(con, made))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
@@ -234,22 +260,21 @@ def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
-        relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
+        relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(con, tree, frozenset(), "")
+            relations[name] = _empty(made, tree, frozenset(), "")
     return relations
 
 
-def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    binder = con.query_binder()
-    binder.foreign = foreign
-    relation = binder.bind_any(tree)
+def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    computing = made.computing
+    relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
-        return _computed(
-            con, Fragment("", tree, foreign, tuple(c.name for c in relation.columns), "")
-        )
+        columns = tuple(c.name for c in relation.columns)
+        planned = computing.plan(Fragment("", tree, foreign, columns, ""))
+        return planned.shown(computing.con._inputs, computing.con._tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -267,13 +292,52 @@ def run(con: Connection, made: Hybrid) -> TableResult:
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
+def answer(con: Connection, made: Hybrid) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+    """Runs a query; one that is a fragment as a whole does not go through DuckDB.
+
+    Returns:
+        The result, and its description.
+
+    Raises:
+        Error: As `run`.
+    """
+    if made.is_whole:
+        found = made.computing.whole(made.parts.fragments[0])
+        if found is not None:
+            return found
+        made.is_whole = False  # its rows have no keys, as those of a table
+    table = run(con, made)
+    return table, table.description
+
+
+def answer_again(
+    con: Connection, made: Hybrid
+) -> tuple[Any, tuple[tuple[Any, ...], ...]] | None:  # fmt: skip
+    """Runs once more what has been run, or gives None if it is to be split anew.
+
+    Raises:
+        Error: As `run`.
+    """
+    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
+        return None
+    inputs = made.computing.current()
+    if inputs is None:
+        return None
+    plans = made.computing.plans
+    if made.is_whole:
+        ((name, planned),) = plans.items()
+        return planned.plan.result(inputs[name], con._tick), planned.plan.description
+    relations = {n: p.shown(inputs.pop(n), con._tick) for n, p in plans.items()}
+    with con.duck.showing(relations):
+        table = con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+    return table, table.description
+
+
 def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    relations = {f.name: _computed(con, f) for f in made.parts.fragments}
-    for name in made.parts.relations.values():
-        if not isinstance(con.store.get(name), Definition):
-            relations[name] = _elements(con, name)
-    return relations
+    named = made.parts.relations.values()
+    tensors = [n for n in named if not isinstance(con.store.get(n), Definition)]
+    return made.computing.compute(made.parts.fragments, tensors)
 
 
 def _given(con: Connection, made: Hybrid) -> list[object]:
@@ -282,26 +346,6 @@ def _given(con: Connection, made: Hybrid) -> list[object]:
 
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _computed(con: Connection, fragment: Fragment) -> object:
-    binder = con.query_binder()
-    binder.foreign = fragment.foreign
-    made = con.run_any(binder.bind_any(fragment.tree), binder)
-    names = tuple(f"c{n}" for n in range(len(fragment.names)))
-    if isinstance(made, Result):
-        return stream(made, names)
-    return made.arrow().rename_columns(list(names))
-
-
-def _elements(con: Connection, name: str) -> object:
-    """The element rows of a tensor, or of an array in the caller's scope."""
-    binder = con.query_binder()
-    relation = binder.named(name, exp.to_identifier(name))
-    assert isinstance(relation, Relation)
-    made = con.run_any(relation, binder)
-    assert isinstance(made, Result)
-    return stream(made, tuple(c.name for c in relation.columns))
 
 
 def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:

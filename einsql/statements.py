@@ -19,10 +19,11 @@ from einsql.what_if import assumed
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
     from einsql.explain import Measures
+    from einsql.hybrid import Hybrid
     from einsql.session import Connection
 
 
-def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
+def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> Hybrid:
     """Runs a query that is not tensor work as a whole, over the parts that are.
 
     Args:
@@ -30,6 +31,9 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
         text: The query.
         error: Why it is none.
         cursor: Shows the result.
+
+    Returns:
+        What may be run again.
 
     Raises:
         Error: The same, if DuckDB may not or cannot run it.
@@ -40,12 +44,32 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
         raise error
     try:
         with con.store.snapshot():
-            table = hybrid.run(con, hybrid.split(con, text, error))
+            made = hybrid.split(con, text, error)
+            found = hybrid.answer(con, made)
     except errors.UnknownHere as unknown:
         if hybrid.names_ours(unknown):
             raise error from None
         raise
-    cursor._show(table, table.description)
+    cursor._show(*found)
+    return made
+
+
+def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
+    """Runs a query once more, if it means what it did; its split and its plans hold then.
+
+    Raises:
+        Error: A fragment fails, or DuckDB does.
+    """
+    from einsql import hybrid  # as above
+
+    try:
+        with con.store.snapshot():
+            found = hybrid.answer_again(con, made)
+    except (errors.UnknownHere, errors.RanksLost):
+        return False
+    if found is not None:
+        cursor._show(*found)
+    return found is not None
 
 
 def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:

@@ -77,7 +77,8 @@ class Shell:
     def close(self) -> None:
         """Closes the output file and the database; MPI ranks leave."""
         self.output.write_to(None)
-        self.connection.close()
+        if not self.connection.closed:  # reopening the same file may have failed
+            self.connection.close()
         if self._ranks is not None:
             self._ranks.part()
 

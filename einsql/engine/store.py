@@ -241,6 +241,10 @@ class Store:
         if self._saved is not None or self._pinned:
             yield
             return
+        if self.database.path is None:  # nobody else commits there
+            self.refresh()
+            yield
+            return
         try:
             self._begin_duck()
             self._pinned = True
@@ -312,6 +316,7 @@ class Store:
                 self.seen = seen  # that of what is restored
                 self.rollback()
             raise
+        self.database.tables = object()
 
     def _commit(self) -> None:
         state = self.database.commit(self.seen, self._written, self.duck)
@@ -328,6 +333,7 @@ class Store:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
         self._restore(dict(self._saved), {})
         self._roll_back_duck()
+        self.database.tables = object()
         self._saved = None  # last, so that who is interrupted can do it again
         self.refresh()
 

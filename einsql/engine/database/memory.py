@@ -40,6 +40,7 @@ class Database:
         path: Its file as the user named it, or None in memory.
         read_only: Whether nothing can be committed.
         state: The newest commit; replaced as a whole, so any thread may read it.
+        tables: Another object whenever the tables there are, or their columns, may have changed.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
@@ -50,6 +51,7 @@ class Database:
     def __init__(self) -> None:
         self.state = State({}, 0)
         self.lock = threading.RLock()
+        self.tables = object()
         self._root: duckdb.DuckDBPyConnection | None = None
 
     def connection(self) -> duckdb.DuckDBPyConnection:

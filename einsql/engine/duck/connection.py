@@ -191,6 +191,25 @@ class Duck:
         )
         return bool(found)
 
+    def columns(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types, as DuckDB writes these.
+
+        Raises:
+            Error: There is no such table.
+        """
+        with translated(""):
+            found = self.con.sql(f'FROM "{name.replace(chr(34), 2 * chr(34))}"')
+            return [(c, str(t)) for c, t in zip(found.columns, found.types, strict=True)]
+
+    def arrays(self, sql: str) -> list[np.ndarray]:
+        """The columns that a query gives, in order; masked where there are NULLs.
+
+        Raises:
+            Error: DuckDB refuses it, or fails.
+        """
+        with translated(sql):
+            return list(self.con.execute(sql).fetchnumpy().values())
+
     @cached_property
     def aggregates(self) -> frozenset[str]:
         """Names of DuckDB's aggregates, in small letters."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.bfloat16 import loaded
-from einsql.engine.duck.streams import Stream
+from einsql.engine.duck import streams
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, arrow_type
@@ -79,7 +79,7 @@ def _batches(result: Result | TileResult, schema: pa.Schema) -> Iterator[pa.Reco
         yield from _tiles(result, schema)
         return
     with enough_memory:
-        yield from Stream(result, tuple(schema.names)).batches()
+        yield from streams.Rows(result, tuple(schema.names)).reader()
 
 
 def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
