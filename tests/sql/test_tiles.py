@@ -218,7 +218,7 @@ def test_columns_stand_where_select_has_them(con: einsql.Connection) -> None:
         0,
         0,
         (4, 3),
-        "float64[4,3] 0.0…8.5",
+        "float64[4,3] 0.0 … 8.5",
     )
     assert not block.flags.writeable  # it is a part of the registered array
     described = con.execute("DESCRIBE SELECT * FROM TILES(x, 2, 2)").fetchall()
