@@ -230,3 +230,17 @@ def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
     con.execute("PREPARE p AS SELECT n FROM t WHERE r = 7")
     con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
     assert rows(con, "EXECUTE p") == [("late",)]
+
+
+def test_results_are_refused_by_einsql_alone(con: einsql.Connection) -> None:
+    with pytest.raises(einsql.InterfaceError, match="n is VARCHAR, which cannot hold 0"):
+        con.execute("SELECT NULLIF(n, 'a') AS n FROM t").fetch_numpy(fill=0)
+    con.execute("BEGIN")
+    cursor = con.execute("SELECT n FROM t ORDER BY n")
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    for fetch in (cursor.fetchall, cursor.fetch_arrow_table, cursor.fetch_numpy):
+        with pytest.raises(einsql.OperationalError, match="ROLLBACK"):
+            fetch()
+    con.execute("ROLLBACK")
+    assert cursor.fetchall() == [("a",), ("b",)]

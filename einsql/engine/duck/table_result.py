@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.engine.duck.failures import translated
 from einsql.errors import InterfaceError
 
 if TYPE_CHECKING:
@@ -58,28 +59,44 @@ class TableResult:
         return self._count
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows in DuckDB's order, as its Python values."""
+        """The rows in DuckDB's order, as its Python values.
+
+        Raises:
+            OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
+        """
         if self._rows is None:
-            self._rows = self.relation.fetchall()
+            with translated(""):
+                self._rows = self.relation.fetchall()
         return iter(self._rows)
 
     def arrow(self) -> pa.Table:
-        """The rows as an Arrow table; columns keep their names."""
-        return self.relation.to_arrow_table().rename_columns(list(self.names))
+        """The rows as an Arrow table; columns keep their names.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
+        with translated(""):
+            return self.relation.to_arrow_table().rename_columns(list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
         """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
 
         Raises:
-            InterfaceError: Two columns have the same name.
+            InterfaceError: Two columns have the same name, or one cannot hold the fill.
+            OperationalError: As `rows`.
         """
+        import pyarrow as pa  # only boundaries need it
+
         if len(set(self.names)) != len(self.names):
             raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
         found = {}
-        for name, column in zip(self.names, self.arrow().columns, strict=True):
+        for name, kind, column in zip(self.names, self.types, self.arrow().columns, strict=True):
             values = column.combine_chunks()
             if values.null_count and fill is not None:
-                values = values.fill_null(fill)
+                try:
+                    values = values.fill_null(fill)
+                except (pa.ArrowException, OverflowError):
+                    raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
             mask = values.is_null().to_numpy(zero_copy_only=False)
             if mask.any() and _plain(values):
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)
