@@ -102,11 +102,16 @@ def connect(
     if cluster is not None:
         settings.sites = settings.sites if "sites" in options else cluster.ranks
         settings.cost = settings.cost if "cost" in options else "seconds"
-    return Connection(cluster, settings, None if in_memory else _opened(database, read_only))
+    if in_memory:
+        return Connection(cluster, settings)
+    opened, ticket = _opened(database, read_only)
+    made = Connection(cluster, settings, opened)
+    del ticket  # the connection keeps it open from now on
+    return made
 
 
-def _opened(path: str, read_only: bool) -> Database:
-    """The database of a file."""
+def _opened(path: str, read_only: bool) -> tuple[Database, object]:
+    """The database of a file, and what keeps it open."""
     from einsql.catalog import definition
     from einsql.engine.database.opening import open_database  # files are for who names one
 

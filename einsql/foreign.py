@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from sqlglot import Token
 
 from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.parser import is_qualified
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
+    from sqlglot import Token
+
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
@@ -38,14 +47,21 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         Error: It would change a tensor, or DuckDB refuses it.
     """
     structure = Structure(tokenize(sql))
-    _check_names(con, structure, refusal)
+    check(con, structure, refusal)
+    word = structure.word(0)
+    if word == "PREPARE":
+        _check_prepared(con, structure, sql)
     made = hybrid.split_foreign(con, sql)
     if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
         raise refusal  # DuckDB would not find the tensors again
-    word = structure.word(0)
-    if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-        con.forget_plans()  # a table comes before an array of the caller
-    found = hybrid.run(con, made)
+    try:
+        found = hybrid.run(con, made)
+    finally:
+        if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
+            con.forget_plans()  # a table comes before an array of the caller
+            con.store.database.tables = object()
+    if word in ("USE", "SET", "PRAGMA"):
+        con.duck.leave_catalog()
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
     if word in _COUNTING and found.names == ("Count",):
@@ -54,8 +70,96 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
 
 
+def _refuse_renaming(con: Connection, structure: Structure) -> None:
+    """Refuses to give a table a name that is taken; ALTER names what it makes last.
+
+    Raises:
+        ProgrammingError: A tensor or a view has it.
+    """
+    words = [structure.word(n) for n in range(len(structure.tokens))]
+    for n, token in enumerate(structure.tokens[2:], 2):
+        if words[0] == "ALTER" and words[n - 2 : n] == ["RENAME", "TO"]:
+            _refuse_taken(con, token)
+
+
+def _refuse_taken(con: Connection, token: Token) -> None:
+    found = con.store.get(token.text)
+    if found is not None:
+        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{found.name}" already',
+            hint="Tables and tensors have names of their own.",
+            position=token.start,
+        )
+
+
 def _defines_view(structure: Structure) -> bool:
     return structure.word(0) == "CREATE" and "VIEW" in map(structure.word, range(1, 6))
+
+
+def change_setting(con: Connection, text: str, refusal: Error) -> None:
+    """SET of a setting that only DuckDB has.
+
+    Raises:
+        Error: DuckDB refuses it, or einsql relies on it.
+    """
+    check(con, Structure(tokenize(text)), refusal)
+    con.duck.execute(text)
+    con.duck.leave_catalog()
+
+
+def check(con: Connection, structure: Structure, refusal: Error) -> None:
+    """Refuses what einsql does not let DuckDB do.
+
+    Raises:
+        Error: It would change a tensor, the catalog, or what einsql relies on.
+    """
+    tokens = structure.tokens
+    guard.refuse(tokens, con.duck.database)
+    guard.refuse_setting(tokens, con.settings.enable_external_access)
+    carried = guard.carried(tokens)
+    if carried is not None and _holds_ours(con, carried[0]):
+        raise guard.refuse_export(carried[1])
+    if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
+        _check_import(tokens)
+    _check_names(con, structure, refusal)
+
+
+def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
+    """Refuses to prepare what DuckDB would see as it is now, whatever becomes of it."""
+    words = map(structure.word, range(len(structure.tokens)))
+    first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
+    if first is None or first >= len(structure.tokens):
+        return
+    made = hybrid.split_foreign(con, sql[structure.tokens[first].start :])
+    if made.parts.fragments or made.parts.relations or made.views or made.macros:
+        raise NotSupportedError(
+            "PREPARE would keep tensors, views and macros of einsql's as they are now",
+            hint="Give parameters to execute(sql, parameters): plans are kept there, too.",
+            position=0,
+        )
+
+
+def _holds_ours(con: Connection, database: str) -> bool:
+    """True if a database holds objects of einsql's; without a name the one that USE says."""
+    name = database or str(con.duck.execute("SELECT current_database()")[0][0])
+    if name.lower() == con.duck.database.lower():
+        return any(not is_local(item) for item in con.store.objects.values())
+    return con.duck.holds_catalog(name)
+
+
+def _check_import(tokens: Sequence[Token]) -> None:
+    """Refuses to import what names the catalog."""
+    if tokens[1:2] and tokens[1].text.lower() not in ("database", "import_database"):
+        return
+    for name in ("schema.sql", "load.sql"):
+        with suppress(OSError), open(os.path.join(tokens[-1].text, name), "rb") as file:
+            if guard.CATALOG.encode() in file.read().lower():
+                raise NotSupportedError(
+                    f"{file.name} names {guard.CATALOG}, einsql's own schema",
+                    hint="Remove these lines: tensors are not in an export.",
+                    position=tokens[-1].start,
+                )
 
 
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
@@ -66,6 +170,7 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
+    _refuse_renaming(con, structure)
     if _defines_view(structure):
         words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
         if not is_qualified(words, words.index("VIEW") + 1):
@@ -87,13 +192,9 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     found = con.store.get(token.text)
     if found is None:
         return
-    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word == "CREATE":
-        raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
-            hint="Tables and tensors have names of their own.",
-            position=token.start,
-        )
+        _refuse_taken(con, token)
+    kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
             f"{word} is for tables, and {found.name} is a {kind}", position=token.start

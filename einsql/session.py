@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -49,7 +49,7 @@ from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_instead, run_statement
+from einsql.statements import run_again, run_instead, run_statement
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
+
+T = TypeVar("T")
 
 CACHED_PLANS = 512
 SHALLOW = 20
@@ -98,6 +101,7 @@ class Connection:
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan] = {}
+        self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -224,7 +228,7 @@ class Connection:
         """
         self._open()
         self._closed = True
-        self._plans.clear()
+        self.forget_plans()
         self.memory.close()
         self._inputs = {}
         self.interrupt()  # a statement of another thread does not go on
@@ -275,6 +279,12 @@ class Connection:
                     except Error as error:
                         errors.place(error, 0, sql)
                         raise
+            elif (made := self._hybrids.pop(key, None)) is not None:
+                self._parameters = given
+                with errors.located(made.start, sql):
+                    if run_again(self, made, cursor):
+                        self._hybrids[key] = made
+                        return
             self._run_text(sql, given, cursor, key)
 
     def _begun(self) -> AbstractContextManager[None]:
@@ -307,6 +317,7 @@ class Connection:
     def forget_plans(self) -> None:
         """Plans anew what has been planned: names may mean something else now."""
         self._plans.clear()
+        self._hybrids.clear()
 
     def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
         try:
@@ -324,27 +335,29 @@ class Connection:
             try:
                 with errors.located(span.start, sql):
                     check_given(text, len(given))
-                    run = partial(self._repeated, text, cursor, key, len(spans) == 1)
+                    alone = span.start if len(spans) == 1 else None
+                    run = partial(self._repeated, text, cursor, key, alone)
                     run() if span.depth <= SHALLOW else with_deep_stack(run)
             except RecursionError:
                 raise ProgrammingError("The statement nests too deeply") from None
 
-    def _repeated(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+    def _repeated(self, text: str, cursor: Cursor, key: object, start: int | None) -> None:
         """Runs a statement, again if ranks end meanwhile and others go on."""
         while True:
             try:
-                return self._statement(text, cursor, key, alone)
+                return self._statement(text, cursor, key, start)
             except errors.RanksLost:
                 cursor._clear()
 
     def regrouped(self, lost: errors.RanksLost) -> None:
         """Plans for the ranks that are left from now on."""
-        self._plans.clear()
+        self.forget_plans()
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
-    def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
+    def _statement(self, text: str, cursor: Cursor, key: object, start: int | None) -> None:
+        """Runs a statement; one that stands alone begins at `start`, and is remembered."""
         self.store.refresh()
         statement, doubt = parse(text)
         if doubt is not None:
@@ -354,10 +367,13 @@ class Connection:
             try:
                 plan = self.plan_any(statement.tree)
             except Error as error:
-                run_instead(self, text, error, cursor)
+                made = run_instead(self, text, error, cursor)
+                if start is not None and not made.is_volatile:
+                    made.start = start
+                    self._remember(self._hybrids, key, made)
                 return
-            if alone and not plan.volatile:
-                self._remember(key, plan)
+            if start is not None and not plan.volatile:
+                self._remember(self._plans, key, plan)
             cursor._show(plan.result(self._inputs, self._tick), plan.description)
             return
         self._other(statement, text, cursor)
@@ -382,8 +398,14 @@ class Connection:
 
     # ---- queries
 
-    def query_binder(self) -> QueryBinder:
-        """A binder over this connection's catalog and the statement's parameters."""
+    def query_binder(
+        self, **more: Any
+    ) -> QueryBinder:  # fmt: skip
+        """A binder over this connection's catalog and the statement's parameters.
+
+        Args:
+            more: Further attributes of the catalog.
+        """
         self._inputs = {}
         found = BinderCatalog(
             self.store,
@@ -392,7 +414,9 @@ class Connection:
             self._tick,
             self.cluster,
             self.memory,
+            self.duck.has,
             fields=self._inputs,
+            **more,
         )
         return QueryBinder(found, self._parameters, self.notices)
 
@@ -410,11 +434,12 @@ class Connection:
         """
         binder = self.query_binder()
         binder.foreign = foreign
-        return self._planned(binder.bind_any(tree), binder)
+        return self.planned(binder.bind_any(tree), binder)
 
-    def _planned(
+    def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder
     ) -> Plan | TilePlan:  # fmt: skip
+        """Compiles a relation of elements or of tiles bound by the given binder."""
         if isinstance(relation, Relation):
             return self._plan(relation, binder)
         assert isinstance(binder.catalog, BinderCatalog)
@@ -439,7 +464,7 @@ class Connection:
         self, relation: Relation | TileRelation, binder: QueryBinder
     ) -> Result | TileResult:
         """Runs a relation of elements or of tiles bound by the given binder."""
-        return self._planned(relation, binder).result(self._inputs, self._tick)
+        return self.planned(relation, binder).result(self._inputs, self._tick)
 
     def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
         """Runs a bare node bound by the given binder; its own fields, flags included."""
@@ -473,16 +498,24 @@ class Connection:
         if self.progress is not None:
             self.progress(fraction)
 
-    def _remember(self, key: object, plan: Plan | TilePlan) -> None:
-        if len(self._plans) >= CACHED_PLANS:
-            self._plans.pop(next(iter(self._plans)))
-        self._plans[key] = plan
+    def _remember(self, known: dict[object, T], key: object, plan: T) -> None:
+        if len(known) >= CACHED_PLANS:
+            known.pop(next(iter(known)))
+        known[key] = plan
 
     # ---- settings
 
     def set_settings(self, settings: Settings) -> None:
-        """Goes on under other settings; what was planned is planned again."""
-        self.settings = settings
+        """Goes on under other settings; what was planned is planned again.
+
+        Raises:
+            Error: DuckDB cannot follow; they stay as they were.
+        """
+        before, self.settings = self.settings, settings
+        try:
+            self.duck.apply()
+        except Error:
+            self.settings = before
+            raise
         self.memory.change(settings)
-        self._plans.clear()
-        self.duck.apply()
+        self.forget_plans()

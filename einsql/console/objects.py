@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import einsql
 from einsql.console.values import format_value
 from einsql.engine.store import Tensor
+from einsql.quoting import in_quotes
 from einsql.sql.macros import Macro
 
 
@@ -92,8 +93,3 @@ def _options(stored: Tensor) -> str:
 def quoted(name: str) -> str:
     """A name as SQL writes it, in quotes where it needs them."""
     return name if name.isidentifier() else in_quotes(name)
-
-
-def in_quotes(name: str) -> str:
-    """A name in double quotes."""
-    return '"' + name.replace('"', '""') + '"'

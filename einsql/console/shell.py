@@ -70,10 +70,6 @@ class Shell:
         """
         database = Database(path, self.database.read_only, self.database.config)
         self.latest = None
-        if path == self.database.path != ":memory:":
-            self.connection.close()  # DuckDB would refuse a second writer of the same file
-            self.connection = self._connect(database)
-            return
         connection = self._connect(database)
         self.connection.close()
         self.connection, self.database = connection, database

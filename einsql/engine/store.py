@@ -38,7 +38,13 @@ class Store:
         self, database: Database | None = None, settings: Callable[[], Settings] = Settings
     ) -> None:  # fmt: skip
         self.database = database or Database()
-        self.duck = Duck(self.database.connection, settings, self.database.path is None)
+        self.duck = Duck(
+            self.database.connection,
+            settings,
+            self.database.path is None,
+            lambda limit: self.database.least(self, limit),
+            self.database.scratch,
+        )
         self.version = 0
         self.seen = self.database.state
         self.objects: dict[str, Object] = dict(self.seen.objects)
@@ -99,8 +105,9 @@ class Store:
                 item = replace(item, relation=replace(item.relation, fields=fields))
         if not is_local(item):
             self._refuse_reader()
+        self._changes += 1  # before there is any: a statement that is interrupted undoes it
+        if not is_local(item):
             self._written[low] = item
-        self._changes += 1
         self._mean(low, item)
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
@@ -124,12 +131,14 @@ class Store:
         """
         low = name.lower()
         hidden = None
-        if is_local(self.objects[low]):
+        local = is_local(self.objects[low])
+        if local:
             hidden = self._written.get(low, self.seen.objects.get(low))
         else:
             self._refuse_reader()
+        self._changes += 1  # as in `put`
+        if not local:
             self._written[low] = None
-        self._changes += 1
         self._mean(low, hidden)
 
     def _mean(self, low: str, item: Object | None) -> None:
@@ -238,24 +247,27 @@ class Store:
         if self._saved is not None or self._pinned:
             yield
             return
-        self._begin_duck()
-        self._pinned = True
-        try:
+        if self.database.path is None:  # nobody else commits there
+            self.refresh()
             yield
+            return
+        try:
+            self._begin_duck()
+            self._pinned = True
+            yield
+            self.duck.commit()  # what it read is read; there is nothing to keep
         except BaseException:
             self._roll_back_duck()
             raise
         finally:
             self._pinned = False
-        self.duck.commit()  # what it read is read; there is nothing to keep
 
     def _begin_duck(self) -> None:
         with self.database.lock:
             self.refresh()
             self.duck.begin()
-            if self.database.path is not None:
-                # DuckDB takes its snapshot when a transaction first looks at the database.
-                self.duck.execute("SELECT txid_current()")
+            # DuckDB takes its snapshot when a transaction first looks at the database.
+            self.database.touch(self.duck)
 
     def _roll_back_duck(self) -> None:
         if self.duck.in_transaction:
@@ -281,10 +293,15 @@ class Store:
             raise OperationalError(
                 "A transaction is running already", hint="COMMIT or ROLLBACK it first."
             )
-        with self.database.lock:
-            self.database.prepare()
-            self._begin_duck()
-        self._saved = dict(self.objects)
+        try:
+            with self.database.lock:
+                self.database.prepare()
+                self._begin_duck()
+            self._saved = dict(self.objects)
+        except BaseException:
+            if self._saved is None:
+                self._roll_back_duck()
+            raise
 
     def commit(self) -> None:
         """Keeps what the transaction did, or nothing of it.
@@ -295,12 +312,16 @@ class Store:
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        seen = self.seen
         try:
             self._commit()
+            self._saved = None
         except BaseException:
-            self.rollback()
+            if self._saved is not None:
+                self.seen = seen  # that of what is restored
+                self.rollback()
             raise
-        self._saved = None
+        self.database.tables = object()
 
     def _commit(self) -> None:
         state = self.database.commit(self.seen, self._written, self.duck)
@@ -315,9 +336,10 @@ class Store:
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
-        saved, self._saved = self._saved, None
-        self._restore(saved, {})
+        self._restore(dict(self._saved), {})
         self._roll_back_duck()
+        self.database.tables = object()
+        self._saved = None  # last, so that who is interrupted can do it again
         self.refresh()
 
     def vacuum(self) -> None:
@@ -335,11 +357,13 @@ class Store:
 
     def close(self) -> None:
         """Undoes a running transaction and lets the database go."""
-        if self._saved is not None:
-            self.rollback()
-        self.duck.close()
-        self.database.leave(self)
-        self.seen, self.objects = self.database.state, {}
+        try:
+            if self._saved is not None:
+                self.rollback()
+        finally:
+            self.duck.close()
+            self.database.leave(self)
+            self.seen, self.objects = self.database.state, {}
 
 
 def owner(array: np.ndarray) -> object:

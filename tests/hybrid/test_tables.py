@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,54 @@ def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
         con.execute("SELECT MAX('a' || a.range) FROM range(1000000) a, range(1000000) b")
     timer.join()
     assert rows(con, "SELECT MAX(n) FROM t") == [("b",)]
+
+
+def test_a_cursor_counts_its_rows_after_its_connection_is_closed() -> None:
+    with einsql.connect() as con:
+        cursor = con.execute("SELECT upper(n) FROM (VALUES ('a'), ('b')) AS t(n)")
+    assert cursor.rowcount == 2
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        cursor.fetchall()
+
+
+def test_files_of_text_are_tables(con: einsql.Connection, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("id,name\n1,ann\n2,bob\n")
+    query = f"SELECT id, upper(name) FROM '{tmp_path}/people.csv' WHERE name LIKE 'b%'"
+    assert con.execute(query).fetchall() == [(2, "BOB")]
+    assert rows(con, f"SELECT * FROM '{tmp_path}/people.csv' ORDER BY id DESC") == [
+        (2, "bob"), (1, "ann"),
+    ]  # fmt: skip
+
+
+def test_a_table_cannot_be_renamed_to_a_tensor(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE other (a INTEGER)")
+    with pytest.raises(einsql.ProgrammingError, match='tensor "x" already'):
+        con.execute("ALTER TABLE other RENAME TO x")
+    con.execute("ALTER TABLE other RENAME a TO x; ALTER TABLE other RENAME TO another")
+    assert rows(con, "SELECT x FROM another") == []
+
+
+@pytest.mark.parametrize("suffix", ["npy", "arrow", "mtx"])
+def test_files_of_tensors_are_read_beside_text(
+    con: einsql.Connection, tmp_path: Path, suffix: str
+) -> None:
+    path = f"{tmp_path}/x.{suffix}"
+    con.execute(f"COPY x TO '{path}'")
+    query = f"SELECT 'row ' || f.i FROM '{path}' AS f(i, j) WHERE f.j = 0 ORDER BY 1"
+    assert rows(con, query) == [("row 0",), ("row 1",), ("row 2",)]
+
+
+def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1; CREATE VIEW v AS SELECT * FROM t")
+    con.execute("CREATE MACRO twice(a) AS a || a")
+    for sql in (
+        "SELECT n, val FROM t, w", "SELECT * FROM v", "SELECT MAX(val) FROM w", "FROM x",
+        "INSERT INTO t SELECT i, i, val, 'c' FROM w", "FROM x", "SELECT erf(v) FROM t",
+        "SELECT (SELECT SUM(val) FROM x), n FROM t", "WITH q AS (SELECT * FROM w) FROM q, t",
+    ):  # fmt: skip
+        with pytest.raises(einsql.NotSupportedError, match="PREPARE") as caught:
+            con.execute(f"PREPARE p AS {sql}")
+        assert "parameters" in str(caught.value)
+    con.execute("PREPARE p AS SELECT n FROM t WHERE r = 7")
+    con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
+    assert rows(con, "EXECUTE p") == [("late",)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from einsql.engine.objects import Object
 from einsql.errors import OperationalError
@@ -40,6 +43,8 @@ class Database:
         path: Its file as the user named it, or None in memory.
         read_only: Whether nothing can be committed.
         state: The newest commit; replaced as a whole, so any thread may read it.
+        tables: Another object whenever the tables there are, or their columns, may have changed.
+        scratch: What a directory is called that is DuckDB's alone.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
@@ -50,7 +55,10 @@ class Database:
     def __init__(self) -> None:
         self.state = State({}, 0)
         self.lock = threading.RLock()
+        self.tables = object()
         self._root: duckdb.DuckDBPyConnection | None = None
+        self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
+        self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
@@ -58,8 +66,28 @@ class Database:
             if self._root is None:
                 import duckdb  # only who has tables needs it
 
-                self._root = duckdb.connect(":memory:")
+                from einsql.engine.spill.memory import default_directory  # as above
+
+                # Its own default is the working directory.
+                where = os.path.join(default_directory(None), self.scratch)
+                self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
+
+    def least(self, session: object, limit: int | None) -> int | None:
+        """The least memory limit of all sessions, which share what DuckDB takes.
+
+        Args:
+            session: Whose limit is told.
+            limit: Bytes; None for any number.
+        """
+        with self.lock:
+            self._limits.pop(session, None)
+            if limit is not None:
+                self._limits[session] = limit
+            return min(self._limits.values(), default=None)
+
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take its snapshot now; in memory nobody else commits."""
 
     def prepare(self) -> None:
         """Makes room for what a transaction may commit, before its snapshot is taken."""
@@ -116,6 +144,7 @@ class Database:
 
     def leave(self, session: object) -> None:
         """A session is closed; the last one closes the database."""
+        self._limits.pop(session, None)
         self.state = State({}, self.state.generation + 1)
         if self._root is not None:
             self._root.close()

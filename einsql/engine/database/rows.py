@@ -16,6 +16,7 @@ from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
 from einsql.engine.relation import Relation
 from einsql.errors import OperationalError
+from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema
 
 if TYPE_CHECKING:
@@ -47,21 +48,34 @@ class Row:
     told: str
 
 
-def create(con: duckdb.DuckDBPyConnection) -> str:
+def home(con: duckdb.DuckDBPyConnection) -> str:
+    """The catalog's full name in SQL, which means the same wherever USE has led a session.
+
+    Args:
+        con: A connection that is still where it was opened.
+    """
+    found = con.execute("SELECT current_database()").fetchone()
+    assert found is not None
+    return f"{in_quotes(str(found[0]))}.__einsql"
+
+
+def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
     """Adds the schema to a DuckDB file; returns the identity that it gets."""
     identity = uuid.uuid4().hex
     con.execute("BEGIN TRANSACTION")
-    con.execute("CREATE SCHEMA __einsql")
-    con.execute("CREATE TABLE __einsql.format (version INTEGER, identity VARCHAR)")
+    con.execute(f"CREATE SCHEMA {home}")
+    con.execute(f"CREATE TABLE {home}.format (version INTEGER, identity VARCHAR)")
     con.execute(
-        "CREATE TABLE __einsql.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)"
+        f"CREATE TABLE {home}.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)"
     )
-    con.execute("INSERT INTO __einsql.format VALUES (?, ?)", [FORMAT, identity])
+    con.execute(f"INSERT INTO {home}.format VALUES (?, ?)", [FORMAT, identity])
     con.execute("COMMIT")
     return identity
 
 
-def identity_of(con: duckdb.DuckDBPyConnection, path: str, read_only: bool) -> str | None:
+def identity_of(
+    con: duckdb.DuckDBPyConnection, home: str, path: str, read_only: bool
+) -> str | None:  # fmt: skip
     """Whose catalog a file has, None if it has none; an older format is made a new one.
 
     Raises:
@@ -73,8 +87,8 @@ def identity_of(con: duckdb.DuckDBPyConnection, path: str, read_only: bool) -> s
     ).fetchone()
     if found != (2,):
         return None
-    row = con.execute("SELECT version, identity FROM __einsql.format").fetchone()
-    if row is None:
+    row = con.execute(f"SELECT version, identity FROM {home}.format").fetchone()
+    if row is None or None in row:
         raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
     version, identity = int(row[0]), str(row[1])
     if version > FORMAT:
@@ -83,11 +97,13 @@ def identity_of(con: duckdb.DuckDBPyConnection, path: str, read_only: bool) -> s
             hint="A newer einsql opens it.",
         )
     if version < FORMAT:
-        _migrate(con, path, version, read_only)
+        _migrate(con, home, path, version, read_only)
     return identity
 
 
-def _migrate(con: duckdb.DuckDBPyConnection, path: str, version: int, read_only: bool) -> None:
+def _migrate(
+    con: duckdb.DuckDBPyConnection, home: str, path: str, version: int, read_only: bool
+) -> None:  # fmt: skip
     missing = [n for n in range(version, FORMAT) if n not in MIGRATIONS]
     if read_only or missing:
         raise OperationalError(
@@ -99,13 +115,15 @@ def _migrate(con: duckdb.DuckDBPyConnection, path: str, version: int, read_only:
     con.execute("BEGIN TRANSACTION")
     for n in range(version, FORMAT):
         MIGRATIONS[n](con)
-    con.execute("UPDATE __einsql.format SET version = ?", [FORMAT])
+    con.execute(f"UPDATE {home}.format SET version = ?", [FORMAT])
     con.execute("COMMIT")
 
 
-def read(con: duckdb.DuckDBPyConnection) -> list[Row]:
+def read(con: duckdb.DuckDBPyConnection, home: str) -> list[Row]:
     """Every row."""
-    found = con.execute("SELECT name, version, kind, told FROM __einsql.objects").fetchall()
+    found = con.execute(
+        f"SELECT name, coalesce(version, 0), kind, told FROM {home}.objects"
+    ).fetchall()
     return [Row(str(n), int(v), str(k), str(t)) for n, v, k, t in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
 from einsql.errors import ProgrammingError
+from einsql.quoting import literal
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,20 +30,33 @@ SETTINGS = (
 """What a connection is set to when it is opened, beside what the session passes on."""
 
 
-def passed_on(settings: Settings) -> list[str]:
-    """Statements that bring the session's settings to DuckDB."""
+def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:
+    """Statements that bring the session's settings to DuckDB.
+
+    Args:
+        settings: The session's.
+        limit: The least memory limit of the sessions that share its database.
+        scratch: The directory in the temporary one that is DuckDB's alone: where it may write
+            temporary files, statements may write as well, whatever else they may not.
+    """
     told = []
-    if settings.memory_limit is not None:
-        told.append(f"SET memory_limit = '{max(LEAST, settings.memory_limit // 2)}B'")
+    if limit is not None:
+        told.append(f"SET memory_limit = '{max(LEAST, limit // 2)}B'")
     if settings.temp_directory is not None:
-        where = settings.temp_directory.replace("'", "''")
-        told.append(f"SET temp_directory = '{where}'")
+        where = settings.temp_directory and os.path.join(settings.temp_directory, scratch)
+        told.append(f"SET temp_directory = {literal(where)}")
     if settings.max_temp_directory_size is not None:
         told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
     if not settings.enable_external_access:
         told.append("SET enable_external_access = false")
     return told
 
+
+_REACHED = (
+    "(database_name, schema_name) IN ((?, 'main'), ('temp', 'main'), "
+    "(current_database(), current_schema()))"
+)
+"""Of tables that a name without a schema may mean."""
 
 LEAST = 2**25
 """Bytes that DuckDB gets of any memory limit; it does little with fewer."""
@@ -54,6 +69,8 @@ class Duck:
         open_: Gives the connection.
         settings: The session's, as they are at the moment.
         empty: Whether its database holds nothing before it is opened.
+        least: Gives the least of the memory limits of all sessions of its database.
+        scratch: The name of the directory for its temporary files.
     """
 
     def __init__(
@@ -61,14 +78,25 @@ class Duck:
         open_: Callable[[], duckdb.DuckDBPyConnection],
         settings: Callable[[], Settings] = Settings,
         empty: bool = True,
+        least: Callable[[int | None], int | None] = lambda limit: limit,
+        scratch: str = "duckdb",
     ) -> None:
         self._open = open_
         self._settings = settings
         self._empty = empty
+        self._least = least
+        self._scratch = scratch
         self._told: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._begun = False
         self._given: set[str] = set()
+        self._name = ""
+
+    @property
+    def database(self) -> str:
+        """What DuckDB calls the session's own database, whatever USE says."""
+        _ = self.con
+        return self._name
 
     @property
     def _holds_nothing(self) -> bool:
@@ -78,21 +106,34 @@ class Duck:
     def con(self) -> duckdb.DuckDBPyConnection:
         """DuckDB's own connection."""
         if self._con is None:
-            self._con = self._open()
+            con = self._open()
+            self._name = str(con.execute("SELECT current_database()").fetchall()[0][0])
             for statement in SETTINGS:
-                self._con.execute(statement)
-            self.apply()
+                con.execute(statement)
             if self._begun:
-                self._con.begin()
+                con.begin()
+            self._con = con
+            self.apply()
         return self._con
 
     def apply(self) -> None:
-        """Brings the session's settings to the connection, if it is open."""
-        if self._con is not None:
-            for statement in passed_on(self._settings()):
-                if statement not in self._told:  # some cannot be said again
+        """Brings the session's settings to the connection, if it is open.
+
+        Raises:
+            Error: DuckDB cannot follow, as to another directory once it has used one.
+        """
+        if self._con is None:
+            return
+        settings = self._settings()
+        wanted = passed_on(settings, self._least(settings.memory_limit), self._scratch)
+        if settings.temp_directory:
+            with suppress(OSError):  # DuckDB says so when it needs the directory
+                os.makedirs(settings.temp_directory, exist_ok=True)
+        for statement in wanted:
+            if statement not in self._told:  # some cannot be said again
+                with translated(statement):
                     self._con.execute(statement)
-            self._told = set(passed_on(self._settings()))
+        self._told = set(wanted)
 
     # ---- transactions
 
@@ -102,10 +143,17 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction; one that needs DuckDB later begins there then."""
+        """Begins a transaction; one that needs DuckDB later begins there then.
+
+        Whoever is interrupted here calls `rollback`.
+
+        Raises:
+            Error: DuckDB cannot.
+        """
+        self._begun = True  # before it is true: an interrupt must not leave DuckDB in one
         if self._con is not None:
-            self._con.begin()
-        self._begun = True
+            with translated(""):
+                self._con.begin()
 
     def commit(self) -> None:
         """Commits the transaction.
@@ -120,17 +168,18 @@ class Duck:
         self._end("rollback")
 
     def _end(self, how: str) -> None:
-        begun, self._begun = self._begun, False
-        if not begun or self._con is None:
-            return
-        with translated(""):
-            if how == "commit":
+        if self._begun and self._con is not None:
+            with translated(""):
                 try:
-                    self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    if how == "commit":
+                        self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    getattr(self._con, how)()
                 except Exception:
-                    self._con.rollback()
+                    self._begun = False
+                    with suppress(Exception):  # there is none any more
+                        self._con.rollback()
                     raise
-            getattr(self._con, how)()
+        self._begun = False  # after it is true, as in `begin`
 
     # ---- statements
 
@@ -174,12 +223,31 @@ class Duck:
         if self._holds_nothing:
             return False
         found = self.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) "
-            "AND schema_name <> '__einsql' UNION ALL "
-            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND NOT internal",
-            [name, name],
+            f"SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = lower(?) AND {_REACHED} "
+            "UNION ALL SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) "
+            f"AND {_REACHED} AND NOT internal",
+            [name, self.database, name, self.database],
         )
         return bool(found)
+
+    def columns(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types, as DuckDB writes these.
+
+        Raises:
+            Error: There is no such table.
+        """
+        with translated(""):
+            found = self.con.sql(f'FROM "{name.replace(chr(34), 2 * chr(34))}"')
+            return [(c, str(t)) for c, t in zip(found.columns, found.types, strict=True)]
+
+    def arrays(self, sql: str) -> list[np.ndarray]:
+        """The columns that a query gives, in order; masked where there are NULLs.
+
+        Raises:
+            Error: DuckDB refuses it, or fails.
+        """
+        with translated(sql):
+            return list(self.con.execute(sql).fetchnumpy().values())
 
     @cached_property
     def aggregates(self) -> frozenset[str]:
@@ -189,6 +257,27 @@ class Duck:
             "WHERE function_type = 'aggregate'"
         )
         return frozenset(row[0] for row in rows)
+
+    def holds_catalog(self, database: str) -> bool:
+        """True if another database that is attached holds objects of einsql's."""
+        return bool(
+            self.execute(
+                "SELECT 1 FROM duckdb_tables() WHERE lower(database_name) = lower(?) "
+                "AND schema_name = '__einsql' AND table_name = 'objects' AND estimated_size > 0",
+                [database],
+            )
+        )
+
+    def leave_catalog(self) -> None:
+        """Refuses a search path that leads into the catalog, and gives it up.
+
+        Raises:
+            ProgrammingError: It did.
+        """
+        if self.execute("SELECT 1 WHERE list_contains(current_schemas(false), '__einsql')"):
+            name = self.database.replace('"', '""')
+            self.execute(f'USE "{name}"')
+            raise ProgrammingError("__einsql is einsql's own schema", hint="USE another one.")
 
     def has_setting(self, name: str) -> bool:
         """True if DuckDB has a setting of the name."""

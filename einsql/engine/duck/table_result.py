@@ -27,6 +27,7 @@ class TableResult:
     relation: Any
     names: tuple[str, ...]
     types: tuple[str, ...]
+    _count: int = field(init=False, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
     @property
@@ -50,8 +51,11 @@ class TableResult:
         """A table has no keys."""
         return None
 
+    def __post_init__(self) -> None:
+        self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
+
     def __len__(self) -> int:
-        return len(self.relation)
+        return self._count
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows in DuckDB's order, as its Python values."""

@@ -57,12 +57,13 @@ class Memory:
             database: The path of the database's file; None for one in memory.
         """
         self._states = states
-        self._database = database
-        self._lent = 0
+        # The working directory may become another one.
+        self._database = None if database is None else os.path.realpath(database)
+        self._share = 0.0
         self.space = Space(lambda: None)
         self.change(settings)
         if database is not None:
-            sweep(default_directory(database))
+            sweep(default_directory(self._database))
 
     def change(self, settings: Settings) -> None:
         """Goes on under other settings; files that are there stay."""
@@ -88,10 +89,12 @@ class Memory:
         Returns:
             The bytes that DuckDB may take; None for as many as it likes.
         """
-        if self.limit is None:
-            return None
-        self._lent = int(self.limit * share)
-        return self._lent
+        self._share = share
+        return None if self.limit is None else self._lent
+
+    @property
+    def _lent(self) -> int:
+        return int((self.limit or 0) * self._share)
 
     @property
     def sure(self) -> int:

@@ -21,6 +21,7 @@ from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
+from einsql.quoting import in_quotes
 from einsql.schema import DType
 from einsql.session import SHALLOW, Connection
 from einsql.sql import syntax as st
@@ -224,7 +225,7 @@ class Attached:
         """A table or view of the database, or what DuckDB reads among the caller's variables."""
         import duckdb
 
-        text = 'FROM "' + name.replace('"', '""') + '"'
+        text = f"FROM {in_quotes(name)}"
         for place in (None, frame):
             if place is None or array_in_scope(frame, name) is None:
                 try:

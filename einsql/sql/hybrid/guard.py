@@ -1,0 +1,122 @@
+"""Statements of DuckDB's that would take einsql's part of a database away, or leave it behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import Token, TokenType
+
+from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
+from einsql.sql.tokens import word_of
+
+CATALOG = "__einsql"
+"""The schema of the catalog."""
+
+_SETTING = ("SET", "RESET", "PRAGMA", "USE", "CALL")
+"""Statements in which text may stand for names."""
+
+GIVEN = {
+    "memory_limit": "memory_limit", "max_memory": "memory_limit",
+    "temp_directory": "temp_directory", "max_temp_directory_size": "max_temp_directory_size",
+    "enable_external_access": "enable_external_access",
+}  # fmt: skip
+"""Settings of DuckDB's that follow einsql's."""
+_WRITING = ("profiling_output", "profile_output", "enable_logging", "logging_storage")
+
+
+def refuse(tokens: Sequence[Token], database: str) -> None:
+    """Refuses a statement, no query, that names the catalog or gives up the database.
+
+    Args:
+        tokens: Of the statement.
+        database: What DuckDB calls the database of the session.
+
+    Raises:
+        ProgrammingError: It does.
+    """
+    word = word_of(tokens[0])
+    for token in tokens:
+        is_text = token.token_type is TokenType.STRING
+        low = token.text.lower()
+        if (low == CATALOG and not is_text) or (CATALOG in low and is_text and word in _SETTING):
+            raise refusal(token.start)
+    gives_up = word == "DETACH" or {word, *map(word_of, tokens[1:2])} in (
+        {"DROP", "DATABASE"}, {"ALTER", "DATABASE"},
+    )  # fmt: skip
+    replaces = word == "ATTACH" and [word_of(t) for t in tokens[1:3]] == ["OR", "REPLACE"]
+    if not gives_up and not replaces:
+        return
+    for token in tokens[1:]:
+        # ATTACH without AS calls a database what its file is called.
+        stem = token.text.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
+        if database.lower() in (token.text.lower(), stem.lower()):
+            raise ProgrammingError(
+                f'"{database}" stays while it is open: it is the session\'s own database',
+                hint="con.close() lets it go.",
+                position=token.start,
+            )
+
+
+def refuse_setting(tokens: Sequence[Token], external_access: bool) -> None:
+    """Refuses to change a setting of DuckDB's that einsql gives it.
+
+    Args:
+        tokens: Of a statement.
+        external_access: Whether files may be read and written.
+
+    Raises:
+        ProgrammingError: It would.
+        OperationalError: It would have DuckDB write files, at which every statement fails.
+    """
+    words = [word_of(t) for t in tokens]
+    if words[0] not in ("SET", "RESET", "PRAGMA", "CALL"):
+        return
+    at = 2 if words[1:2] and words[1] in ("GLOBAL", "SESSION", "LOCAL") else 1
+    if at >= len(tokens):
+        return
+    name = tokens[at].text.lower()
+    if name in GIVEN:
+        raise ProgrammingError(
+            f"{name} of DuckDB follows einsql's {GIVEN[name]}",
+            hint=f"SET {GIVEN[name]} = … holds for both.",
+            position=tokens[at].start,
+        )
+    if name in _WRITING and tokens[-1].text and not external_access:
+        raise OperationalError(
+            f"{name} may write files, and enable_external_access is off",
+            position=tokens[at].start,
+        )
+
+
+def carried(tokens: Sequence[Token]) -> tuple[str, int] | None:
+    """The database that EXPORT and COPY FROM DATABASE would carry elsewhere; "" for the current.
+
+    Returns:
+        Its name, and where the statement names it; None for any other statement.
+    """
+    words = [word_of(t) for t in tokens]
+    if words[:3] == ["COPY", "FROM", "DATABASE"] and len(tokens) > 3:
+        return tokens[3].text, tokens[3].start
+    if words[:2] == ["EXPORT", "DATABASE"] and len(tokens) > 2:
+        is_path = tokens[2].token_type is TokenType.STRING
+        return "" if is_path else tokens[2].text, tokens[2].start
+    return None
+
+
+def refuse_export(position: int) -> Error:
+    """Why a database cannot be carried by DuckDB."""
+    return NotSupportedError(
+        "DuckDB would carry tables and leave the tensors, views and macros behind",
+        hint='Close every connection and copy the file together with its directory (".tensors"), '
+        "or COPY each table and tensor into a file of its own.",
+        position=position,
+    )
+
+
+def refusal(position: int | None = None) -> Error:
+    """Why the catalog's schema cannot be named."""
+    return ProgrammingError(
+        f"{CATALOG} is einsql's own schema: nothing but SELECT may name it",
+        hint="CREATE, UPDATE and DROP of tensors, views and macros change what it holds.",
+        position=position,
+    )

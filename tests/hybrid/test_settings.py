@@ -1,0 +1,88 @@
+"""Settings of einsql's that hold for DuckDB as well, and that nobody takes back there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import einsql
+
+OFF = {"enable_external_access": False}
+
+
+def asked(con: einsql.Connection, name: str) -> object:
+    """A setting of DuckDB's."""
+    return con.duck.execute(f"SELECT current_setting('{name}')")[0][0]
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("when", ["connect", "before", "after"])
+def test_external_access_stays_off(
+    tmp_path: Path, where: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    path = str(tmp_path / "m.db") if where == "file" else ":memory:"
+    with einsql.connect(path, config=OFF if when == "connect" else None) as con:
+        if when == "after":
+            con.execute("CREATE TABLE t (a INT)")
+        con.execute("SET enable_external_access = false; SET memory_limit = '1GB'")
+        if when != "after":
+            con.execute("CREATE TABLE t (a INT)")
+        before = sorted(os.listdir())
+        for sql in (
+            "SET enable_external_access = true", "RESET enable_external_access",
+            "PRAGMA enable_external_access = true", "SET temp_directory = 'x'",
+            "PRAGMA temp_directory = 'x'", "RESET temp_directory", "SET GLOBAL memory_limit = 1",
+            "PRAGMA profiling_output = 'x.json'", "SET profiling_output = 'x.json'",
+            "SET log_query_path = 'log'", "SET allowed_directories = ['/']",
+            "SELECT * FROM read_csv('a.csv')", "SELECT * FROM 'a.csv'", "SUMMARIZE 'a.csv'",
+            "SELECT * FROM read_text('a.csv')", "SELECT * FROM glob('*')", "ATTACH 'q.db' AS q",
+            "COPY (SELECT 1) TO 'o.csv'", "COPY t TO 'o.csv'", "COPY t FROM 'a.csv'",
+            "EXPORT DATABASE 'exported'", "IMPORT DATABASE 'exported'", "INSTALL httpfs",
+            "LOAD './x.duckdb_extension'", "EXPLAIN ANALYZE SELECT * FROM read_csv('a.csv')",
+            "CALL enable_logging(storage = 'file', storage_config = {'path': 'log'})",
+            "CREATE TENSOR q AS SELECT a AS i, b AS val FROM read_csv('a.csv')",
+            "CREATE PERSISTENT SECRET s (TYPE http)",
+        ):  # fmt: skip
+            with pytest.raises(einsql.Error):
+                con.execute(sql)
+            con.execute("SELECT COUNT(*) FROM t ORDER BY 1")
+        assert asked(con, "enable_external_access") is False
+        assert sorted(os.listdir()) == before
+
+
+def test_limits_are_einsqls(tmp_path: Path) -> None:
+    config = {"memory_limit": "200MB", "temp_directory": str(tmp_path / "x" / "t")}
+    with einsql.connect(config=config) as con:
+        con.execute("CREATE TABLE t (a INT)")
+        assert asked(con, "memory_limit") == "95.3 MiB"
+        assert str(asked(con, "temp_directory")).startswith(str(tmp_path / "x" / "t"))
+        assert con.memory.room <= 100_000_000
+        con.execute("SET memory_limit = '400MB'; SET max_temp_directory_size = '1GB'")
+        assert asked(con, "memory_limit") == "190.7 MiB"
+        assert asked(con, "max_temp_directory_size") == "953.6 MiB"
+        for sql in ("PRAGMA memory_limit = '8GB'", "SET max_memory = '8GB'", "RESET memory_limit"):
+            with pytest.raises(einsql.ProgrammingError, match="follows einsql's") as caught:
+                con.execute(sql)
+            assert "SET memory_limit = … holds for both" in str(caught.value)
+
+
+def test_sessions_of_a_file_share_the_least_limit(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.db")
+    few = einsql.connect(path, config={"memory_limit": "200MB"})
+    with einsql.connect(path) as con:
+        assert asked(con, "memory_limit") == "95.3 MiB"
+        few.close()
+        con.execute("SET memory_limit = '400MB'")
+        assert asked(con, "memory_limit") == "190.7 MiB"
+
+
+def test_nothing_is_put_where_one_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with einsql.connect(config={"memory_limit": "64MB"}) as con:
+        con.execute("CREATE TABLE t AS SELECT range || 'abcdefgh' AS b FROM range(1000000)")
+        con.execute("SELECT b FROM t ORDER BY b DESC")
+        assert os.listdir() == []
