@@ -14,6 +14,7 @@ pytest.importorskip("sql.magic", reason="%sql is jupysql's")
 
 from IPython.core.interactiveshell import InteractiveShell
 from sqlalchemy.dialects import registry
+from traitlets.config import Config
 
 import einsql
 
@@ -24,7 +25,7 @@ registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    made: Any = InteractiveShell()
+    made: Any = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     made.run_line_magic("load_ext", "sql")
     made.run_line_magic("config", "SqlMagic.displaycon = False")
     yield made

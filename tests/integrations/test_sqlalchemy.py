@@ -72,6 +72,19 @@ def test_tensors_and_tables_are_made_changed_and_joined(engine: sa.Engine) -> No
     assert (left.get_table_names(), left.get_sequence_names()) == ([], [])
 
 
+def test_tensors_have_defaults(engine: sa.Engine) -> None:
+    meta = sa.MetaData()
+    zero = sa.Column("val", sa.Float, server_default=sa.text("0"))
+    x = sa.Table("x", meta, sa.Column("i", DIM(3), primary_key=True), zero)
+    meta.create_all(engine)
+    with engine.begin() as con:
+        con.execute(x.update().where(x.c.i == 1).values(val=2.5))
+        assert con.execute(sa.select(x)).all() == [(0, 0.0), (1, 2.5), (2, 0.0)]
+    x.append_column(sa.Column("other", sa.Float))
+    with pytest.raises(sa.exc.CompileError, match="one default"):
+        sa.schema.CreateTable(x).compile(engine)
+
+
 def test_what_a_database_holds_is_reflected(engine: sa.Engine) -> None:
     meta = sa.MetaData()
     described(meta)

@@ -67,9 +67,19 @@ class Statements(compiler.SQLCompiler):
 
     def limit_clause(self, select: Any, **kw: Any) -> str:
         """LIMIT and OFFSET; either stands alone."""
+        return self._limits(select, select._limit_clause, **kw)
+
+    def fetch_clause(self, select: Any, *given: Any, **kw: Any) -> str:
+        """FETCH FIRST n ROWS ONLY, which is LIMIT."""
+        options = select._fetch_clause_options
+        if options["percent"] or options["with_ties"]:
+            raise exc.CompileError("DuckDB has no FETCH … PERCENT and WITH TIES")
+        return self._limits(select, select._fetch_clause, **kw)
+
+    def _limits(self, select: Any, rows: Any, **kw: Any) -> str:
         text = ""
-        if select._limit_clause is not None:
-            text += "\n LIMIT " + self.process(select._limit_clause, **kw)
+        if rows is not None:
+            text += "\n LIMIT " + self.process(rows, **kw)
         if select._offset_clause is not None:
             text += "\n OFFSET " + self.process(select._offset_clause, **kw)
         return text
@@ -192,6 +202,19 @@ class Definitions(compiler.DDLCompiler):
         """Constraints; a tensor's keys are its constraint."""
         made: Any = super().create_table_constraints
         return "" if is_tensor(table) else str(made(table, *given, **kw))
+
+    def post_create_table(self, table: Any) -> str:
+        """What elements of a tensor are that no statement has set, if its values have a default.
+
+        Raises:
+            CompileError: Its values have different ones.
+        """
+        values = [c for c in table.columns if is_tensor(table) and not isinstance(c.type, DIM)]
+        found = {self.get_column_default_string(c) for c in values}
+        if len(found) > 1:
+            raise exc.CompileError("The values of a tensor have one default")
+        default = next(iter(found), None)
+        return "" if default is None else f" DEFAULT {default}"
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
         """A column."""
