@@ -218,6 +218,17 @@ class Duck:
             "(SELECT table_oid FROM duckdb_tables()) AND schema_name <> '__einsql' GROUP BY ALL"
         )
 
+    def definitions(self) -> list[tuple[str, str, str]]:
+        """Names of tables and views, which of both they are, and what makes them."""
+        if self._holds_nothing:
+            return []
+        return self.execute(
+            "SELECT table_name, 'table', sql FROM duckdb_tables() WHERE NOT internal "
+            "AND schema_name <> '__einsql' UNION ALL "
+            "SELECT view_name, 'view', sql FROM duckdb_views() WHERE NOT internal "
+            "AND NOT starts_with(view_name, '__einsql_')"
+        )
+
     def has(self, name: str) -> bool:
         """True if a table or view of DuckDB has the name."""
         if self._holds_nothing:
