@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sqlglot import TokenType
+
 from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.hybrid.split import quoted
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -20,6 +23,11 @@ _NAMING = (
     "TRUNCATE",
 )  # fmt: skip
 """Statements that make, change or remove what they name first."""
+_INSTEAD = {
+    ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
+    ("DROP", "tensor"): "DROP TENSOR {} drops it.",
+    ("DROP", "view"): "DROP VIEW {} drops it.",
+}
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -38,6 +46,7 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     """
     structure = Structure(tokenize(sql))
     _check_names(con, structure, refusal)
+    _check_described(con, structure)
     made = hybrid.split_foreign(con, sql)
     word = structure.word(0)
     if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
@@ -49,6 +58,24 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
+
+
+def _check_described(con: Connection, structure: Structure) -> None:
+    """Refuses to have DuckDB describe a file that it cannot read.
+
+    Raises:
+        NotSupportedError: It holds a tensor.
+    """
+    word = structure.word(0)
+    if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
+        return
+    named = structure.tokens[1]
+    if named.token_type is TokenType.STRING and hybrid.is_tensor_file(con, named.text):
+        raise NotSupportedError(
+            f"{word} takes a table, and '{named.text}' is a tensor",
+            hint=f"{word} SELECT * FROM '{named.text}' works.",
+            position=named.start,
+        )
 
 
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
@@ -68,7 +95,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word in ("CREATE", "DROP", "ALTER") and structure.word(at - 1) != "TABLE"
+    is_kind = word in ("CREATE", "DROP", "ALTER")
+    is_kind = is_kind and "TABLE" not in map(structure.word, range(1, at))
     if word == "COPY" and structure.word(at) == "(":
         return
     if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
@@ -86,6 +114,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} is for tables, and {found.name} is a {kind}", position=token.start
+            f"{word} is for tables, and {found.name} is a {kind}",
+            hint=_INSTEAD.get((word, kind), "").format(quoted(found.name)),
+            position=token.start,
         )
     raise refusal
