@@ -54,7 +54,7 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 def _given_value(value: object) -> object:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, int) and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if isinstance(value, np.generic) and value.dtype.kind == "c":
         raise ProgrammingError(f"A parameter cannot be a {value.dtype}")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sqlglot import Token
+from sqlglot import Token, TokenType
 
 from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.parser import is_qualified
@@ -30,6 +31,11 @@ _NAMING = (
     "TRUNCATE",
 )  # fmt: skip
 """Statements that make, change or remove what they name first."""
+_INSTEAD = {
+    ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
+    ("DROP", "tensor"): "DROP TENSOR {} drops it.",
+    ("DROP", "view"): "DROP VIEW {} drops it.",
+}
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -48,6 +54,7 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     """
     structure = Structure(tokenize(sql))
     check(con, structure, refusal)
+    _check_described(con, structure)
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(con, structure, sql)
@@ -162,6 +169,24 @@ def _check_import(tokens: Sequence[Token]) -> None:
                 )
 
 
+def _check_described(con: Connection, structure: Structure) -> None:
+    """Refuses to have DuckDB describe a file that it cannot read.
+
+    Raises:
+        NotSupportedError: It holds a tensor.
+    """
+    word = structure.word(0)
+    if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
+        return
+    named = structure.tokens[1]
+    if named.token_type is TokenType.STRING and hybrid.is_tensor_file(con, named.text):
+        raise NotSupportedError(
+            f"{word} takes a table, and '{named.text}' is a tensor",
+            hint=f"{word} SELECT * FROM '{named.text}' works.",
+            position=named.start,
+        )
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -183,7 +208,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word in ("CREATE", "DROP", "ALTER") and structure.word(at - 1) != "TABLE"
+    is_kind = word in ("CREATE", "DROP", "ALTER")
+    is_kind = is_kind and "TABLE" not in map(structure.word, range(1, at))
     if word == "COPY" and structure.word(at) == "(":
         return
     if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
@@ -197,6 +223,8 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     kind = "tensor" if isinstance(found, Tensor) else found.kind
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} is for tables, and {found.name} is a {kind}", position=token.start
+            f"{word} is for tables, and {found.name} is a {kind}",
+            hint=_INSTEAD.get((word, kind), "").format(in_quotes(found.name)),
+            position=token.start,
         )
     raise refusal

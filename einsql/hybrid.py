@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from einsql.fragments import Computing
 from einsql.quoting import in_quotes
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.split import Fragment, Parts, Splitter, shown
+from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
+_SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 
@@ -146,7 +148,7 @@ def _parts(con: Connection) -> tuple[Parts, Computing]:
         bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
-        is_file=lambda name: _is_tensor_file(con, name),
+        is_file=lambda name: is_tensor_file(con, name),
         aggregates=lambda: con.duck.aggregates,
     )
     return parts, computing
@@ -179,7 +181,8 @@ def _is_macro(con: Connection, name: str) -> bool:
     return known or con.query_binder().catalog.macro(name) is not None
 
 
-def _is_tensor_file(con: Connection, name: str) -> bool:
+def is_tensor_file(con: Connection, name: str) -> bool:
+    """True if FROM reads a file of a name as a tensor."""
     known = suffix_of(name) in READABLE
     return known and not con.query_binder().catalog.is_table_file(name)
 
@@ -372,7 +375,7 @@ def _table(
         relation = duck.sql(text, params=given or None)
         names = tuple(relation.columns)
         if made.is_query:
-            names = _names(duck, names, text, given)
+            names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
         relation = (relation if most is None else relation.limit(most)).materialize()
     except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
         told = translate(error, "\n".join([text, *(query for _, query in made.views)]))
@@ -401,6 +404,20 @@ def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) ->
     names = tuple(str(d[0]) for d in duck.description)
     duck.abort()
     return names
+
+
+def _spelled(duck: Any, name: str, made: Hybrid) -> str:
+    """A column's name with what was written, in DuckDB's spelling, in the place of fragments."""
+    for fragment in made.parts.fragments:
+        stands = f"({shown(fragment.name, fragment.names)})"
+        if PREFIX not in name or stands not in _SPACE.sub(" ", name):
+            continue
+        ((tree,),) = duck.execute("SELECT json_serialize_sql(?)", [fragment.text]).fetchall()
+        if json.loads(tree)["error"]:
+            continue
+        ((spelled,),) = duck.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
+        name = _SPACE.sub(" ", name).replace(stands, f"({spelled})")
+    return name
 
 
 def _place(duck: Any, text: str) -> int | None:

@@ -168,7 +168,8 @@ def _copy(con: Connection, statement: st.Copy, text: str, cursor: Cursor) -> Non
         _foreign(con, text, refusal, cursor)
         return
     if known and not statement.reads and suffix in _TABLE_FILES and "TENSOR" not in options:
-        query = statement.query or exp.select("*").from_(exp.to_identifier(statement.name, True))
+        named = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
+        query = statement.query or exp.select("*").from_(named)
         try:
             con.query_binder().bind_any(query)
             if suffix in _JSON:

@@ -35,7 +35,8 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     Args:
         con: The session.
         name: The tensor's name.
-        table: Leading integer columns are keys, but for the last column; the rest are values.
+        table: Leading integer columns are keys, but for the last column and one named `val`;
+            the rest are values.
         empty: The tensor as it is declared, if it is; its columns are the table's in order.
 
     Raises:
@@ -51,6 +52,8 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
+        if columns[count][0].lower() == "val":  # what SQL calls a tensor's value
+            break
         count += 1
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
     fields = tuple(Field(n, t) for n, t, _ in columns[count:])

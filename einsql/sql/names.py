@@ -173,7 +173,9 @@ def _filtered(node: exp.Expr) -> str:
 def _window(node: exp.Expr) -> str:
     parts = ", ".join(map(_text, node.args.get("partition_by") or []))
     call = _text(node.this).replace("count_star()", "count()", 1)
-    return f"{call} OVER ({'PARTITION BY ' if parts else ''}{parts})"
+    order = node.args.get("order")
+    clauses = ([f"PARTITION BY {parts}"] if parts else []) + ([as_sql(order)] if order else [])
+    return f"{call} OVER ({' '.join(clauses)})"
 
 
 def _subquery(node: exp.Expr) -> str:

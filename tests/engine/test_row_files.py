@@ -213,7 +213,7 @@ WRONG = {
     r"\(i = 1, j = 1\) of 'f.csv' exists in w": "i,j,val\n1,1,1\n",
     "no column j": "i,val\n0,1\n",
     "a column k too many": "i,j,k,val\n0,1,1,1\n",
-    "invalid value 'x'": "i,j,val\n0,1,x\n",
+    "no INTEGER for val, in its row 2: invalid value '-0.26'": "i,j,val\n0,0,3\n0,1,-0.26\n",
     "Expected 3 columns, got 2": "i,j,val\n0,1,1\n0,1\n",
     "two columns of the same name": "i,j,i\n0,1,1\n",
     "is empty": "",
