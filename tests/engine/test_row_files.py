@@ -296,4 +296,4 @@ def test_interrupts_and_progress(con: einsql.Connection) -> None:
 def test_a_key_without_a_successor_is_refused(con: einsql.Connection) -> None:
     Path("most.csv").write_text(f"i,val\n{2**63 - 1},1.5\n")
     with pytest.raises(einsql.DataError, match="keys span"):
-        con.execute("SELECT * FROM 'most.csv'")
+        con.execute("SELECT * FROM read_tensor('most.csv')")
