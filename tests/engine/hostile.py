@@ -11,6 +11,7 @@ import random
 import resource
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 

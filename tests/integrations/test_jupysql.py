@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("IPython", reason="notebooks need IPython")
+shells = pytest.importorskip("IPython.core.interactiveshell", reason="notebooks need IPython")
 pytest.importorskip("sql.magic", reason="%sql is jupysql's")
 
-from IPython.core.interactiveshell import InteractiveShell
 from sqlalchemy.dialects import registry
 from traitlets.config import Config
 
@@ -25,14 +24,14 @@ registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    made: Any = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    made: Any = shells.InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
     made.run_line_magic("load_ext", "sql")
     made.run_line_magic("config", "SqlMagic.displaycon = False")
     yield made
     from sql.connection import ConnectionManager
 
     ConnectionManager.close_all()
-    InteractiveShell.clear_instance()
+    shells.InteractiveShell.clear_instance()
 
 
 def check(shell: Any) -> None:
