@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-shells = pytest.importorskip("IPython.core.interactiveshell", reason="notebooks need IPython")
+pytest.importorskip("IPython", reason="notebooks need IPython")
 pytest.importorskip("sql.magic", reason="%sql is jupysql's")
 
 from sqlalchemy.dialects import registry
@@ -17,6 +18,7 @@ from traitlets.config import Config
 
 import einsql
 
+shells = import_module("IPython.core.interactiveshell")  # it has types in part only
 registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
 
 
