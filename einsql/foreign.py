@@ -29,6 +29,10 @@ _NAMING = (
 """Statements that make, change or remove what they name first."""
 
 
+_MAKING = ("CREATE", "ALTER", "IMPORT")
+"""Statements that may make tables."""
+
+
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     """Runs a statement.
 
@@ -51,7 +55,12 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     made = hybrid.split_foreign(con, sql)
     if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
         con.forget_plans()  # a table comes before an array of the caller
-    found = hybrid.run(con, made)
+    if word in _MAKING:
+        with con.store.snapshot():
+            con.duck.names_changed = True
+            found = hybrid.run(con, made)
+    else:
+        found = hybrid.run(con, made)
     if word in ("USE", "SET", "PRAGMA"):
         con.duck.leave_catalog()
     if word == "WITH":
@@ -144,24 +153,52 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word in ("CREATE", "DROP", "ALTER") and structure.word(at - 1) != "TABLE"
-    if word == "COPY" and structure.word(at) == "(":
+    before = list(map(structure.word, range(1, at)))
+    is_kind = word in ("CREATE", "DROP", "ALTER") and "TABLE" not in before
+    if is_kind or at >= len(structure.tokens) or (word == "COPY" and structure.word(at) == "("):
         return
-    if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
-        return
+    first = at
+    while structure.word(at + 1) == "." and at + 2 < len(structure.tokens):
+        at += 2
+    prefix = [t.text for t in structure.tokens[first:at:2]]
+    if word == "ALTER":
+        words = list(map(structure.word, range(at + 1, len(structure.tokens))))
+        if words[:2] == ["RENAME", "TO"] and len(words) > 2:
+            con.duck.dropped.add(structure.tokens[at].text.lower())
+            _check_new(con, structure.tokens[at + 3])
+    if word == "DROP":
+        con.duck.dropped.add(structure.tokens[at].text.lower())
     token = structure.tokens[at]
+    if word == "CREATE":
+        own = con.duck.database.lower()
+        low = [p.lower() for p in prefix]
+        if low in ([], ["main"], ["temp"], ["temp", "main"], [own], [own, "main"]):
+            _check_new(con, token)
+        return
     found = con.store.get(token.text)
-    if found is None:
+    if found is None or (prefix and not hybrid.is_ours(con, prefix, token.text)):
         return
     kind = "tensor" if isinstance(found, Tensor) else found.kind
-    if word == "CREATE":
-        raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
-            hint="Tables and tensors have names of their own.",
-            position=token.start,
+    if prefix:
+        if token.text.lower() in con.duck.names():  # beside the tensor; DuckDB alone has made it
+            return
+        raise NotSupportedError(
+            f"{found.name} is a {kind}, which {word} names without a schema", position=token.start
         )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
             f"{word} is for tables, and {found.name} is a {kind}", position=token.start
         )
     raise refusal
+
+
+def _check_new(con: Connection, token: Token) -> None:
+    """Refuses a new table under a name that is taken."""
+    found = con.store.get(token.text)
+    if found is not None:
+        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{found.name}" already',
+            hint="Tables and tensors have names of their own.",
+            position=token.start,
+        )

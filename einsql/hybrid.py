@@ -128,8 +128,23 @@ def _parts(con: Connection) -> Parts:
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
+        is_ours=lambda prefix, name: is_ours(con, prefix, name),
         aggregates=lambda: con.duck.aggregates,
     )
+
+
+def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
+    """True if a qualified name means what einsql has under the bare one.
+
+    A file that DuckDB wrote may hold a table beside a tensor of one name: with its database
+    before it, that is the table.
+    """
+    if con.store.get(name) is None:
+        return False
+    low, own = [p.lower() for p in prefix], con.duck.database.lower()
+    if low == ["main"]:
+        return con.duck.execute("SELECT lower(current_database())") == [(own,)]
+    return low in ([own], [own, "main"]) and name.lower() not in con.duck.names()
 
 
 def _bind(con: Connection, tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:

@@ -248,12 +248,15 @@ class Store:
         self._pinned = True
         try:
             yield
+            if self.duck.names_changed:
+                self.database.commit(self.seen, {}, self.duck)
+            else:
+                self.duck.commit()
         except BaseException:
             self._roll_back_duck()
             raise
         finally:
             self._pinned = False
-        self.duck.commit()  # what it read is read; there is nothing to keep
 
     def _begin_duck(self) -> None:
         with self.database.lock:

@@ -58,6 +58,22 @@ _REACHED = (
 )
 """Of tables that a name without a schema may mean."""
 
+def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
+    """Names, in small letters, of the tables and views in a database's main schema.
+
+    Raises:
+        Error: DuckDB cannot say.
+    """
+    with translated(""):
+        found = con.execute(
+            "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = $1 "
+            "AND schema_name = 'main' UNION SELECT lower(view_name) FROM duckdb_views() "
+            "WHERE database_name = $1 AND schema_name = 'main' AND NOT internal",
+            [database],
+        )
+        return {row[0] for row in found.fetchall()}
+
+
 LEAST = 2**25
 """Bytes that DuckDB gets of any memory limit; it does little with fewer."""
 
@@ -71,6 +87,10 @@ class Duck:
         empty: Whether its database holds nothing before it is opened.
         least: Gives the least of the memory limits of all sessions of its database.
         scratch: The name of the directory for its temporary files.
+
+    Attributes:
+        names_changed: Whether the transaction may have made tables.
+        dropped: Names of tables that it has dropped, perhaps, in small letters.
     """
 
     def __init__(
@@ -91,6 +111,8 @@ class Duck:
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
+        self.names_changed = False
+        self.dropped: set[str] = set()
 
     @property
     def database(self) -> str:
@@ -162,6 +184,7 @@ class Duck:
 
     def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
+        self.names_changed, self.dropped = False, set()
         if not begun or self._con is None:
             return
         with translated(""):
@@ -209,6 +232,10 @@ class Duck:
             "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
             "(SELECT table_oid FROM duckdb_tables()) AND schema_name <> '__einsql' GROUP BY ALL"
         )
+
+    def names(self) -> set[str]:
+        """Names, in small letters, of the tables and views in the session's own database."""
+        return set() if self._holds_nothing else names(self.con, self.database)
 
     def has(self, name: str) -> bool:
         """True if a table or view of DuckDB has the name."""
