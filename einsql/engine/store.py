@@ -44,6 +44,7 @@ class Store:
             self.database.path is None,
             lambda limit: self.database.least(self, limit),
             self.database.scratch,
+            self.database.root,
         )
         self.version = 0
         self.seen = self.database.state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,20 @@ def test_functions_that_duckdb_lacks(con: einsql.Connection) -> None:
     sql = "SELECT erf(length(n)), sigmoid(length(n)), square(length(n)) FROM t LIMIT 1"
     assert rows(con, sql) == [(pytest.approx(0.8427007929), pytest.approx(0.7310585786), 1.0)]
     assert rows(con, "SELECT logsumexp(v + 1000) FROM t") == [(pytest.approx(1002.8132617),)]
+
+
+def test_a_function_that_was_rolled_back_is_given_again(tmp_path: Path) -> None:
+    sql = "SELECT erf(length(n)) FROM t LIMIT 1"
+    path = str(tmp_path / "t.db")
+    with einsql.connect(path) as con, einsql.connect(path) as other:
+        con.execute("CREATE TABLE t AS SELECT 'a' AS n")
+        with pytest.raises(einsql.DataError):
+            con.execute("SELECT erf(n::INTEGER) FROM t")
+        assert rows(con, sql) == [(pytest.approx(0.8427007929),)]
+        con.execute("BEGIN")
+        assert rows(con, sql) == rows(other, sql)
+        con.execute("ROLLBACK")
+        assert rows(con, sql) == rows(other, sql)
 
 
 def test_names_in_reach(con: einsql.Connection) -> None:

@@ -71,6 +71,11 @@ class Database:
                 self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 
+    def root(self) -> duckdb.DuckDBPyConnection:
+        """The connection that is there until the database is closed."""
+        assert self._root is not None
+        return self._root
+
     def least(self, session: object, limit: int | None) -> int | None:
         """The least memory limit of all sessions, which share what DuckDB takes.
 

@@ -87,6 +87,7 @@ class Duck:
         empty: Whether its database holds nothing before it is opened.
         least: Gives the least of the memory limits of all sessions of its database.
         scratch: The name of the directory for its temporary files.
+        root: Gives the connection that lives as long as the database.
 
     Attributes:
         names_changed: Whether the transaction may have made tables.
@@ -100,7 +101,9 @@ class Duck:
         empty: bool = True,
         least: Callable[[int | None], int | None] = lambda limit: limit,
         scratch: str = "duckdb",
+        root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
     ) -> None:
+        self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
         self._empty = empty
@@ -220,7 +223,13 @@ class Duck:
             found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
             return pa.array(found, type=pa.float64(), mask=mask)
 
-        self.con.create_function(name, over_arrow, ["double"], "double", type=ARROW)
+        import duckdb  # it is open
+
+        _ = self.con
+        # Beside the transaction that may be running: what it made would go with a ROLLBACK.
+        # DuckDB has the function for as long as the connection that gave it.
+        with suppress(duckdb.CatalogException, duckdb.NotImplementedException):  # it is there
+            self._root().create_function(name, over_arrow, ["double"], "double", type=ARROW)
         self._given.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
