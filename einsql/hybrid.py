@@ -341,7 +341,9 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
         relation = relation.materialize()
     except duckdb.Error as error:
         told = translate(error, text)
-        told.position = _place(duck, error, text)
+        if not con.store.in_transaction:  # asking would abort one that can still go on
+            told.position = _place(duck, error, text)
+        con.duck.failed()
         raise _told(made, told) from None
     finally:
         for name in reversed(views):

@@ -250,7 +250,7 @@ class Connection:
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)
-            if plan is not None:
+            if plan is not None and not self.store.duck.aborted:
                 if self.store.seen is not self.store.database.state:
                     self.store.refresh()
                 inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
@@ -338,6 +338,11 @@ class Connection:
         if doubt is not None:
             self._try(statement, text, cursor)
             raise doubt.locate(text)
+        if self.duck.aborted and not isinstance(statement, st.Transaction):
+            raise errors.OperationalError(
+                "The transaction is aborted: a statement has failed in DuckDB",
+                hint="ROLLBACK it; COMMIT would keep nothing of it.",
+            )
         if isinstance(statement, st.Query):
             try:
                 plan = self.plan_any(statement.tree)

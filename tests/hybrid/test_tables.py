@@ -209,3 +209,28 @@ def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
     con.execute("PREPARE p AS SELECT n FROM t WHERE r = 7")
     con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
     assert rows(con, "EXECUTE p") == [("late",)]
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
+def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1")
+    total = "SELECT SUM(val) FROM w"
+    con.execute("BEGIN; UPDATE w SET val = 2; INSERT INTO t VALUES (1, 1, 1, 'c')")
+    assert rows(con, total) == [(8.0,)]
+    with pytest.raises(einsql.ProgrammingError, match="nosuch"):
+        con.execute("SELECT nosuch FROM t")
+    assert rows(con, total) == [(8.0,)]
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    for sql in (total, "UPDATE w SET val = 3", "SELECT COUNT(*) FROM t", "SHOW TENSORS", "BEGIN"):
+        with pytest.raises(einsql.OperationalError, match="aborted|is running already"):
+            con.execute(sql)
+    if end == "COMMIT":
+        with pytest.raises(einsql.OperationalError, match="aborted"):
+            con.execute(end)
+    else:
+        con.execute(end)
+    assert rows(con, total) == [(4.0,)]
+    assert rows(con, "SELECT COUNT(*) FROM t ORDER BY 1") == [(2,)]
+    con.execute("BEGIN; UPDATE w SET val = 2; COMMIT")
+    assert rows(con, total) == [(8.0,)]

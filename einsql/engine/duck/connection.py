@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
-from einsql.errors import ProgrammingError
+from einsql.errors import Error, ProgrammingError
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Duck:
         root: Gives the connection that lives as long as the database.
 
     Attributes:
+        aborted: Whether a statement has failed so that the transaction can only be undone.
         names_changed: Whether the transaction may have made tables.
         dropped: Names of tables that it has dropped, perhaps, in small letters.
     """
@@ -114,7 +115,7 @@ class Duck:
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
-        self.names_changed = False
+        self.aborted = self.names_changed = False
         self.dropped: set[str] = set()
 
     @property
@@ -187,7 +188,8 @@ class Duck:
 
     def _end(self, how: str) -> None:
         begun, self._begun = self._begun, False
-        self.names_changed, self.dropped = False, set()
+        self.aborted = self.names_changed = False
+        self.dropped = set()
         if not begun or self._con is None:
             return
         with translated(""):
@@ -207,8 +209,23 @@ class Duck:
         Raises:
             Error: DuckDB refuses it, or fails.
         """
-        with translated(sql):
-            return self.con.execute(sql, list(parameters)).fetchall()
+        con = self.con
+        try:
+            with translated(sql):
+                return con.execute(sql, list(parameters)).fetchall()
+        except Error:
+            self.failed()
+            raise
+
+    def failed(self) -> None:
+        """A statement has failed: finds out whether the transaction is lost."""
+        import duckdb  # it is open
+
+        if self._begun and self._con is not None:
+            try:
+                self._con.execute("SELECT 1").fetchall()
+            except duckdb.Error:
+                self.aborted = True
 
     def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
         """Gives DuckDB a function of a DOUBLE, once."""
