@@ -353,7 +353,7 @@ def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
             kind = "TABLE" if " AS TABLE " in made.macros[name].upper() else ""
             with suppress(duckdb.Error):  # as above
                 duck.execute(f"DROP MACRO {kind} temp.{quoted(name)}").fetchall()
-    return TableResult(relation, names, tuple(str(t) for t in relation.types))
+    return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy)
 
 
 def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:

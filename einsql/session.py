@@ -205,27 +205,33 @@ class Connection:
 
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
-        self._open()
-        if self.store.in_transaction:
-            self.store.commit()
+        with self._busy:
+            self._open()
+            if self.store.in_transaction:
+                self.store.commit()
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
-        self._open()
-        if self.store.in_transaction:
-            self.store.rollback()
+        with self._busy:
+            self._open()
+            if self.store.in_transaction:
+                self.store.rollback()
 
     def close(self) -> None:
-        """Closes the connection and frees what it holds."""
+        """Closes the connection and frees what it holds.
+
+        A statement of another thread is interrupted, and waited for.
+        """
         self._closed = True
-        self._plans.clear()
-        self.memory.close()
-        self._inputs = {}
-        self.interrupt()  # a statement of another thread does not go on
-        self.store.close()
-        if self.cluster is not None:
-            self.cluster.part()
-            self.cluster = None
+        self.interrupt()
+        with self._busy:
+            self._plans.clear()
+            self.memory.close()
+            self._inputs = {}
+            self.store.close()
+            if self.cluster is not None:
+                self.cluster.part()
+                self.cluster = None
 
     def __enter__(self) -> Connection:
         return self
@@ -247,6 +253,7 @@ class Connection:
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
+            self._open()  # another thread may have closed it meanwhile
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             plan = self._plans.get(key)

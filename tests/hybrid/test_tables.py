@@ -135,6 +135,15 @@ def test_a_function_that_was_rolled_back_is_given_again(tmp_path: Path) -> None:
         assert rows(con, sql) == rows(other, sql)
 
 
+@pytest.mark.parametrize("sql", ["SELECT '\udc80' AS s", "SELECT i FROM x WHERE '\udc80' = 'a'"])
+def test_half_a_character_is_refused_where_it_stands(con: einsql.Connection, sql: str) -> None:
+    with pytest.raises(einsql.ProgrammingError, match="surrogate") as caught:
+        con.execute(sql)
+    assert caught.value.position == sql.index("\udc80")
+    with pytest.raises(einsql.ProgrammingError, match="surrogate"):
+        con.execute("SELECT ? FROM t", ["\udc80"])
+
+
 def test_names_in_reach(con: einsql.Connection) -> None:
     local = np.arange(6.0).reshape(2, 3)
     sql = "SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s) ORDER BY v"
@@ -184,6 +193,42 @@ def test_mistakes_stand_where_they_were_written(con: einsql.Connection) -> None:
     assert caught.value.position == sql.index("nosuch")
     with pytest.raises(einsql.ProgrammingError, match='no tensor "nope"'):
         con.execute("SELECT upper(a) FROM nope")
+
+
+def test_close_stops_another_threads_statement(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.db")
+    con = einsql.connect(path)
+    con.execute("CREATE TABLE t AS SELECT range AS k FROM range(2000)")
+    timer = threading.Timer(0.3, con.close)
+    timer.start()
+    with pytest.raises(einsql.InterruptedError):
+        con.execute("SELECT MAX(a.k || b.k || c.k || d.k) FROM t a, t b, t c, t d")
+    timer.join()
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        con.execute("SELECT 1 ORDER BY 1")
+    einsql.connect(path, read_only=True).close()
+
+
+def test_threads_take_turns_on_a_connection(con: einsql.Connection) -> None:
+    wrong: list[object] = []
+
+    def work(n: int) -> None:
+        for _ in range(10):
+            try:
+                found = rows(con, "SELECT ? || r FROM t ORDER BY 1", [n])
+                table = con.execute("SELECT n FROM t ORDER BY n").fetch_arrow_table()
+                total = rows(con, "SELECT SUM(val), (SELECT MAX(n) FROM t) AS n FROM x")
+                if found != [(f"{n}0",), (f"{n}2",)] or len(table) != 2 or total != [(66.0, "b")]:
+                    wrong.append(found)
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:

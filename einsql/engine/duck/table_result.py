@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.engine.duck.failures import translated
 from einsql.errors import InterfaceError
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ class TableResult:
         relation: DuckDB's relation over them.
         names: The columns.
         types: Their types, as DuckDB writes them.
+        lock: Held while DuckDB gives rows; its connection is for one thread at a time.
     """
 
     relation: Any
     names: tuple[str, ...]
     types: tuple[str, ...]
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
     @property
@@ -51,17 +55,20 @@ class TableResult:
         return None
 
     def __len__(self) -> int:
-        return len(self.relation)
+        with self.lock, translated(""):
+            return len(self.relation)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows in DuckDB's order, as its Python values."""
-        if self._rows is None:
-            self._rows = self.relation.fetchall()
+        with self.lock, translated(""):
+            if self._rows is None:
+                self._rows = self.relation.fetchall()
         return iter(self._rows)
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table; columns keep their names."""
-        return self.relation.to_arrow_table().rename_columns(list(self.names))
+        with self.lock, translated(""):
+            return self.relation.to_arrow_table().rename_columns(list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
         """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
