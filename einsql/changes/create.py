@@ -62,7 +62,8 @@ def _selected(con: Connection, statement: CreateTensor) -> Tensor:
             result = con.select(statement.query)
             if empty is None:
                 return _stored(con, statement.name, result)
-            return _filled(empty, result)
+            with con.memory.lending():
+                return _filled(empty, result)
         except Error as error:
             refusal = error
     from einsql import hybrid  # few statements need DuckDB
