@@ -75,3 +75,23 @@ def test_a_table_that_duckdb_made_beside_a_tensor_can_be_saved(path: str) -> Non
         assert con.execute("SELECT a, i FROM saved, w ORDER BY i LIMIT 1").fetchall() == [
             ("lost", 0)
         ]
+
+
+def test_what_is_temporary_hides_what_lasts(path: str) -> None:
+    with einsql.connect(path) as con, einsql.connect(path) as other:
+        con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE) DEFAULT 1; CREATE VIEW v AS FROM w")
+        con.execute("CREATE MACRO m(a) AS a + 1")
+        con.execute("CREATE TEMP TENSOR w (i DIM(1), val DOUBLE) DEFAULT 7; UPDATE w SET val = 8")
+        con.execute("CREATE TEMP VIEW v AS SELECT val + 1 AS val FROM w")
+        con.execute("CREATE TEMP MACRO m(a) AS a + 10")
+        for kind in ("TENSOR w (i DIM(1), val DOUBLE)", "VIEW v AS SELECT 1 AS a"):
+            with pytest.raises(einsql.ProgrammingError, match="already"):
+                con.execute(f"CREATE TEMP {kind}")
+        assert con.execute("SELECT m(val) FROM v").fetchall() == [(19.0,)]
+        assert other.execute("SELECT m(val) FROM v").fetchall() == [(2.0,), (2.0,)]
+        con.execute("BEGIN; DROP VIEW v; DROP TENSOR w; DROP MACRO m")
+        assert con.execute("SELECT m(val) FROM v").fetchall() == [(2.0,), (2.0,)]
+        con.execute("ROLLBACK")
+        assert con.execute("SELECT m(val) FROM v").fetchall() == [(19.0,)]
+    with einsql.connect(path) as con:
+        assert con.execute("SELECT m(val) FROM v").fetchall() == [(2.0,), (2.0,)]
