@@ -106,7 +106,7 @@ def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
     if first is None or first >= len(structure.tokens):
         return
     made = hybrid.split_foreign(con, sql[structure.tokens[first].start :])
-    if made.parts.fragments or made.parts.relations or made.views or made.macros:
+    if made.parts.fragments or made.parts.relations or made.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
             hint="Give parameters to execute(sql, parameters): plans are kept there, too.",

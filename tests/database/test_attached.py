@@ -10,7 +10,7 @@ import einsql
 
 
 def test_tensors_stay_in_the_database_that_was_opened(path: str, tmp_path: Path) -> None:
-    other = str(tmp_path / "it's \"other\".db")
+    other = str(tmp_path / 'it\'s "other".db')
     with einsql.connect(other) as con:
         con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE) DEFAULT 100")
         con.execute("UPDATE w SET val = 100 + i; CREATE TABLE t AS SELECT 7 AS k")

@@ -279,3 +279,21 @@ def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str
     assert rows(con, "SELECT COUNT(*) FROM t ORDER BY 1") == [(2,)]
     con.execute("BEGIN; UPDATE w SET val = 2; COMMIT")
     assert rows(con, total) == [(8.0,)]
+
+
+def test_views_of_views_in_any_order(con: einsql.Connection) -> None:
+    con.execute("""
+        CREATE VIEW a AS SELECT i, n FROM x JOIN t ON i = r;
+        CREATE VIEW b AS SELECT * FROM a ORDER BY i;
+        CREATE VIEW c AS SELECT b.n || a.n AS n FROM b, a;
+        CREATE MACRO rows_of() AS TABLE SELECT * FROM c;
+        CREATE MACRO count_of(k) AS (SELECT COUNT(*) FROM b WHERE i = k);
+        CREATE VIEW d AS SELECT count_of(r) AS k FROM t;
+    """)
+    for sql, count in (
+        ("SELECT COUNT(*) FROM b, a", 64), ("SELECT COUNT(*) FROM a, b", 64),
+        ("SELECT COUNT(*) FROM c, b, a", 4096), ("SELECT COUNT(*) FROM a, b, c", 4096),
+        ("SELECT COUNT(*) FROM rows_of() ORDER BY 1", 64), ("SELECT SUM(count_of(r)) FROM t", 8),
+        ("SELECT SUM(k) FROM d, t", 16),
+    ):  # fmt: skip
+        assert rows(con, sql) == [(count,)], sql

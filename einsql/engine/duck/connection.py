@@ -58,6 +58,7 @@ _REACHED = (
 )
 """Of tables that a name without a schema may mean."""
 
+
 def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
     """Names, in small letters, of the tables and views in a database's main schema.
 

@@ -38,7 +38,7 @@ def refuse(tokens: Sequence[Token], database: str) -> None:
     for token in tokens:
         is_text = token.token_type is TokenType.STRING
         low = token.text.lower()
-        if low == CATALOG and not is_text or CATALOG in low and is_text and word in _SETTING:
+        if (low == CATALOG and not is_text) or (CATALOG in low and is_text and word in _SETTING):
             raise refusal(token.start)
     gives_up = word == "DETACH" or {word, *map(word_of, tokens[1:2])} in (
         {"DROP", "DATABASE"}, {"ALTER", "DATABASE"},
@@ -107,7 +107,7 @@ def refuse_export(position: int) -> Error:
     """Why a database cannot be carried by DuckDB."""
     return NotSupportedError(
         "DuckDB would carry tables and leave the tensors, views and macros behind",
-        hint="Close every connection and copy the file together with its directory (\".tensors\"), "
+        hint='Close every connection and copy the file together with its directory (".tensors"), '
         "or COPY each table and tensor into a file of its own.",
         position=position,
     )
