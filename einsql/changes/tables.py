@@ -56,9 +56,9 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     """
     columns = read(table)
     if empty is not None:
-        table = fitted(empty, list(empty.columns), columns)
+        given = fitted(empty, list(empty.columns), columns)
         with con.memory.lending():
-            return insert_rows(empty, table, replaces=False)
+            return insert_rows(empty, given, replaces=False)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")

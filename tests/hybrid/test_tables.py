@@ -268,7 +268,7 @@ def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str
     with pytest.raises(einsql.DataError):
         con.execute("SELECT n::INTEGER FROM t")
     for sql in (total, "UPDATE w SET val = 3", "SELECT COUNT(*) FROM t", "SHOW TENSORS", "BEGIN"):
-        with pytest.raises(einsql.OperationalError, match="aborted|is running already"):
+        with pytest.raises(einsql.OperationalError, match=r"aborted|is running already"):
             con.execute(sql)
     if end == "COMMIT":
         with pytest.raises(einsql.OperationalError, match="aborted"):
