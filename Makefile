@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures kills \
+.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures kills sqlalchemy \
     concurrent clean
 .DEFAULT_GOAL := help
 
@@ -53,6 +53,9 @@ ranks: $(VENV)/.dev  ## compare 2000 random queries on 2, 3 and 4 MPI ranks with
 failures: $(VENV)/.dev  ## kill, fail and interrupt ranks 50 times each
 	EINSQL_REPEAT=50 $(BIN)/pytest -n 0 -s tests/cluster/test_failures.py \
 	    tests/cluster/test_endings.py tests/cluster/test_faults.py
+
+sqlalchemy: $(VENV)/.dev  ## run SQLAlchemy's own suite for dialects
+	$(BIN)/python -m tests.integrations.sqlalchemy_suite
 
 kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
 	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/database/test_kills.py

@@ -102,11 +102,16 @@ def connect(
     if cluster is not None:
         settings.sites = settings.sites if "sites" in options else cluster.ranks
         settings.cost = settings.cost if "cost" in options else "seconds"
-    return Connection(cluster, settings, None if in_memory else _opened(database, read_only))
+    if in_memory:
+        return Connection(cluster, settings)
+    opened, ticket = _opened(database, read_only)
+    made = Connection(cluster, settings, opened)
+    del ticket  # the connection keeps it open from now on
+    return made
 
 
-def _opened(path: str, read_only: bool) -> Database:
-    """The database of a file."""
+def _opened(path: str, read_only: bool) -> tuple[Database, object]:
+    """The database of a file, and what keeps it open."""
     from einsql.catalog import definition
     from einsql.engine.database.opening import open_database  # files are for who names one
 
@@ -163,24 +168,33 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
 
 
 class _TypeObject:
-    """PEP 249's type object: equal to the type names of its kind."""
+    """PEP 249's type object: equal to the type names of its kind, whatever their arguments."""
 
     def __init__(self, *names: str) -> None:
         self._names = frozenset(names)
 
     def __eq__(self, other: object) -> bool:
-        return other in self._names if isinstance(other, str) else other is self
+        if not isinstance(other, str):
+            return other is self
+        # DECIMAL(18,3) is a number; a list of them, DECIMAL(18,3)[], is not.
+        name, _, arguments = other.partition("(")
+        return name in self._names and not arguments.endswith("]")
 
     def __hash__(self) -> int:
         return hash(self._names)
 
 
-STRING = _TypeObject("VARCHAR")
+STRING = _TypeObject("VARCHAR", "JSON", "ENUM", "BIT")
 BINARY = _TypeObject("BLOB")
 NUMBER = _TypeObject(
-    "BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"
-)
-DATETIME = _TypeObject("TIMESTAMP")
+    "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "BIGNUM", "UTINYINT",
+    "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE",
+    "DECIMAL",
+)  # fmt: skip
+DATETIME = _TypeObject(
+    "DATE", "TIME", "TIME_NS", "TIME WITH TIME ZONE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS",
+    "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS",
+)  # fmt: skip
 ROWID = _TypeObject()
 
 Date = datetime.date

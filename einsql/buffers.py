@@ -78,8 +78,9 @@ def converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def keep(nbytes: int) -> None:
     """Sets how many bytes are remembered; a process that does nothing else may keep more."""
     global _most
-    _most = nbytes
-    _bound()
+    with _lock:
+        _most = nbytes
+        _bound()
 
 
 @contextmanager
@@ -95,11 +96,12 @@ def lending(lend: Lend) -> Iterator[None]:
 
 def bound(owner: object, nbytes: int | None) -> None:
     """Sets how many bytes may be remembered while an object lives; None for any number."""
-    if nbytes is None:
-        _bounds.pop(owner, None)
-    else:
-        _bounds[owner] = nbytes
-    _bound()
+    with _lock:  # sessions of several threads come and go
+        if nbytes is None:
+            _bounds.pop(owner, None)
+        else:
+            _bounds[owner] = nbytes
+        _bound()
 
 
 def release() -> None:
@@ -113,10 +115,10 @@ def release() -> None:
 
 
 def _bound() -> None:
+    """Lets go of what is remembered beyond the least bound; the lock is held."""
     global KEPT
     KEPT = min([_most, *_bounds.values()])
-    with _lock:
-        _forget()
+    _forget()
 
 
 def _lend(nbytes: int) -> np.ndarray:

@@ -54,7 +54,7 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 def _given_value(value: object) -> object:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, int) and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if isinstance(value, np.generic) and value.dtype.kind == "c":
         raise ProgrammingError(f"A parameter cannot be a {value.dtype}")
@@ -194,8 +194,9 @@ class Cursor:
         return rows
 
     def close(self) -> None:
-        """Closes the cursor and frees its result."""
-        self._clear()
+        """Closes the cursor and frees its result; `rowcount` stays."""
+        count = self.rowcount
+        self._changed(count)
         self._closed = True
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
@@ -294,7 +295,7 @@ class Cursor:
     def _tensor(self) -> Result | TileResult | TableResult:
         self._open()
         if self._result is None:
-            raise InterfaceError("There is no result to fetch", hint="Execute a SELECT first.")
+            raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")
         return self._result
 
     def _iterator(self) -> Iterator[tuple[Any, ...]]:

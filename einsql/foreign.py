@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sqlglot import Token
+from sqlglot import Token, TokenType
 
 from einsql import hybrid
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.parser import is_qualified
 from einsql.sql.tokens import tokenize
 
 if TYPE_CHECKING:
+    from sqlglot import Token
+
     from einsql.session import Connection
 
 _COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
@@ -27,8 +31,11 @@ _NAMING = (
     "TRUNCATE",
 )  # fmt: skip
 """Statements that make, change or remove what they name first."""
-
-
+_INSTEAD = {
+    ("TRUNCATE", "tensor"): "DELETE FROM {} takes all its rows away.",
+    ("DROP", "tensor"): "DROP TENSOR {} drops it.",
+    ("DROP", "view"): "DROP VIEW {} drops it.",
+}
 _MAKING = ("CREATE", "ALTER", "IMPORT")
 """Statements that may make tables."""
 
@@ -49,18 +56,24 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     """
     structure = Structure(tokenize(sql))
     check(con, structure, refusal)
+    _check_described(con, structure)
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(con, structure, sql)
     made = hybrid.split_foreign(con, sql)
-    if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
-        con.forget_plans()  # a table comes before an array of the caller
-    if word in _MAKING:
-        with con.store.snapshot():
-            con.duck.names_changed = True
+    if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+        raise refusal  # DuckDB would not find the tensors again
+    try:
+        if word in _MAKING:
+            with con.store.snapshot():
+                con.duck.names_changed = True
+                found = hybrid.run(con, made)
+        else:
             found = hybrid.run(con, made)
-    else:
-        found = hybrid.run(con, made)
+    finally:
+        if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
+            con.forget_plans()  # a table comes before an array of the caller
+            con.store.database.tables = object()
     if word in ("USE", "SET", "PRAGMA"):
         con.duck.leave_catalog()
     if word == "WITH":
@@ -69,6 +82,10 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
+
+
+def _defines_view(structure: Structure) -> bool:
+    return structure.word(0) == "CREATE" and "VIEW" in map(structure.word, range(1, 6))
 
 
 def change_setting(con: Connection, text: str, refusal: Error) -> None:
@@ -136,6 +153,24 @@ def _check_import(tokens: Sequence[Token]) -> None:
                 )
 
 
+def _check_described(con: Connection, structure: Structure) -> None:
+    """Refuses to have DuckDB describe a file that it cannot read.
+
+    Raises:
+        NotSupportedError: It holds a tensor.
+    """
+    word = structure.word(0)
+    if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
+        return
+    named = structure.tokens[1]
+    if named.token_type is TokenType.STRING and hybrid.is_tensor_file(con, named.text):
+        raise NotSupportedError(
+            f"{word} takes a table, and '{named.text}' is a tensor",
+            hint=f"{word} SELECT * FROM '{named.text}' works.",
+            position=named.start,
+        )
+
+
 def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     """Refuses what would make or change something under a name of einsql's.
 
@@ -144,8 +179,17 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
-    if word == "CREATE" and "VIEW" in map(structure.word, range(1, 6)):
-        raise refusal
+    if word == "ALTER":  # tables and views alike
+        words = list(map(structure.word, range(len(structure.tokens))))
+        for n in range(3, len(words)):
+            if words[n - 2 : n] == ["RENAME", "TO"]:
+                con.duck.dropped.add(structure.tokens[n - 3].text.lower())
+                _check_new(con, structure.tokens[n])
+    if _defines_view(structure):
+        words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
+        if not is_qualified(words, words.index("VIEW") + 1):
+            raise refusal
+        return
     if word not in _NAMING:
         return
     while structure.word(at) in (
@@ -161,11 +205,6 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     while structure.word(at + 1) == "." and at + 2 < len(structure.tokens):
         at += 2
     prefix = [t.text for t in structure.tokens[first:at:2]]
-    if word == "ALTER":
-        words = list(map(structure.word, range(at + 1, len(structure.tokens))))
-        if words[:2] == ["RENAME", "TO"] and len(words) > 2:
-            con.duck.dropped.add(structure.tokens[at].text.lower())
-            _check_new(con, structure.tokens[at + 3])
     if word == "DROP":
         con.duck.dropped.add(structure.tokens[at].text.lower())
     token = structure.tokens[at]
@@ -187,7 +226,9 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
-            f"{word} is for tables, and {found.name} is a {kind}", position=token.start
+            f"{word} is for tables, and {found.name} is a {kind}",
+            hint=_INSTEAD.get((word, kind), "").format(in_quotes(found.name)),
+            position=token.start,
         )
     raise refusal
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,14 +14,17 @@ from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.engine.duck.failures import place, translate
-from einsql.engine.duck.streams import no_rows, stream
+from einsql.engine.duck.operands import Tables
+from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
-from einsql.engine.result import Result
+from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.fragments import Computing
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
-from einsql.sql.hybrid.split import Fragment, Parts, Splitter, quoted
+from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -30,12 +33,10 @@ from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-TENSOR_FILES = (".npy", ".npz", ".safetensors", ".arrow")
-"""What names of files end with that einsql reads where DuckDB cannot."""
-
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
+_SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
 
@@ -45,6 +46,7 @@ class Hybrid:
 
     Attributes:
         text: What DuckDB runs, with its parameters.
+        computing: Its fragments, as they are computed.
         defined: Views and macros of einsql that it needs, in the order they can be made in:
             what to DROP, the name, and what follows CREATE VIEW or MACRO.
         needs_erf: Whether DuckDB is to be given ERF.
@@ -54,10 +56,23 @@ class Hybrid:
 
     text: Edited
     parts: Parts
+    computing: Computing
     defined: list[tuple[str, str, str]] = field(default_factory=list)
     is_query: bool = True
     needs_erf: bool = False
     hinted: bool = False
+    version: int = -1
+    tables: object = None
+    """What `Database.tables` was when it was split."""
+    start: int = 0
+    is_whole: bool = False
+    """Whether it is one fragment and nothing else, and not for DuckDB."""
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if what has been planned is for once."""
+        known = (*self.computing.plans.values(), *self.computing.once.values())
+        return any(p.plan.volatile for p in known)
 
 
 def is_outside(error: Error) -> bool:
@@ -77,7 +92,12 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
     Raises:
         Error: The refusal, if what remains has a hint, which could do nothing.
     """
+    tables, version = con.store.database.tables, con.store.version
     made = split_from(con, sql, 0)
+    made.tables, made.version = tables, version
+    if len(made.parts.fragments) == 1:
+        fragment = made.parts.fragments[0]
+        made.is_whole = made.text.text.strip() == shown(fragment.name, fragment.names)
     if refusal is not None and made.hinted:
         raise refusal
     return made
@@ -85,12 +105,12 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
     splitter.query(splitter.structure.query(first, len(tokens)), {})
-    made = Hybrid(splitter.edits.result(start, len(sql)), parts)
+    made = Hybrid(splitter.edits.result(start, len(sql)), parts, computing)
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
@@ -100,7 +120,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
 
 def split_insert(con: Connection, sql: str) -> Hybrid:
     """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
-    parts = _parts(con)
+    parts, _ = _parts(con)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = query_of(splitter, 0, len(tokens))
@@ -113,23 +133,25 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
     """Splits the queries inside of a statement of DuckDB's."""
-    parts = _parts(con)
+    parts, computing = _parts(con)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
-    made = Hybrid(splitter.edits.result(0, len(sql)), parts, is_query=False)
+    made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
     _define(con, made)
     return made
 
 
-def _parts(con: Connection) -> Parts:
-    return Parts(
-        bind=lambda tree, foreign: _bind(con, tree, foreign),
+def _parts(con: Connection) -> tuple[Parts, Computing]:
+    computing = Computing(con, Tables(con.duck, con._tick))
+    parts = Parts(
+        bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
-        is_file=lambda name: os.path.splitext(name)[1].lower() in TENSOR_FILES,
+        is_file=lambda name: is_tensor_file(con, name),
         is_ours=lambda prefix, name: is_ours(con, prefix, name),
         aggregates=lambda: con.duck.aggregates,
     )
+    return parts, computing
 
 
 def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
@@ -146,11 +168,15 @@ def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
     return low in ([own], [own, "main"]) and name.lower() not in con.duck.names()
 
 
-def _bind(con: Connection, tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:
+def _bind(
+    con: Connection, tree: exp.Expr, foreign: frozenset[str], computing: Computing
+) -> list[str] | Error:  # fmt: skip
     binder = con.query_binder()
     binder.foreign, binder.notices = foreign, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
+    except UnknownHere as error:
+        return computing.with_tables(tree, foreign, error)
     except Error as error:
         return error
 
@@ -167,6 +193,12 @@ def _kind(con: Connection, name: str) -> str | None:
 def _is_macro(con: Connection, name: str) -> bool:
     known = name.lower() in TABLE_FUNCTIONS and name.lower() not in _DUCKDBS
     return known or con.query_binder().catalog.macro(name) is not None
+
+
+def is_tensor_file(con: Connection, name: str) -> bool:
+    """True if FROM reads a file of a name as a tensor."""
+    known = suffix_of(name) in READABLE
+    return known and not con.query_binder().catalog.is_table_file(name)
 
 
 def _define(con: Connection, made: Hybrid) -> None:
@@ -225,7 +257,7 @@ def _view(found: Definition, parts: Parts) -> str:
     splitter.query(splitter.structure.query(first, len(tokens)), {})
     columns = found.text[tokens[named].end + 1 : tokens[first].start]
     body = splitter.edits.result(tokens[first].start, len(found.text)).text
-    return f"{quoted(found.name)}{columns}{body}"
+    return f"{in_quotes(found.name)}{columns}{body}"
 
 
 def _macro(found: Definition, parts: Parts) -> str:
@@ -244,17 +276,19 @@ def check(con: Connection, made: Hybrid) -> None:
         Error: It is wrong.
     """
     with con.duck.showing(_empties(con, made)):
-        _table(con, made, [None for _ in made.text.parameters])
+        _table(con, made, [None for _ in made.text.parameters], most=0)
 
 
 def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    shown = Hybrid(text, made.parts, made.defined, is_query=False, needs_erf=made.needs_erf)
+    told = Hybrid(
+        text, made.parts, made.computing, made.defined, is_query=False, needs_erf=made.needs_erf
+    )
     relations = _relations(con, made) if analyze else _empties(con, made)
     with con.duck.showing(relations):
-        table = _table(con, shown, _given(con, made))
+        table = _table(con, told, _given(con, made))
     return "\n".join(str(row[-1]) for row in table.rows())
 
 
@@ -262,22 +296,21 @@ def _empties(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see, without rows."""
     relations: dict[str, object] = {}
     for fragment in made.parts.fragments:
-        relations[fragment.name] = _empty(con, fragment.tree, fragment.foreign, "c{}")
+        relations[fragment.name] = _empty(made, fragment.tree, fragment.foreign, "c{}")
     for name in made.parts.relations.values():
         if not isinstance(con.store.get(name), Definition):
             tree = exp.select("*").from_(exp.Table(this=exp.to_identifier(name, quoted=True)))
-            relations[name] = _empty(con, tree, frozenset(), "")
+            relations[name] = _empty(made, tree, frozenset(), "")
     return relations
 
 
-def _empty(con: Connection, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
-    binder = con.query_binder()
-    binder.foreign = foreign
-    relation = binder.bind_any(tree)
+def _empty(made: Hybrid, tree: exp.Expr, foreign: frozenset[str], form: str) -> object:
+    computing = made.computing
+    relation = computing.binder(tree, foreign).bind_any(tree)
     if not isinstance(relation, Relation):
-        return _computed(
-            con, Fragment("", tree, foreign, tuple(c.name for c in relation.columns), "")
-        )
+        columns = tuple(c.name for c in relation.columns)
+        planned = computing.plan(Fragment("", tree, foreign, columns, ""))
+        return planned.shown(computing.con._inputs, computing.con._tick)
     names = [form.format(n) or c.name for n, c in enumerate(relation.columns)]
     return no_rows(names, [c.dtype for c in relation.columns])
 
@@ -296,13 +329,52 @@ def run(con: Connection, made: Hybrid) -> TableResult:
         return con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
 
 
+def answer(con: Connection, made: Hybrid) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
+    """Runs a query; one that is a fragment as a whole does not go through DuckDB.
+
+    Returns:
+        The result, and its description.
+
+    Raises:
+        Error: As `run`.
+    """
+    if made.is_whole:
+        found = made.computing.whole(made.parts.fragments[0])
+        if found is not None:
+            return found
+        made.is_whole = False  # its rows have no keys, as those of a table
+    table = run(con, made)
+    return table, table.description
+
+
+def answer_again(
+    con: Connection, made: Hybrid
+) -> tuple[Any, tuple[tuple[Any, ...], ...]] | None:  # fmt: skip
+    """Runs once more what has been run, or gives None if it is to be split anew.
+
+    Raises:
+        Error: As `run`.
+    """
+    if (made.tables, made.version) != (con.store.database.tables, con.store.version):
+        return None
+    inputs = made.computing.current()
+    if inputs is None:
+        return None
+    plans = made.computing.plans
+    if made.is_whole:
+        ((name, planned),) = plans.items()
+        return planned.plan.result(inputs[name], con._tick), planned.plan.description
+    relations = {n: p.shown(inputs.pop(n), con._tick) for n, p in plans.items()}
+    with con.duck.showing(relations):
+        table = con.duck.run(lambda: _table(con, made, _given(con, made)), con._tick)
+    return table, table.description
+
+
 def _relations(con: Connection, made: Hybrid) -> dict[str, object]:
     """What DuckDB is to see: fragments, which are computed now, and tensors."""
-    relations = {f.name: _computed(con, f) for f in made.parts.fragments}
-    for name in made.parts.relations.values():
-        if not isinstance(con.store.get(name), Definition):
-            relations[name] = _elements(con, name)
-    return relations
+    named = made.parts.relations.values()
+    tensors = [n for n in named if not isinstance(con.store.get(n), Definition)]
+    return made.computing.compute(made.parts.fragments, tensors)
 
 
 def _given(con: Connection, made: Hybrid) -> list[object]:
@@ -313,51 +385,37 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _computed(con: Connection, fragment: Fragment) -> object:
-    binder = con.query_binder()
-    binder.foreign = fragment.foreign
-    made = con.run_any(binder.bind_any(fragment.tree), binder)
-    names = tuple(f"c{n}" for n in range(len(fragment.names)))
-    if isinstance(made, Result):
-        return stream(made, names)
-    return made.arrow().rename_columns(list(names))
-
-
-def _elements(con: Connection, name: str) -> object:
-    """The element rows of a tensor, or of an array in the caller's scope."""
-    binder = con.query_binder()
-    relation = binder.named(name, exp.to_identifier(name))
-    assert isinstance(relation, Relation)
-    made = con.run_any(relation, binder)
-    assert isinstance(made, Result)
-    return stream(made, tuple(c.name for c in relation.columns))
-
-
-def _table(con: Connection, made: Hybrid, given: list[object]) -> TableResult:
+def _table(
+    con: Connection, made: Hybrid, given: list[object], most: int | None = None
+) -> TableResult:
+    """What DuckDB gives for a text over what it is shown, or as many of its rows."""
     import duckdb  # few statements need it
 
     duck, text = con.duck.con, made.text.text
-    shown: list[str] = []
+    there: list[str] = []
     try:
         if made.needs_erf:
             con.duck.give(ERF, SCALARS["erf"].numpy)
         for kind, name, definition in made.defined:
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
-            shown.append(f"{kind} temp.{quoted(name)}")
+            there.append(f"{kind} temp.{in_quotes(name)}")
         relation = duck.sql(text, params=given or None)
         names = tuple(relation.columns)
         if made.is_query:
-            names = _names(duck, names, text, given)
-        relation = relation.materialize()
-    except duckdb.Error as error:
-        told = translate(error, text)
-        if not con.store.in_transaction:  # asking would abort one that can still go on
-            told.position = _place(duck, error, text)
+            names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
+        relation = (relation if most is None else relation.limit(most)).materialize()
+    except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
+        told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
+        unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
+        if unplaced and not con.store.in_transaction:  # asking would abort one that can go on
+            told.position = _place(duck, text)
+        elif told.position is not None and told.position >= len(text):
+            told.position = None  # a file of a view
         con.duck.failed()
         raise _told(made, told) from None
     finally:
-        for one in reversed(shown):
+        for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP {one}").fetchall()
     return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy)
@@ -374,12 +432,24 @@ def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) ->
     return names
 
 
-def _place(duck: Any, error: Any, text: str) -> int | None:
+def _spelled(duck: Any, name: str, made: Hybrid) -> str:
+    """A column's name with what was written, in DuckDB's spelling, in the place of fragments."""
+    for fragment in made.parts.fragments:
+        stands = f"({shown(fragment.name, fragment.names)})"
+        if PREFIX not in name or stands not in _SPACE.sub(" ", name):
+            continue
+        ((tree,),) = duck.execute("SELECT json_serialize_sql(?)", [fragment.text]).fetchall()
+        if json.loads(tree)["error"]:
+            continue
+        ((spelled,),) = duck.execute("SELECT json_deserialize_sql(?::JSON)", [tree]).fetchall()
+        name = _SPACE.sub(" ", name).replace(stands, f"({spelled})")
+    return name
+
+
+def _place(duck: Any, text: str) -> int | None:
     """Where DuckDB's binder found something wrong; EXPLAIN says it, a relation does not."""
     import duckdb  # it is open
 
-    if not isinstance(error, duckdb.BinderException | duckdb.CatalogException):
-        return None
     try:
         duck.execute(f"EXPLAIN {text}")
         duck.abort()

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from einsql import foreign, hybrid
-from einsql.errors import Error, NotSupportedError
+from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.explain import Explanation, GraphExplanation, explain_tiles
 from einsql.planning import Plan
 from einsql.sql import syntax as st
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
 from einsql.sql.syntax import Explain
 from einsql.sql.tokens import tokenize
@@ -28,6 +29,7 @@ class HybridExplanation(Explanation):
         fragments: The fragments with their plans.
         plan: DuckDB's own plan.
         refusal: Why the whole is no tensor work.
+        once: What several fragments read, which is computed once.
     """
 
     asked: Explain
@@ -35,6 +37,7 @@ class HybridExplanation(Explanation):
     fragments: list[tuple[Fragment, Explanation]]
     plan: str
     refusal: str
+    once: list[str]
 
     @property
     def reasons(self) -> list[str]:
@@ -50,6 +53,8 @@ class HybridExplanation(Explanation):
         found += [f"  {line}" for line in self.made.text.text.strip().splitlines()]
         if self.made.parts.relations:
             found.append("  reading " + ", ".join(sorted(self.made.parts.relations.values())))
+        if self.once:
+            found.append("Computed once: " + ", ".join(self.once))
         found += ["Why:", *(f"  {reason}" for reason in self.reasons)]
         for fragment, plan in self.fragments:
             columns = ", ".join(f"c{n} = {name}" for n, name in enumerate(fragment.names))
@@ -72,6 +77,7 @@ class HybridExplanation(Explanation):
                 }
                 for fragment, plan in self.fragments
             ],
+            "once": self.once,
             "reads": sorted(self.made.parts.relations.values()),
         }
 
@@ -116,12 +122,21 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
         text = text[text.upper().index(" AS ") + 4 :]
     made = hybrid.split(con, text)
     plan = hybrid.duckdb_plan(con, made, asked.analyze)
-    fragments = [(f, _plan(con, asked, f)) for f in made.parts.fragments]
-    return HybridExplanation(asked, made, fragments, plan, refusal.reason)
+    fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
+    once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]
+    return HybridExplanation(asked, made, fragments, plan, _reason(con, refusal), once)
 
 
-def _plan(con: Connection, asked: Explain, fragment: Fragment) -> Explanation:
-    plan = con.plan_any(fragment.tree, fragment.foreign)
+def _reason(con: Connection, refusal: Error) -> str:
+    """Why the whole is no tensor work."""
+    named = refusal.reason.split('"')[1::2]
+    if isinstance(refusal, UnknownHere) and named and con.duck.has(named[0]):
+        return f"{named[0]} is a table"
+    return refusal.reason
+
+
+def _plan(con: Connection, asked: Explain, made: hybrid.Hybrid, fragment: Fragment) -> Explanation:
+    plan = made.computing.plan(fragment).plan
     if isinstance(plan, Plan):
         return GraphExplanation(asked, plan, con.settings, None)
     return explain_tiles(plan, asked, con._inputs, con._tick, None)

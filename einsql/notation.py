@@ -58,7 +58,7 @@ def _evaluate(con: Connection, text: str, operands: Sequence[object]) -> np.ndar
     plan = con._plans.get(key)
     if not isinstance(plan, Plan):
         plan = _plan(con, text, forms)
-        con._remember(key, plan)
+        con._remember(con._plans, key, plan)
     inputs: dict[str, Fields] = {}
     for n, relation in enumerate(held):
         kept = plan.notices[n]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from einsql.bounds import Probe, bounds_in
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
+from einsql.engine.files.tables import is_table
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
@@ -137,6 +137,8 @@ class BinderCatalog:
     tick: Tick
     cluster: Cluster | None = None
     memory: Memory | None = None
+    has_table: Callable[[str], bool] = lambda name: False
+    """Whether DuckDB has a table of a name."""
     inputs: dict[str, Input] = field(default_factory=dict)
     fields: dict[str, Fields] = field(default_factory=dict)
     dependencies: list[Dependency] = field(default_factory=list)
@@ -144,6 +146,10 @@ class BinderCatalog:
     probes: list[Probe] = field(default_factory=list)
     made: dict[str, Relation | TileRelation] = field(default_factory=dict)
     """Parts of the statement by the name of the input that they compute, in their order."""
+    tables: Callable[[str], Stored | None] = lambda name: None
+    """Finds a table of DuckDB that may be an operand."""
+    once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
+    """What is computed already for several queries of the statement, by names in small letters."""
 
     @property
     def float_stays(self) -> bool:
@@ -157,6 +163,12 @@ class BinderCatalog:
 
     def relation(self, name: str) -> Relation | None:
         """A stored tensor, a registered array or an array in the caller's scope."""
+        low = name.lower()
+        if low in self.once:
+            relation, self.fields[low] = self.once[low]
+            schema = relation.node.schema
+            self.dependencies.append(Dependency(name, "once", schema, ()))
+            return relation
         stored = self.store.get(name)
         if isinstance(stored, Tensor):
             return self._relation(
@@ -167,17 +179,31 @@ class BinderCatalog:
             return None
         array = self.in_scope(name)
         if array is None:
-            return None
+            table = self.tables(name)
+            if table is None:
+                return None
+            shown = tuple(f.name for f in table.schema.values)
+            return self._relation(f"{name} (table)", "table", table, shown)
         held = array_relation(array)
         return self._relation(name, "scope", held, _columns(held))
 
-    def file(self, path: str, member: str | None = None) -> Relation:
-        """A tensor file, or one of the arrays in it."""
+    def _check_access(self, path: str) -> None:
         if not self.settings.enable_external_access:
             raise OperationalError(
                 f"'{path}' is not opened: enable_external_access is off",
-                hint="SET enable_external_access = true allows files.",
+                hint="It stays off in this session; a new one may open files.",
             )
+
+    def is_table_file(self, path: str) -> bool:
+        """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name."""
+        if self.has_table(path):
+            return True
+        self._check_access(path)
+        return is_table(path)
+
+    def file(self, path: str, member: str | None = None) -> Relation:
+        """A tensor file, or one of the arrays in it."""
+        self._check_access(path)
         held = file_relation(path, member, self.tick)
         name = path if member is None else f"{path} (TENSOR '{member}')"
         return self._relation(name, "file", held, _columns(held), source=(path, member))
@@ -204,7 +230,7 @@ class BinderCatalog:
 
     def view(self, name: str) -> Any:
         """A view's query."""
-        found = self.store.get(name)
+        found = None if name.lower() in self.once else self.store.get(name)
         is_view = isinstance(found, Definition) and found.kind == "view"
         return found.body if is_view and isinstance(found, Definition) else None
 
@@ -441,36 +467,3 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
 
     ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
     return TileProgram(node, settings.jit, placed, ranks)
-
-
-def current_inputs(
-    plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick
-) -> dict[str, Fields] | None:
-    """Fields of every input of a plan, or None if one is not what the plan was made for."""
-    if plan.version != store.version:
-        return None
-    inputs: dict[str, Fields] = {}
-    for d in plan.dependencies:
-        if d.kind == "tensor":
-            found = store.objects.get(d.name.lower())
-            if not isinstance(found, Tensor):
-                return None
-            held = found.relation
-            if held.schema is not d.schema and held.schema != d.schema:
-                return None
-            inputs[d.name.lower()] = held.fields
-            continue
-        if d.source is not None:
-            path, member = d.source
-            if not os.path.exists(path):
-                return None
-            held = file_relation(path, member, tick)
-        else:
-            array = in_scope(d.name)
-            if array is None:
-                return None
-            held = array_relation(array)
-        if held.schema != d.schema:
-            return None
-        inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
-    return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

@@ -10,12 +10,13 @@ from einsql.engine.files.rows import Rows
 from einsql.engine.files.tensor import Tick
 from einsql.engine.memory import require
 from einsql.engine.relation import Relation as Stored
-from einsql.errors import DataError, InterfaceError
+from einsql.errors import DataError, InterfaceError, NotSupportedError
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse_arrays import sparse_relation
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000
 """Keys that bounds found in files may span: so many, or so many for each row."""
+MOST_BIGINT = 2**63 - 1
 SPARSE = 4
 """A matrix with one key value in so many becomes sparse."""
 
@@ -35,7 +36,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         tick: Told the fraction done; raises to cancel.
 
     Raises:
-        DataError: There are no values, a column holds text or NULL, or a key is there twice.
+        NotSupportedError: A column holds text.
+        DataError: There are no values, a column holds NULL, or a key is there twice.
         OperationalError: The file is damaged, or does not fit into memory.
     """
     keys, values = _kinds(source, path, member)
@@ -46,7 +48,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
         some = len(next(iter(batch.values())))
         if some:
             lo = np.minimum(lo, [c.min() for c in columns])
-            hi = np.maximum(hi, [c.max() + 1 for c in columns])
+            # The greatest BIGINT has no successor; bounds that reach it are refused below.
+            hi = np.maximum(hi, [min(int(c.max()), MOST_BIGINT - 1) + 1 for c in columns])
         count += some
     if source.extents is not None:
         hi = np.array(source.extents, np.int64)
@@ -79,7 +82,7 @@ def _kinds(
     names = list(source.columns)
     texts = [name for name, kind in source.columns.items() if kind is None]
     if texts:
-        raise DataError(
+        raise NotSupportedError(  # DuckDB reads it as a table
             f"'{path}' holds what is no number in {texts[0]}",
             hint="A tensor's values are numbers and truth values.",
         )

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -17,8 +16,8 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
+from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
-from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -29,27 +28,23 @@ from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
     Error,
     InterfaceError,
-    ProgrammingError,
 )
 from einsql.explain import Explanation
 from einsql.notation import run_einsum
 from einsql.planning import (
     BinderCatalog,
     Plan,
-    current_inputs,
     make_plan,
     make_tile_plan,
     owners,
 )
 from einsql.programs import compiled
+from einsql.running import run_text
 from einsql.settings import Settings
-from einsql.sql import syntax as st
 from einsql.sql.lexical import is_complete, scan
-from einsql.sql.parameters import check_given
-from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_instead, run_statement
+from einsql.statements import run_again
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -57,11 +52,12 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
 
+T = TypeVar("T")
+
 CACHED_PLANS = 512
-SHALLOW = 20
-"""Statements that nest no deeper than this parse on the caller's own stack."""
 
 
 class Connection:
@@ -98,6 +94,7 @@ class Connection:
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan] = {}
+        self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -221,11 +218,16 @@ class Connection:
         """Closes the connection and frees what it holds.
 
         A statement of another thread is interrupted, and waited for.
+
+        Raises:
+            InterfaceError: It is closed already, as PEP 249 has it; leaving a `with` block
+                closes what is open.
         """
+        self._open()
         self._closed = True
         self.interrupt()
         with self._busy:
-            self._plans.clear()
+            self.forget_plans()
             self.memory.close()
             self._inputs = {}
             self.store.close()
@@ -237,7 +239,13 @@ class Connection:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        if not self._closed:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection has been closed."""
+        return self._closed
 
     @property
     def duck(self) -> Duck:
@@ -256,8 +264,9 @@ class Connection:
             self._open()  # another thread may have closed it meanwhile
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
-            plan = self._plans.get(key)
-            if plan is not None and not self.store.duck.aborted:
+            aborted = self.store.duck.aborted
+            plan = None if aborted else self._plans.get(key)
+            if plan is not None:
                 if self.store.seen is not self.store.database.state:
                     self.store.refresh()
                 inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
@@ -270,7 +279,13 @@ class Connection:
                     except Error as error:
                         errors.place(error, 0, sql)
                         raise
-            self._run_text(sql, given, cursor, key)
+            elif not aborted and (made := self._hybrids.pop(key, None)) is not None:
+                self._parameters = given
+                with errors.located(made.start, sql):
+                    if run_again(self, made, cursor):
+                        self._hybrids[key] = made
+                        return
+            run_text(self, sql, given, cursor, key)
 
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
@@ -302,88 +317,25 @@ class Connection:
     def forget_plans(self) -> None:
         """Plans anew what has been planned: names may mean something else now."""
         self._plans.clear()
-
-    def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
-        try:
-            spans = scan(sql)
-        except Error as error:
-            raise error.locate(sql) from None
-        if not spans:
-            raise ProgrammingError("There is no statement to run")
-        if given and len(spans) > 1:
-            raise ProgrammingError("Parameters need a single statement")
-        self._parameters = given
-        for span in spans:
-            cursor._clear()
-            text = sql[span.start : span.end]
-            try:
-                with errors.located(span.start, sql):
-                    check_given(text, len(given))
-                    run = partial(self._repeated, text, cursor, key, len(spans) == 1)
-                    run() if span.depth <= SHALLOW else with_deep_stack(run)
-            except RecursionError:
-                raise ProgrammingError("The statement nests too deeply") from None
-
-    def _repeated(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
-        """Runs a statement, again if ranks end meanwhile and others go on."""
-        while True:
-            try:
-                return self._statement(text, cursor, key, alone)
-            except errors.RanksLost:
-                cursor._clear()
+        self._hybrids.clear()
 
     def regrouped(self, lost: errors.RanksLost) -> None:
         """Plans for the ranks that are left from now on."""
-        self._plans.clear()
+        self.forget_plans()
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
 
-    def _statement(self, text: str, cursor: Cursor, key: object, alone: bool) -> None:
-        self.store.refresh()
-        statement, doubt = parse(text)
-        if doubt is not None:
-            self._try(statement, text, cursor)
-            raise doubt.locate(text)
-        if self.duck.aborted and not isinstance(statement, st.Transaction):
-            raise errors.OperationalError(
-                "The transaction is aborted: a statement has failed in DuckDB",
-                hint="ROLLBACK it; COMMIT would keep nothing of it.",
-            )
-        if isinstance(statement, st.Query):
-            try:
-                plan = self.plan_any(statement.tree)
-            except Error as error:
-                run_instead(self, text, error, cursor)
-                return
-            if alone and not plan.volatile:
-                self._remember(key, plan)
-            cursor._show(plan.result(self._inputs, self._tick), plan.description)
-            return
-        self._other(statement, text, cursor)
-
-    def _try(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
-        """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
-        if isinstance(statement, st.Query):
-            self.plan_any(statement.tree)
-        elif not isinstance(statement, st.Copy):
-            try:
-                with self.store.attempt():
-                    run_statement(self, statement, text, cursor)
-            finally:
-                cursor._clear()
-
-    def _other(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
-        alone = isinstance(statement, st.Transaction | st.Vacuum)
-        with nullcontext() if alone else self.store.statement():
-            explanation = run_statement(self, statement, text, cursor)
-        if explanation is not None:
-            self._explanation = explanation
-
     # ---- queries
 
-    def query_binder(self) -> QueryBinder:
-        """A binder over this connection's catalog and the statement's parameters."""
+    def query_binder(
+        self, **more: Any
+    ) -> QueryBinder:  # fmt: skip
+        """A binder over this connection's catalog and the statement's parameters.
+
+        Args:
+            more: Further attributes of the catalog.
+        """
         self._inputs = {}
         found = BinderCatalog(
             self.store,
@@ -392,7 +344,9 @@ class Connection:
             self._tick,
             self.cluster,
             self.memory,
+            self.duck.has,
             fields=self._inputs,
+            **more,
         )
         return QueryBinder(found, self._parameters, self.notices)
 
@@ -410,11 +364,12 @@ class Connection:
         """
         binder = self.query_binder()
         binder.foreign = foreign
-        return self._planned(binder.bind_any(tree), binder)
+        return self.planned(binder.bind_any(tree), binder)
 
-    def _planned(
+    def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder
     ) -> Plan | TilePlan:  # fmt: skip
+        """Compiles a relation of elements or of tiles bound by the given binder."""
         if isinstance(relation, Relation):
             return self._plan(relation, binder)
         assert isinstance(binder.catalog, BinderCatalog)
@@ -439,7 +394,7 @@ class Connection:
         self, relation: Relation | TileRelation, binder: QueryBinder
     ) -> Result | TileResult:
         """Runs a relation of elements or of tiles bound by the given binder."""
-        return self._planned(relation, binder).result(self._inputs, self._tick)
+        return self.planned(relation, binder).result(self._inputs, self._tick)
 
     def run_node(self, node: EinSum, binder: QueryBinder) -> Fields:
         """Runs a bare node bound by the given binder; its own fields, flags included."""
@@ -473,10 +428,10 @@ class Connection:
         if self.progress is not None:
             self.progress(fraction)
 
-    def _remember(self, key: object, plan: Plan | TilePlan) -> None:
-        if len(self._plans) >= CACHED_PLANS:
-            self._plans.pop(next(iter(self._plans)))
-        self._plans[key] = plan
+    def _remember(self, known: dict[object, T], key: object, plan: T) -> None:
+        if len(known) >= CACHED_PLANS:
+            known.pop(next(iter(known)))
+        known[key] = plan
 
     # ---- settings
 
@@ -493,4 +448,4 @@ class Connection:
             self.settings = before
             raise
         self.memory.change(settings)
-        self._plans.clear()
+        self.forget_plans()

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
+from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.planning import Plan
 from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.scalar import unsupported
+from einsql.sql.tokens import tokenize
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
     from einsql.explain import Measures
+    from einsql.hybrid import Hybrid
     from einsql.session import Connection
 
 
-def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
+def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> Hybrid:
     """Runs a query that is not tensor work as a whole, over the parts that are.
 
     Args:
@@ -30,6 +33,9 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
         text: The query.
         error: Why it is none.
         cursor: Shows the result.
+
+    Returns:
+        What may be run again.
 
     Raises:
         Error: The same, if DuckDB may not or cannot run it.
@@ -40,12 +46,32 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
         raise error
     try:
         with con.store.snapshot():
-            table = hybrid.run(con, hybrid.split(con, text, error))
+            made = hybrid.split(con, text, error)
+            found = hybrid.answer(con, made)
     except errors.UnknownHere as unknown:
         if hybrid.names_ours(unknown):
             raise error from None
         raise
-    cursor._show(table, table.description)
+    cursor._show(*found)
+    return made
+
+
+def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
+    """Runs a query once more, if it means what it did; its split and its plans hold then.
+
+    Raises:
+        Error: A fragment fails, or DuckDB does.
+    """
+    from einsql import hybrid  # as above
+
+    try:
+        with con.store.snapshot():
+            found = hybrid.answer_again(con, made)
+    except (errors.UnknownHere, errors.RanksLost):
+        return False
+    if found is not None:
+        cursor._show(*found)
+    return found is not None
 
 
 def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
@@ -122,23 +148,44 @@ def run_statement(
     return None
 
 
-_TABLE_FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".ndjson")
+_JSON = (".json", ".jsonl", ".ndjson")
+_TABLE_FILES = (".csv", ".tsv", ".txt", ".parquet", *_JSON)
 """Files that DuckDB writes."""
 
 
 def _copy(con: Connection, statement: st.Copy, text: str, cursor: Cursor) -> None:
-    is_table = statement.query is None and con.store.get(statement.name) is None
-    if is_table and con.settings.fallback == "on" and con.duck.has(statement.name):
+    options = dict(statement.options)
+    form = options.get("FORMAT", "").lower()
+    suffix = f".{form}" if form else files.suffix_of(statement.path)
+    known = statement.query is not None or con.store.get(statement.name) is not None
+    if not known and con.settings.fallback == "on" and con.duck.has(statement.name):
+        if suffix in files.READABLE and suffix not in _TABLE_FILES:
+            raise errors.NotSupportedError(
+                f"{statement.name} is a table, and {suffix} files hold tensors",
+                hint="CREATE TENSOR … AS SELECT … makes a tensor of a table.",
+            )
         refusal = errors.NotSupportedError(f"{statement.name} is a table of DuckDB")
         _foreign(con, text, refusal, cursor)
         return
-    if statement.query is not None and statement.path.lower().endswith(_TABLE_FILES):
+    if known and not statement.reads and suffix in _TABLE_FILES and "TENSOR" not in options:
+        named = exp.Table(this=exp.to_identifier(statement.name, quoted=True))
+        query = statement.query or exp.select("*").from_(named)
         try:
-            con.query_binder().bind_any(statement.query)
+            con.query_binder().bind_any(query)
+            if suffix in _JSON:
+                raise errors.NotSupportedError(f"{suffix} files are outside the tensor fragment")
         except (errors.NotSupportedError, errors.UnknownHere) as error:
-            _foreign(con, text, error, cursor)
+            _foreign(con, _of_query(text, statement), error, cursor)
             return
     cursor._changed(changes.copy(con, statement))
+
+
+def _of_query(text: str, statement: st.Copy) -> str:
+    """COPY with a query where a name is written, which DuckDB would look for."""
+    if statement.query is not None:
+        return text
+    name = tokenize(text)[1]
+    return f"{text[: name.start]}(FROM {text[name.start : name.end + 1]}){text[name.end + 1 :]}"
 
 
 def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> None:
@@ -216,7 +263,7 @@ def _set(con: Connection, statement: st.Set, text: str) -> None:
         if statement.name in SETTINGS:
             error.position = statement.at
         elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
-            from einsql import foreign  # few statements need it
+            from einsql import foreign  # as in `_foreign`
 
             foreign.change_setting(con, text, error)
             return

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from einsql.machine import Topology, topology_like
+from einsql.quoting import literal
 from einsql.settings import Settings, changed_settings
 from einsql.sql.syntax import Explain
 
@@ -37,8 +38,8 @@ def options_text(options: Mapping[str, int | str]) -> str:
     """EXPLAIN's options with values, as it reads them."""
     if not options:
         return ""
-    return f"({', '.join(f'{name} {_literal(v)}' for name, v in options.items())}) "
+    return f"({', '.join(f'{name} {_value(v)}' for name, v in options.items())}) "
 
 
-def _literal(value: int | str) -> str:
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+def _value(value: int | str) -> str:
+    return literal(value) if isinstance(value, str) else str(value)

@@ -16,6 +16,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_examples_give_what_they_show(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.name == "mpi.md":
         pytest.importorskip("mpi4py", reason="its examples start MPI ranks")
+    if path.name == "clients.md":
+        for client in ("pandas", "polars", "sqlalchemy"):
+            pytest.importorskip(client, reason="its examples use it")
+        from sqlalchemy.dialects import registry  # for who has not installed einsql
+
+        registry.register("einsql", "einsql.integrations.sqlalchemy", "EinsqlDialect")
     monkeypatch.chdir(ROOT)
     text = path.read_text(encoding="utf-8").replace("```", "")
     # The example must find the arrays it defines: they are globals of its own module.

@@ -45,7 +45,8 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     Args:
         con: The session.
         name: The tensor's name.
-        table: Leading integer columns are keys, but for the last column; the rest are values.
+        table: Leading integer columns are keys, but for the last column and one named `val`;
+            the rest are values.
         empty: The tensor as it is declared, if it is; its columns are the table's in order.
 
     Raises:
@@ -64,6 +65,8 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
     count = 0
     while count < len(columns) - 1 and columns[count][1].is_integer:
+        if columns[count][0].lower() == "val":  # what SQL calls a tensor's value
+            break
         count += 1
     keys = tuple(Key(n, 0, _bound(n, values)) for n, _, values in columns[:count])
     fields = tuple(Field(n, t) for n, t, _ in columns[count:])
@@ -214,7 +217,8 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
         raise
     order = [*(k.name for k in schema.keys), *names]
     wide = max(1, len(order))  # without keys or values a row says no more than that it is one
-    shown = TableResult(found.relation, (*order, *found.names[len(order) : wide]), found.types)
+    columns = (*order, *found.names[len(order) : wide])
+    shown = TableResult(found.relation, columns, found.types, found.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])
     at = cells(tensor, table, len(found))
     unique, counts = np.unique(at, return_counts=True)

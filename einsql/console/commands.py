@@ -84,7 +84,7 @@ def _schema(shell: Shell, words: list[str]) -> None:
     found = [e for e in known if not words or e.name.lower() == words[0].lower()]
     if words and not found:
         hint = suggest(words[0], [e.name for e in known], "names")
-        raise CommandError(f'There is no tensor, view or macro "{words[0]}"\n{hint}')
+        raise CommandError(f'There is no tensor, table, view or macro "{words[0]}"\n{hint}')
     shell.output.print_lines([definition(shell.connection, e) for e in found])
 
 
@@ -194,6 +194,8 @@ COMMANDS: dict[str, Command] = {
     "schema": Command(
         "[NAME]", "Print the statements that create everything, or one thing", _schema, takes="name"
     ),
-    "tables": Command("[TEXT]", "List tensors, views and macros, or those of such names", _tables),
+    "tables": Command(
+        "[TEXT]", "List tensors, tables, views and macros, or those of such names", _tables
+    ),
     "timer": _switch("timer", "Print the time each statement takes"),
 }  # fmt: skip

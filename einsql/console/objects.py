@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import einsql
 from einsql.console.values import format_value
 from einsql.engine.store import Tensor
+from einsql.quoting import in_quotes
 from einsql.sql.macros import Macro
 
 
@@ -16,7 +17,8 @@ class Entry:
 
     Attributes:
         name: As it was given, without quotes.
-        kind: "tensor", "view" or "macro".
+        kind: "tensor", "table", "view" or "macro".
+        text: The statement that makes it, if DuckDB has it; else empty.
         call: How a macro is called, as `softmax(x, axis)`; else empty.
         in_from: Whether it may stand in FROM.
     """
@@ -25,6 +27,7 @@ class Entry:
     kind: str
     call: str = ""
     in_from: bool = True
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,21 @@ def entries(connection: einsql.Connection) -> list[Entry]:
             found.append(Entry(name, "macro", f"{name}({parameters})", stored.body.is_table))
         else:
             found.append(Entry(stored.name, stored.kind))
+    duckdbs = connection.duck.definitions()
+    found += [Entry(name, kind, text=text.strip()) for name, kind, text in duckdbs]
     return sorted(found, key=lambda e: e.name)
 
 
 def columns(connection: einsql.Connection, name: str) -> list[ColumnEntry]:
-    """The columns of a tensor or view.
+    """The columns of a tensor, table or view.
 
     Raises:
         Error: There is none of that name, or what a view names is gone.
     """
-    rows = connection.execute(f"DESCRIBE {in_quotes(name)}").fetchall()
+    cursor = connection.execute(f"DESCRIBE {in_quotes(name)}")
+    rows = cursor.fetchall()
+    if cursor.description is not None and cursor.description[2][0] == "null":  # DuckDB's
+        return [ColumnEntry(str(column), str(dtype), "") for column, dtype, *_ in rows]
     return [ColumnEntry(str(column), str(dtype), str(key)) for column, dtype, key, *_ in rows]
 
 
@@ -66,6 +74,8 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     Raises:
         Error: It is gone.
     """
+    if entry.text:
+        return entry.text
     stored = connection.store.get(f"{entry.name}()" if entry.kind == "macro" else entry.name)
     if stored is not None and not isinstance(stored, Tensor):
         return f"{stored.text};"
@@ -92,8 +102,3 @@ def _options(stored: Tensor) -> str:
 def quoted(name: str) -> str:
     """A name as SQL writes it, in quotes where it needs them."""
     return name if name.isidentifier() else in_quotes(name)
-
-
-def in_quotes(name: str) -> str:
-    """A name in double quotes."""
-    return '"' + name.replace('"', '""') + '"'

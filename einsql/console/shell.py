@@ -70,10 +70,6 @@ class Shell:
         """
         database = Database(path, self.database.read_only, self.database.config)
         self.latest = None
-        if path == self.database.path != ":memory:":
-            self.connection.close()  # DuckDB would refuse a second writer of the same file
-            self.connection = self._connect(database)
-            return
         connection = self._connect(database)
         self.connection.close()
         self.connection, self.database = connection, database
@@ -81,7 +77,8 @@ class Shell:
     def close(self) -> None:
         """Closes the output file and the database; MPI ranks leave."""
         self.output.write_to(None)
-        self.connection.close()
+        if not self.connection.closed:  # reopening the same file may have failed
+            self.connection.close()
         if self._ranks is not None:
             self._ranks.part()
 

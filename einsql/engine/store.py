@@ -106,8 +106,9 @@ class Store:
                 item = replace(item, relation=replace(item.relation, fields=fields))
         if not is_local(item):
             self._refuse_reader()
+        self._changes += 1  # before there is any: a statement that is interrupted undoes it
+        if not is_local(item):
             self._written[low] = item
-        self._changes += 1
         self._mean(low, item)
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
@@ -131,12 +132,14 @@ class Store:
         """
         low = name.lower()
         hidden = None
-        if is_local(self.objects[low]):
+        local = is_local(self.objects[low])
+        if local:
             hidden = self._written.get(low, self.seen.objects.get(low))
         else:
             self._refuse_reader()
+        self._changes += 1  # as in `put`
+        if not local:
             self._written[low] = None
-        self._changes += 1
         self._mean(low, hidden)
 
     def _mean(self, low: str, item: Object | None) -> None:
@@ -245,14 +248,21 @@ class Store:
         if self._saved is not None or self._pinned:
             yield
             return
-        self._begin_duck()
-        self._pinned = True
+        if self.database.path is None:  # nobody else commits there
+            self.refresh()
+            try:
+                yield
+            finally:
+                self.duck.names_changed = False  # no transaction ends there
+            return
         try:
+            self._begin_duck()
+            self._pinned = True
             yield
             if self.duck.names_changed:
                 self.database.commit(self.seen, {}, self.duck)
             else:
-                self.duck.commit()
+                self.duck.commit()  # what it read is read; there is nothing to keep
         except BaseException:
             self._roll_back_duck()
             raise
@@ -290,10 +300,15 @@ class Store:
             raise OperationalError(
                 "A transaction is running already", hint="COMMIT or ROLLBACK it first."
             )
-        with self.database.lock:
-            self.database.prepare()
-            self._begin_duck()
-        self._saved = dict(self.objects)
+        try:
+            with self.database.lock:
+                self.database.prepare()
+                self._begin_duck()
+            self._saved = dict(self.objects)
+        except BaseException:
+            if self._saved is None:
+                self._roll_back_duck()
+            raise
 
     def commit(self) -> None:
         """Keeps what the transaction did, or nothing of it.
@@ -304,12 +319,16 @@ class Store:
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        seen = self.seen
         try:
             self._commit()
+            self._saved = None
         except BaseException:
-            self.rollback()
+            if self._saved is not None:
+                self.seen = seen  # that of what is restored
+                self.rollback()
             raise
-        self._saved = None
+        self.database.tables = object()
 
     def _commit(self) -> None:
         state = self.database.commit(self.seen, self._written, self.duck)
@@ -324,9 +343,10 @@ class Store:
         """
         if self._saved is None:
             raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
-        saved, self._saved = self._saved, None
-        self._restore(saved, {})
+        self._restore(dict(self._saved), {})
         self._roll_back_duck()
+        self.database.tables = object()
+        self._saved = None  # last, so that who is interrupted can do it again
         self.refresh()
 
     def vacuum(self) -> None:
@@ -344,11 +364,13 @@ class Store:
 
     def close(self) -> None:
         """Undoes a running transaction and lets the database go."""
-        if self._saved is not None:
-            self.rollback()
-        self.duck.close()
-        self.database.leave(self)
-        self.seen, self.objects = self.database.state, {}
+        try:
+            if self._saved is not None:
+                self.rollback()
+        finally:
+            self.duck.close()
+            self.database.leave(self)
+            self.seen, self.objects = self.database.state, {}
 
 
 def owner(array: np.ndarray) -> object:

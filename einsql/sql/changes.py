@@ -66,7 +66,8 @@ def _check_clauses(node: exp.Expr) -> None:
             first = value[0] if isinstance(value, list) else value
             at = first if isinstance(first, exp.Expr) and position(first) is not None else node
             name = _CLAUSES.get(arg, arg.strip("_").upper())
-            raise unsupported(f"{name} in {_statement_name(node)}", at)
+            hint = "WHERE … IN (SELECT …) and EXISTS read tables too." if arg == "using" else ""
+            raise unsupported(f"{name} in {_statement_name(node)}", at, hint)
 
 
 def _statement_name(node: exp.Expr) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
+from einsql.quoting import in_quotes, literal
 from einsql.sql.arguments import as_sql
 
 _OPERATORS: dict[type[exp.Expr], str] = {
@@ -69,7 +70,7 @@ def _call(name: str, args: list[exp.Expr]) -> str:
 def _identifier(name: str, quoted: bool = False) -> str:
     keyword = name.lower() in _QUOTED or (quoted and name.upper() in DuckDB.Tokenizer.KEYWORDS)
     plain = name.isascii() and name.isidentifier() and not keyword
-    return name if plain else '"' + name.replace('"', '""') + '"'
+    return name if plain else in_quotes(name)
 
 
 def _column(node: exp.Expr) -> str:
@@ -78,7 +79,7 @@ def _column(node: exp.Expr) -> str:
 
 
 def _literal(node: exp.Expr) -> str:
-    return "'" + node.name.replace("'", "''") + "'" if node.args["is_string"] else node.name
+    return literal(node.name) if node.args["is_string"] else node.name
 
 
 def _negated(node: exp.Expr) -> str:
@@ -172,7 +173,9 @@ def _filtered(node: exp.Expr) -> str:
 def _window(node: exp.Expr) -> str:
     parts = ", ".join(map(_text, node.args.get("partition_by") or []))
     call = _text(node.this).replace("count_star()", "count()", 1)
-    return f"{call} OVER ({'PARTITION BY ' if parts else ''}{parts})"
+    order = node.args.get("order")
+    clauses = ([f"PARTITION BY {parts}"] if parts else []) + ([as_sql(order)] if order else [])
+    return f"{call} OVER ({' '.join(clauses)})"
 
 
 def _subquery(node: exp.Expr) -> str:

@@ -7,6 +7,7 @@ start of the statement's own text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sqlglot import exp
@@ -61,6 +62,13 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         raise error.locate(sql) from None
 
 
+def is_qualified(words: Sequence[str], at: int) -> bool:
+    """True if words go on with a name that names its schema as well."""
+    while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
+        at += 1
+    return words[at + 1 : at + 2] == ["."]
+
+
 class Reader(DefinitionReader):
     """Reads one statement."""
 
@@ -109,10 +117,12 @@ class Reader(DefinitionReader):
             return self.foreign(start, error)
 
     def _is_definition(self, start: int) -> bool:
-        """True of CREATE and DROP TENSOR, VIEW and MACRO."""
-        words = [t.text.upper() for t in self.tokens[start : start + 5]]
+        """True of CREATE and DROP TENSOR, VIEW and MACRO; views in other schemas are DuckDB's."""
+        words = [t.text.upper() for t in self.tokens[start : start + 9]]
         kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
-        return words[0] in ("CREATE", "DROP") and any(w in kinds for w in words[1:])
+        if words[0] not in ("CREATE", "DROP") or not any(w in kinds for w in words[1:5]):
+            return False
+        return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)
 
     def foreign(self, start: int, error: Error) -> Foreign:
         """The statement as one of DuckDB's.

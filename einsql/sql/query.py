@@ -54,6 +54,9 @@ class Catalog(Protocol):
     def macro(self, name: str) -> Macro | None:
         """A macro."""
 
+    def is_table_file(self, path: str) -> bool:
+        """True if a path means a table, which is not the binder's to read."""
+
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file named in FROM, or one of the arrays in it."""
 

@@ -368,6 +368,11 @@ def bind_parameter(value: object) -> Typed:
     if isinstance(value, bool):
         return Typed(TRUE if value else FALSE, DType.BOOLEAN)
     if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise NotSupportedError(
+                "A parameter beyond BIGINT is outside the tensor fragment",
+                hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+            )
         return integer(value)
     if isinstance(value, float):
         return Typed(Const(value, DType.DOUBLE), DType.DOUBLE)

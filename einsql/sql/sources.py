@@ -18,7 +18,6 @@ from einsql.errors import (
     DataError,
     Error,
     NotSupportedError,
-    OperationalError,
     ProgrammingError,
     UnknownHere,
     suggest,
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
-_TABLE_FILES = (".csv", ".tsv", ".parquet", ".json", ".jsonl", ".ndjson", ".gz", ".zst")
-"""Files that DuckDB reads."""
 
 TABLE_FUNCTIONS = (
     "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
@@ -273,12 +270,13 @@ class FromBinder:
         if not is_path:
             return self.query.named(name, item)
         try:
-            return find_relation(self.query, name) or self.query.catalog.file(name)
-        except OperationalError as error:
-            told: Error = error
-            if name.lower().endswith(_TABLE_FILES):  # what is no tensor may be a table
-                told = UnknownHere(error.reason, hint=error.hint)
-            raise locate(told, item) from None
+            found = find_relation(self.query, name)
+            if found is None and self.query.catalog.is_table_file(name):
+                raise UnknownHere(
+                    f"'{name}' is a table, which has rows",
+                    hint="read_tensor(…) makes a tensor of a file's rows; so does COPY … FROM.",
+                )
+            return found or self.query.catalog.file(name)
         except Error as error:
             raise locate(error, item) from None
 

@@ -125,6 +125,16 @@ def test_views_and_macros_are_listed(run: Run) -> None:
     assert run("-c", MAKE, "-c", made[0], "-c", ".schema V")[1] == made[0] + "\n"
 
 
+def test_tables_and_what_reads_them_are_listed(run: Run) -> None:
+    made = "CREATE TABLE people(a INTEGER PRIMARY KEY, s VARCHAR);"
+    view = "CREATE VIEW names AS SELECT upper(s) AS s FROM people;"
+    whole = ("-c", MAKE, "-c", made, "-c", view)
+    names = "names   view\npeople  table\nt\n"
+    assert run(*whole, "-c", ".tables") == (0, names, "")
+    assert run(*whole, "-c", ".schema people") == (0, f"{made}\n", "")
+    assert run(*whole, "-c", ".schema names") == (0, f"{view}\n", "")
+
+
 def test_cmd_runs_first_and_heads_can_be_left_out(run: Run) -> None:
     query = "SELECT i, val FROM t WHERE i < 1;"
     assert (

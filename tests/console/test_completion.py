@@ -23,6 +23,8 @@ def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voca
         "CREATE TENSOR other (k DIM(2), size INTEGER);"
         "CREATE VIEW sums AS SELECT row, SUM(val) AS total FROM weights GROUP BY row;"
         "CREATE MACRO twice(x) AS x + x;"
+        "CREATE TABLE people (age INTEGER PRIMARY KEY, name VARCHAR);"
+        "CREATE VIEW adults AS SELECT upper(name) AS called FROM people WHERE age > 17;"
     )
     yield Vocabulary(shell)
     shell.close()
@@ -37,6 +39,9 @@ def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voca
         ("SELECT w.r| FROM other o, weights w", ["row"]),
         ("SELECT WEIGHTS.v| FROM weights", ["val"]),
         ("SELECT s.| FROM sums AS s WHERE s.row = 0; SELECT 1", ["row", "total"]),
+        ("SELECT * FROM peo|", ["people"]),
+        ("SELECT p.| FROM people p", ["age", "name"]),
+        ("SELECT calle| FROM adults", ["called"]),
         ("SELECT e.| FROM weights AS e(i, j)", ["i", "j", "val"]),
         ("SELECT f.| FROM 'data/weights.npy' AS f(i, j)", ["i", "j", "val"]),
         ("SELECT t.ro| FROM TILES(weights, 2, 3) AS t", ["row"]),

@@ -239,3 +239,25 @@ def test_a_catalog_that_makes_no_sense_is_refused(
         con.execute("UPDATE __einsql.objects SET told = ?", [json.dumps(told)])
     with pytest.raises(einsql.OperationalError, match=why):
         einsql.connect(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("UPDATE __einsql.format SET version = NULL", "does not say which format"),
+        ("ALTER TABLE __einsql.format RENAME version TO v", "cannot be opened"),
+        ("ALTER TABLE __einsql.objects RENAME told TO t", "cannot be opened"),
+        ("UPDATE __einsql.objects SET told = NULL", "damaged"),
+    ],
+)
+def test_a_damaged_catalog_is_refused(path: str, change: str, why: str) -> None:
+    small(path)
+    with duckdb.connect(path) as con:
+        con.execute(change)
+    with pytest.raises(einsql.OperationalError, match=why):
+        einsql.connect(path)
+
+
+def test_a_path_that_no_system_has_is_refused() -> None:
+    with pytest.raises(einsql.OperationalError, match="null"):
+        einsql.connect("a\0b.db")

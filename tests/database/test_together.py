@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import duckdb
 import pytest
 
 import einsql
+from einsql.catalog import definition
+from einsql.engine.database.directory import Directory
+from einsql.engine.database.file import FileDatabase
+from einsql.engine.database.opening import open_database
+from einsql.session import Connection
 from tests.database.victim import SHAPE, commits, prepare, state
 
 
@@ -190,3 +196,88 @@ def test_vacuum_and_begin_are_no_statements_of_a_transaction(path: str) -> None:
         con.execute("ROLLBACK; VACUUM")
     with einsql.connect() as con:
         con.execute("VACUUM")
+
+
+def test_a_sweep_leaves_what_is_written_meanwhile(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = f"y.9.{'0' * 32}.arrow"
+    with einsql.connect(path) as con:
+        con.execute("CREATE TENSOR x (i DIM(3), val FLOAT) DEFAULT 1")
+        database = con.store.database
+        assert isinstance(database, FileDatabase)
+
+        def listed(directory: Directory) -> list[str]:
+            database._pending.add(late)  # as another connection does before it writes
+            Path(directory.path, late).touch()
+            return os.listdir(directory.path)
+
+        monkeypatch.setattr(Directory, "_names", listed)
+        con.execute("VACUUM")
+        assert late in os.listdir(f"{path}.tensors")
+
+
+def test_the_first_commits_of_several_threads_make_one_directory(path: str) -> None:
+    failed = list[BaseException]()
+    ready = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        try:
+            with einsql.connect(path) as con:
+                ready.wait()
+                con.execute(f"CREATE TENSOR x{number} (i DIM(3), val FLOAT) DEFAULT 1")
+        except BaseException as error:
+            failed.append(error)
+
+    with einsql.connect(path) as con:
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert len(con.execute("SHOW TENSORS").fetchall()) == 4
+
+
+def test_a_database_stays_open_for_who_is_about_to_join(path: str) -> None:
+    con = einsql.connect(path)
+    con.execute("CREATE TENSOR x (i DIM(3), val FLOAT) DEFAULT 1")
+    database, ticket = open_database(path, False, definition)
+    con.close()
+    with Connection(database=database) as other:
+        del ticket
+        assert other.execute("SELECT SUM(val) FROM x").fetchone() == (3.0,)
+    with duckdb.connect(path):  # the last one has let it go
+        pass
+
+
+def test_commits_go_to_the_own_file_whatever_is_in_use(path: str, tmp_path: Path) -> None:
+    second = str(tmp_path / "second.db")
+    for each in (path, second):
+        with einsql.connect(each) as con:
+            con.execute("CREATE TENSOR x (i DIM(3), val FLOAT) DEFAULT 1")
+    with einsql.connect(path) as con:
+        con.execute(f"ATTACH '{second}' AS second; USE second; UPDATE x SET val = 2")
+    for each, total in ((path, 6.0), (second, 3.0)):
+        with einsql.connect(each) as con:
+            assert con.execute("SELECT SUM(val) FROM x").fetchone() == (total,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM __einsql.objects",
+        "DROP SCHEMA __einsql CASCADE",
+        'UPDATE model."__EINSQL".objects SET version = 9',
+        "SET schema = '__einsql'",
+        "WITH w AS (SELECT 1) INSERT INTO __einsql.format SELECT 1, 'x'",
+        "CREATE TABLE __einsql.t (i INTEGER)",
+    ],
+)
+def test_the_catalog_is_changed_by_commits_alone(path: str, statement: str) -> None:
+    with einsql.connect(path) as con:
+        con.execute("CREATE TENSOR x (i DIM(3), val FLOAT) DEFAULT 1")
+        with pytest.raises(einsql.ProgrammingError, match="einsql's own"):
+            con.execute(statement)
+    with einsql.connect(path) as con:
+        assert con.execute("SELECT SUM(val) FROM x").fetchone() == (3.0,)

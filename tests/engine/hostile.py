@@ -25,9 +25,11 @@ TENSOR = "CREATE OR REPLACE TENSOR r (i DIM(6), j DIM(64), val FLOAT)"
 
 
 def attempt(con: einsql.Connection, path: str) -> list[str]:
-    """What comes of reading a file in FROM and by COPY."""
+    """What comes of reading a file in FROM, as a tensor and by COPY."""
     found = []
-    for sql in (f"SELECT * FROM '{path}'", f"COPY r FROM '{path}'"):
+    for sql in (
+        f"SELECT * FROM '{path}'", f"SELECT * FROM read_tensor('{path}')", f"COPY r FROM '{path}'"
+    ):  # fmt: skip
         try:
             cursor = con.execute(sql)
             if sql.startswith("SELECT"):

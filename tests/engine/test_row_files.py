@@ -124,26 +124,56 @@ def test_a_sparse_matrix_of_a_file_stays_sparse(con: einsql.Connection) -> None:
     assert s == pytest.approx(m.sum())
     pq = pa.table({"i": m.tocoo().coords[0], "j": m.tocoo().coords[1], "v": m.tocoo().data})
     parquet.write_table(pq, "m.parquet")
-    assert con.execute("SELECT COUNT(v) FROM 'm.parquet'").fetchall() == [(m.nnz,)]
+    assert con.execute("SELECT COUNT(v) FROM read_tensor('m.parquet')").fetchall() == [(m.nnz,)]
 
 
-def test_rows_of_a_file_in_from(con: einsql.Connection) -> None:
+def test_rows_of_a_file_as_a_tensor(con: einsql.Connection) -> None:
     Path("f.csv").write_text("i,j,v,ok\n2,1,0.5,true\n0,3,2,false\n")
-    assert con.execute("SELECT * FROM 'f.csv'").fetchall() == [
+    assert con.execute("SELECT * FROM read_tensor('f.csv')").fetchall() == [
         (0, 3, 2.0, False), (2, 1, 0.5, True)
     ]  # fmt: skip
     assert con.execute("SELECT SUM(v) AS s FROM read_tensor('f.csv', 'v')").fetchall() == [(2.5,)]
     Path("f.csv").write_text("i,j,v,ok\n9,1,4,true\n")  # bounds are found anew
-    assert con.execute("SELECT * FROM 'f.csv'").fetchall() == [(9, 1, 4, True)]
+    assert con.execute("SELECT * FROM read_tensor('f.csv')").fetchall() == [(9, 1, 4, True)]
     Path("n.csv").write_text("i,v\n-3,1.5\n")
-    assert con.execute("SELECT * FROM 'n.csv'").fetchall() == [(-3, 1.5)]
+    assert con.execute("SELECT * FROM read_tensor('n.csv')").fetchall() == [(-3, 1.5)]
+
+
+def test_files_of_rows_are_tables(con: einsql.Connection) -> None:
+    """As DuckDB reads them: in their order, with duplicates, NULL and text."""
+    con.register("x", np.arange(3.0), dims=("i",))
+    con.execute("COPY x TO 'x.npy'; COPY x TO 'tensor.parquet' (TENSOR 'a')")
+    table = pa.table({"i": [2, 2, 0], "val": [1.5, None, 3.0], "s": ["a", "b", None]})
+    parquet.write_table(table, "d.parquet")
+    con.execute("COPY (SELECT * FROM 'd.parquet') TO 'd.csv'")
+    con.execute("COPY (SELECT * FROM 'd.parquet') TO 'd.tsv' (DELIMITER '\t')")
+    con.execute("COPY (SELECT * FROM 'd.parquet') TO 'd.ndjson' (FORMAT json)")
+    for name in ("d.csv", "d.tsv", "d.ndjson", "d.parquet", "d*.csv", "d*.parquet"):
+        con.execute("SET fallback = on")
+        want = [(2, 1.5, "a"), (2, None, "b"), (0, 3.0, None)]
+        assert con.execute(f"SELECT * FROM '{name}'").fetchall() == want
+        mixed = f"SELECT s, x.val FROM x JOIN '{name}' AS d ON d.i = x.i WHERE s IS NOT NULL"
+        assert con.execute(f"{mixed} ORDER BY s").fetchall() == [("a", 2.0), ("b", 2.0)]
+        con.execute("SET fallback = off")
+        with pytest.raises(einsql.errors.UnknownHere, match="is a table") as caught:
+            con.execute(f"SELECT SUM(val) AS s FROM '{name}'")
+        assert "read_tensor" in caught.value.hint
+    for name in ("x.npy", "tensor.parquet"):
+        assert con.execute(f"SELECT SUM(val) AS s FROM '{name}' AS f(k, val)").fetchall() == [(3,)]
+    con.execute("SET fallback = on")
+    with pytest.raises(einsql.OperationalError, match=r"no file 'none\.parquet'"):
+        con.execute("SELECT * FROM 'none.parquet'")
+    con.execute('CREATE TABLE "v1.0" AS SELECT 1 AS a')
+    assert con.execute('SELECT * FROM "v1.0"').fetchall() == [(1,)]
 
 
 def test_patterns(con: einsql.Connection, tmp_path: Path) -> None:
     con.execute("CREATE TENSOR w (i DIM(6), val INTEGER)")
     for n in range(3):
         Path(f"part-{n}.csv").write_text(f"i,val\n{n},{n * 10}\n")
-        con.execute(f"COPY (SELECT i + 3 + {n} AS i, val FROM 'part-0.csv') TO 'p{n}.parquet'")
+        con.execute(
+            f"COPY (SELECT i + 3 + {n} AS i, val FROM read_tensor('part-0.csv')) TO 'p{n}.parquet'"
+        )
     assert con.execute("COPY w FROM 'part-*.csv'").rowcount == 3
     assert con.execute("COPY w FROM 'p[0-9].parquet'").rowcount == 3
     assert con.execute("SELECT * FROM w").fetchall() == [
@@ -154,22 +184,24 @@ def test_patterns(con: einsql.Connection, tmp_path: Path) -> None:
         (4, 0),
         (5, 0),
     ]
-    assert con.execute("SELECT SUM(val) AS s FROM 'part-*.csv'").fetchall() == [(30,)]
+    assert con.execute("SELECT SUM(val) AS s FROM read_tensor('part-*.csv')").fetchall() == [(30,)]
     Path("[x].csv").write_text("i,val\n0,1\n")  # a file of the pattern's name is that file
-    assert con.execute("SELECT * FROM '[x].csv'").fetchall() == [(0, 1)]
+    assert con.execute("SELECT * FROM read_tensor('[x].csv')").fetchall() == [(0, 1)]
     np.save("p1.npy", np.ones(3))
     Path("odd-1.csv").write_text("i,val\n5,1\n")
     Path("odd-2.csv").write_text("i,value\n5,1\n")
     outside = tmp_path.parent / "outside.csv"
     outside.write_text("i,val\n5,1\n")
     os.symlink(outside, "link-1.csv")
-    assert con.execute("SELECT * FROM 'link-1.csv'").fetchall() == [(5, 1)]  # it is named
+    assert con.execute("SELECT * FROM read_tensor('link-1.csv')").fetchall() == [
+        (5, 1)
+    ]  # it is named
     for pattern, reason in {
         "none-*.csv": "No file matches", "p*.npy": "pattern", "odd-*.csv": "has the columns",
         "link-*.csv": "leads out of",
     }.items():  # fmt: skip
         with pytest.raises(einsql.Error, match=reason):
-            con.execute(f"SELECT * FROM '{pattern}'")
+            con.execute(f"SELECT * FROM read_tensor('{pattern}')")
 
 
 WRONG = {
@@ -181,7 +213,7 @@ WRONG = {
     r"\(i = 1, j = 1\) of 'f.csv' exists in w": "i,j,val\n1,1,1\n",
     "no column j": "i,val\n0,1\n",
     "a column k too many": "i,j,k,val\n0,1,1,1\n",
-    "invalid value 'x'": "i,j,val\n0,1,x\n",
+    "no INTEGER for val, in its row 2: invalid value '-0.26'": "i,j,val\n0,0,3\n0,1,-0.26\n",
     "Expected 3 columns, got 2": "i,j,val\n0,1,1\n0,1\n",
     "two columns of the same name": "i,j,i\n0,1,1\n",
     "is empty": "",
@@ -259,3 +291,9 @@ def test_interrupts_and_progress(con: einsql.Connection) -> None:
     con.progress = None
     assert con.execute("SELECT COUNT(val) FROM r").fetchall() == [(0,)]
     assert not list(Path().glob("g*"))
+
+
+def test_a_key_without_a_successor_is_refused(con: einsql.Connection) -> None:
+    Path("most.csv").write_text(f"i,val\n{2**63 - 1},1.5\n")
+    with pytest.raises(einsql.DataError, match="keys span"):
+        con.execute("SELECT * FROM 'most.csv'")

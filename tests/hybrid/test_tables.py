@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -240,6 +241,41 @@ def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
     assert rows(con, "SELECT MAX(n) FROM t") == [("b",)]
 
 
+def test_a_cursor_counts_its_rows_after_its_connection_is_closed() -> None:
+    with einsql.connect() as con:
+        cursor = con.execute("SELECT upper(n) FROM (VALUES ('a'), ('b')) AS t(n)")
+    assert cursor.rowcount == 2
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        cursor.fetchall()
+
+
+def test_files_of_text_are_tables(con: einsql.Connection, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("id,name\n1,ann\n2,bob\n")
+    query = f"SELECT id, upper(name) FROM '{tmp_path}/people.csv' WHERE name LIKE 'b%'"
+    assert con.execute(query).fetchall() == [(2, "BOB")]
+    assert rows(con, f"SELECT * FROM '{tmp_path}/people.csv' ORDER BY id DESC") == [
+        (2, "bob"), (1, "ann"),
+    ]  # fmt: skip
+
+
+def test_a_table_cannot_be_renamed_to_a_tensor(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE other (a INTEGER)")
+    with pytest.raises(einsql.ProgrammingError, match='tensor "x" already'):
+        con.execute("ALTER TABLE other RENAME TO x")
+    con.execute("ALTER TABLE other RENAME a TO x; ALTER TABLE other RENAME TO another")
+    assert rows(con, "SELECT x FROM another") == []
+
+
+@pytest.mark.parametrize("suffix", ["npy", "arrow", "mtx"])
+def test_files_of_tensors_are_read_beside_text(
+    con: einsql.Connection, tmp_path: Path, suffix: str
+) -> None:
+    path = f"{tmp_path}/x.{suffix}"
+    con.execute(f"COPY x TO '{path}'")
+    query = f"SELECT 'row ' || f.i FROM '{path}' AS f(i, j) WHERE f.j = 0 ORDER BY 1"
+    assert rows(con, query) == [("row 0",), ("row 1",), ("row 2",)]
+
+
 def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
     con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1; CREATE VIEW v AS SELECT * FROM t")
     con.execute("CREATE MACRO twice(a) AS a || a")
@@ -297,3 +333,71 @@ def test_views_of_views_in_any_order(con: einsql.Connection) -> None:
         ("SELECT SUM(k) FROM d, t", 16),
     ):  # fmt: skip
         assert rows(con, sql) == [(count,)], sql
+
+
+def test_results_are_refused_by_einsql_alone(con: einsql.Connection) -> None:
+    with pytest.raises(einsql.InterfaceError, match="n is VARCHAR, which cannot hold 0"):
+        con.execute("SELECT NULLIF(n, 'a') AS n FROM t").fetch_numpy(fill=0)
+    con.execute("BEGIN")
+    cursor = con.execute("SELECT n FROM t ORDER BY n")
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    for fetch in (cursor.fetchall, cursor.fetch_arrow_table, cursor.fetch_numpy):
+        with pytest.raises(einsql.OperationalError, match="ROLLBACK"):
+            fetch()
+    con.execute("ROLLBACK")
+    assert cursor.fetchall() == [("a",), ("b",)]
+
+
+def test_names_of_columns_are_duckdbs(con: einsql.Connection) -> None:
+    duck = duckdb.connect()
+    for made in (con, duck):
+        made.execute("CREATE TABLE k AS SELECT i, i * 2 AS val FROM range(3) r(i)")
+    con.execute("DROP TABLE k; CREATE TENSOR k (i DIM(3), val BIGINT) DEFAULT 0")
+    con.execute("UPDATE k SET val = i * 2")
+    for sql in (
+        "SELECT (SELECT SUM(val) FROM k) || 'a', 1 + (SELECT\n max(val) FROM k WHERE i < 2)",
+        "SELECT i, SUM(SUM(val)) OVER (ORDER BY i), COUNT(*) FROM k GROUP BY i ORDER BY i",
+        "SELECT (SELECT COUNT(*) FROM k) AS n, upper('a')",
+    ):
+        found, want = con.execute(sql), duck.sql(sql)
+        assert [d[0] for d in found.description or ()] == want.columns
+        assert found.fetchall() == want.fetchall()
+
+
+def test_what_is_for_tables_names_what_is_for_tensors(
+    con: einsql.Connection, tmp_path: Path
+) -> None:
+    con.execute(
+        "CREATE TENSOR k (i DIM(3), val BIGINT) DEFAULT 0; CREATE VIEW w AS SELECT i FROM k"
+    )
+    np.save(tmp_path / "f.npy", np.ones(3))
+    path = tmp_path / "f.npy"
+    for sql, hint in {
+        "TRUNCATE k": "DELETE FROM", "TRUNCATE TABLE k": "DELETE FROM",
+        "DROP TABLE k": "DROP TENSOR", "DROP TABLE IF EXISTS k": "DROP TENSOR",
+        "DROP TABLE w": "DROP VIEW", f"DESCRIBE '{path}'": "DESCRIBE SELECT",
+        f"SUMMARIZE '{path}'": "SUMMARIZE SELECT",
+    }.items():  # fmt: skip
+        with pytest.raises(einsql.NotSupportedError) as caught:
+            con.execute(sql)
+        assert hint in caught.value.hint
+    with pytest.raises(einsql.ProgrammingError, match="There is a tensor"):
+        con.execute("CREATE TABLE IF NOT EXISTS k AS SELECT 1 AS a")
+
+
+def test_a_column_named_val_is_no_key(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE marks AS SELECT 1 AS k, 3 AS label, 1.5::DOUBLE AS w")
+    con.execute("CREATE TENSOR d AS SELECT k AS i, label AS val, w FROM marks")
+    assert con.execute("DESCRIBE d").fetchall()[1][:3] == ("val", "INTEGER", "")
+    assert con.execute("SELECT * FROM d").fetchall() == [(1, 3, 1.5)]
+
+
+def test_parameters_beyond_bigint_are_duckdbs(con: einsql.Connection) -> None:
+    big = 2**70
+    assert con.execute("SELECT ? + 1 AS a", [big]).fetchall() == [(big + 1,)]
+    con.execute("CREATE TABLE held AS SELECT CAST(? AS HUGEINT) AS a", [-big])
+    assert con.execute("SELECT a FROM held").fetchall() == [(-big,)]
+    con.execute("SET fallback = off")
+    with pytest.raises(einsql.NotSupportedError, match="beyond BIGINT"):
+        con.execute("SELECT ? AS a", [big])

@@ -243,6 +243,18 @@ def test_cursors_share_the_functions(con: duckdb.DuckDBPyConnection) -> None:
         cursor.sql("SELECT tensor_add([1], [1])")
 
 
+def test_the_last_attachment_of_a_connection_takes_the_functions_away(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    first, second = einsql.attach(con), einsql.attach(con)
+    first.close()
+    first.close()
+    assert one(con, "SELECT tensor_value(tensor_of(3.0))") == 3
+    second.close()
+    with pytest.raises(duckdb.CatalogException):
+        con.sql("SELECT tensor_value(tensor_of(3.0))")
+
+
 def test_nothing_stays_in_the_database(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     with duckdb.connect(path) as con, einsql.attach(con) as edb:

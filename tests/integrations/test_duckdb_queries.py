@@ -86,6 +86,35 @@ def test_execute_runs_several_statements(edb: Attached, con: duckdb.DuckDBPyConn
     assert cursor.fetchall() == con.sql("SELECT sum(val) + 1 FROM x").fetchall()
 
 
+@pytest.mark.parametrize("method", ["sql", "execute"])
+def test_a_statement_reads_what_those_before_it_leave(
+    edb: Attached, con: duckdb.DuckDBPyConnection, method: str
+) -> None:
+    sums = "einsql('SELECT SUM(val) AS s FROM x')"
+    text = f"CREATE TABLE kept AS FROM {sums}; UPDATE x SET val = 2; SELECT s, ? FROM {sums} -- ;"
+    (before,) = con.sql("SELECT sum(val) FROM x").fetchall()
+    found = getattr(edb, method)(text, **{"sql": {"params": [1]}}.get(method, {"parameters": [1]}))
+    assert found.fetchall() == [(40.0, 1)]
+    assert con.sql("FROM kept").fetchall() == [before]
+
+
+def test_parameters_and_closed_connections_are_told(con: duckdb.DuckDBPyConnection) -> None:
+    edb = einsql.attach(con)
+    for mark in ("?", "$1"):
+        with pytest.raises(einsql.ProgrammingError, match="Parameters do not reach") as told:
+            edb.sql(f"FROM einsql('SELECT SUM(val) * {mark} AS s FROM x')", params=[2])
+        assert told.value.position == len("SELECT SUM(val) * ")
+    con.close()
+    for call in (
+        partial(edb.sql, "FROM x"), partial(edb.sql, "FROM einsql('SELECT SUM(val) AS s FROM x')"),
+        partial(edb.execute, "FROM x"), partial(edb.tensor, "w", "FROM x"),
+        partial(einsql.attach, con),
+    ):  # fmt: skip
+        with pytest.raises(einsql.InterfaceError, match="connection is closed"):
+            call()
+    edb.close()
+
+
 def test_callers_variables_are_found(edb: Attached) -> None:
     def within(own: np.ndarray, more: pa.Table) -> list[tuple[Any, ...]]:
         return rows(edb, """

@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 from einsql.algebra import SCALARS
-from einsql.console.values import format_value
+from einsql.console.values import format_cell, format_value
 from einsql.engine.store import Tensor
 from einsql.reference import evaluate_blocks
 from einsql.sql.scope import TileRelation
@@ -214,12 +214,11 @@ def test_columns_stand_where_select_has_them(con: einsql.Connection) -> None:
     ]  # fmt: skip
     assert (cursor.shape, cursor.origin) == ((2, 2), (0, 0))
     block, r, c = cursor.fetchone() or ()
-    assert (r, c, block.shape, format_value(block, "", "")) == (
-        0,
-        0,
-        (4, 3),
-        "float64[4,3] 0.0…8.5",
-    )
+    shown = format_cell(block, "", ""), format_value(block, "", "")  # in tables, and in CSV
+    assert (r, c, block.shape, *shown) == (
+        0, 0, (4, 3), "float64[4,3] 0.0 … 8.5",
+        "[[0.0, 0.5, 1.0], [2.5, 3.0, 3.5], [5.0, 5.5, 6.0], [7.5, 8.0, 8.5]]",
+    )  # fmt: skip
     assert not block.flags.writeable  # it is a part of the registered array
     described = con.execute("DESCRIBE SELECT * FROM TILES(x, 2, 2)").fetchall()
     assert described == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
@@ -132,13 +132,19 @@ class Directory:
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, name))
 
-    def sweep(self, kept: Collection[str]) -> None:
+    def sweep(self, kept: Callable[[], Collection[str]]) -> None:
         """Removes every payload and every unfinished file but those that are kept.
 
         Files that einsql has not made stay, so does what cannot be removed.
+
+        Args:
+            kept: Gives their names. It is asked once the directory has been listed: what others
+                begin to write meanwhile is not in the list then, or among the names.
         """
         with suppress(OSError):
-            self.remove([n for n in self._names() if _OURS.fullmatch(n) and n not in kept])
+            found = [n for n in self._names() if _OURS.fullmatch(n)]
+            names = kept()
+            self.remove([n for n in found if n not in names])
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)

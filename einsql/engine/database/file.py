@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
@@ -44,28 +45,30 @@ class FileDatabase(Database):
                 or its payload directory is missing or another one's.
         """
         super().__init__()
-        self.path = path
+        self.path: str = path
         self.read_only = read_only
         self.real = os.path.realpath(path)
         self._define = define
         self._directory = Directory(self.real)
         self._sessions: WeakSet[object] = WeakSet()
         self._pending: set[str] = set()
-        self._held: WeakValueDictionary[str, StoredFields] = WeakValueDictionary()
+        self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
         self._doubtful = False
-        """Whether nobody knows what the newest commit is."""
+        """Whether the state may be another one than the file's newest commit."""
         fresh = not read_only and not _there(self.real)
         self._root = _connected(path, self.real, read_only)
         try:
-            self._root.execute("SET enable_progress_bar = false")
-            self._home = rows.home(self._root)
-            self._identity = rows.identity_of(self._root, self._home, path, read_only)
-            if self._identity is None and fresh:
-                self._directory.check("", False)
-                self._identity = rows.create(self._root, self._home)
+            with _refusing(path, "cannot be opened"):
+                self._root.execute("SET enable_progress_bar = false")
+                self._home = rows.home(self._root)
+                self._identity = rows.identity_of(self._root, self._home, path, read_only)
+                if self._identity is None and fresh:
+                    self._directory.check("", False)
+                    self._identity = rows.create(self._root, self._home)
+                if self._identity is not None:
+                    self._reread()
             if self._identity is not None:
-                self._reread()
                 named = any(r.kind == "tensor" for r in self._rows.values())
                 self._directory.check(self._identity, named)
                 if not read_only:
@@ -90,10 +93,13 @@ class FileDatabase(Database):
             if not self._sessions:
                 super().leave(session)
 
-    @property
-    def is_open(self) -> bool:
-        """False once its last session is closed."""
-        return self._root is not None
+    def joined(self, session: object) -> bool:
+        """As `join`; False if the last session is closed already."""
+        with self.lock:
+            if self._root is None:
+                return False
+            self._sessions.add(session)
+            return True
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
@@ -117,12 +123,18 @@ class FileDatabase(Database):
     # ---- commits
 
     def prepare(self) -> None:
-        """Adds the catalog to a DuckDB file of others, which no running transaction would see."""
+        """Adds the catalog to a DuckDB file of others, which no running transaction would see.
+
+        Raises:
+            OperationalError: DuckDB's file cannot be written.
+        """
         with self.lock:
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
-                with self._cursor() as con:
-                    self._identity = rows.create(con, self._home)
+                with _refusing(self.path, "cannot be written"), self._cursor() as con:
+                    # It is there already if who made it was interrupted.
+                    known = rows.identity_of(con, self._home, self.path, False)
+                    self._identity = known or rows.create(con, self._home)
 
     def commit(self, base: State, written: Written, duck: Duck) -> State:
         """Makes what a transaction did the newest state; see `Database.commit`.
@@ -131,7 +143,10 @@ class FileDatabase(Database):
             OperationalError: Another transaction changed the same objects first, or a payload
                 or DuckDB's file cannot be written.
         """
-        self.refuse_conflicts(base, written)
+        with self.lock:
+            if self._doubtful:
+                self._settle()
+            self.refuse_conflicts(base, written)
         layouts: dict[str, Layout] = {}
         try:
             self._write(written, layouts)
@@ -150,7 +165,11 @@ class FileDatabase(Database):
         """Writes payloads; nobody waits meanwhile."""
         if not written:
             return
-        self.prepare()
+        with self.lock:
+            self.prepare()
+            assert self._identity is not None
+            if any(isinstance(item, Tensor) for item in written.values()):
+                self._directory.make(self._identity)
         version = self.state.generation + 1
         for low, item in written.items():
             if not isinstance(item, Tensor):
@@ -159,8 +178,6 @@ class FileDatabase(Database):
             if isinstance(fields, StoredFields):
                 layouts[low] = fields.layout  # something else of the tensor has changed
                 continue
-            assert self._identity is not None
-            self._directory.make(self._identity)
             layouts[low] = self._directory.write(item, version, self._pending)
         if layouts:
             self._directory.sync()
@@ -180,35 +197,45 @@ class FileDatabase(Database):
             if not duck.in_transaction:
                 duck.begin()
             self.refuse_clashes(base, written, duck)
+            # Named in full: the session may USE another database, which may have a catalog, too.
+            objects = f"{self._home}.objects"
             for low, item in written.items():
-                duck.execute(f"DELETE FROM {self._home}.objects WHERE name = ?", [low])
+                duck.execute(f"DELETE FROM {objects} WHERE name = ?", [low])
                 if item is not None:
                     made[low] = row = rows.row_of(item, version, layouts.get(low))
                     duck.execute(
-                        f"INSERT INTO {self._home}.objects VALUES (?, ?, ?, ?)",
+                        f"INSERT INTO {objects} VALUES (?, ?, ?, ?)",
                         [row.name, row.version, row.kind, row.told],
                     )
+            self._doubtful = True  # an interrupt may come between the commit and the state
             duck.commit()
+            if written:
+                kept = {k: r for k, r in self._rows.items() if k not in written}
+                self._follow_rows({**kept, **made})
+            self._doubtful = False
         except BaseException as error:
             if duck.in_transaction:
                 with suppress(Exception):  # DuckDB has done so already
                     duck.rollback()
-            self._doubt()
+            self._settle()
             if isinstance(error, Error) or not isinstance(error, Exception):
                 raise
             raise OperationalError(
                 f"'{self.path}' cannot be written: {_first(error)}",
                 hint="The transaction is rolled back.",
             ) from error
-        if written:
-            self._follow_rows({**{k: r for k, r in self._rows.items() if k not in written}, **made})
 
-    def _doubt(self) -> None:
-        """A commit has failed, or somebody has interrupted it: the file says what is true."""
+    def _settle(self) -> None:
+        """A commit has failed, or somebody has interrupted it: the file says what is true.
+
+        Raises:
+            OperationalError: It cannot be read any more.
+        """
+        self._doubtful = True
         try:
             self._reread()
+            self._doubtful = False
         except Exception as error:
-            self._doubtful = True
             raise OperationalError(
                 f"'{self.path}' cannot go on after a commit that has failed: {_first(error)}",
                 hint="Close every connection to it and open it again; it holds its last commit.",
@@ -231,10 +258,11 @@ class FileDatabase(Database):
                 continue
             objects[low] = item = rows.object_of(row, self._directory, self._define)
             if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
-                self._held[item.relation.fields.layout.file] = item.relation.fields
+                self._held[id(item.relation.fields)] = item.relation.fields
         newest = max((r.version for r in found.values()), default=0)
-        self._rows = found
+        # In this order: rows that came first would hide from `_reread` that the state is old.
         self.state = State(objects, max(self.state.generation + 1, newest))
+        self._rows = found
 
     # ---- files that nobody needs any more
 
@@ -246,9 +274,12 @@ class FileDatabase(Database):
         """
         if self._doubtful:
             return
+        self._directory.sweep(self._kept)
+
+    def _kept(self) -> set[str]:
         named = {p for p in map(rows.payload_of, self.state.objects.values()) if p is not None}
-        unopened = {name for name, fields in self._held.items() if not fields.here}
-        self._directory.sweep(named | unopened | self._pending)
+        unopened = {fields.layout.file for fields in self._held.values() if not fields.here}
+        return named | unopened | self._pending
 
     def vacuum(self) -> None:
         """Removes files that nobody needs, and lets DuckDB do the same in its file.
@@ -263,7 +294,7 @@ class FileDatabase(Database):
                 self._sweep()
             try:
                 with self._cursor() as con:
-                    con.execute("CHECKPOINT")
+                    con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error
@@ -293,6 +324,17 @@ def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnecti
                 "there, or open it with read_only=True in all of them.",
             ) from None
         raise OperationalError(f"'{path}' cannot be opened: {text}") from None
+
+
+@contextmanager
+def _refusing(path: str, what: str) -> Iterator[None]:
+    """Makes OperationalErrors of DuckDB's."""
+    import duckdb  # it is open
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise OperationalError(f"'{path}' {what}: {_first(error)}") from error
 
 
 def _first(error: BaseException) -> str:

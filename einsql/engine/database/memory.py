@@ -43,6 +43,7 @@ class Database:
         path: Its file as the user named it, or None in memory.
         read_only: Whether nothing can be committed.
         state: The newest commit; replaced as a whole, so any thread may read it.
+        tables: Another object whenever the tables there are, or their columns, may have changed.
         scratch: What a directory is called that is DuckDB's alone.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
@@ -54,6 +55,7 @@ class Database:
     def __init__(self) -> None:
         self.state = State({}, 0)
         self.lock = threading.RLock()
+        self.tables = object()
         self._root: duckdb.DuckDBPyConnection | None = None
         self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()

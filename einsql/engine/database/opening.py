@@ -16,7 +16,7 @@ _files: WeakValueDictionary[str, FileDatabase] = WeakValueDictionary()
 _opening = threading.Lock()
 
 
-def open_database(path: str, read_only: bool, define: Define) -> FileDatabase:
+def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatabase, object]:
     """The database of a file; connections of one process share it.
 
     Args:
@@ -24,19 +24,32 @@ def open_database(path: str, read_only: bool, define: Define) -> FileDatabase:
         read_only: Whether nothing may be written.
         define: Makes a view or macro of its kind and text.
 
+    Returns:
+        The database, and what keeps it open until a session has joined: the session that was
+        its last one may be closed in another thread meanwhile.
+
     Raises:
         OperationalError: As `FileDatabase`, or this process has it open in the other way.
     """
-    real = os.path.realpath(path)
+    try:
+        real = os.path.realpath(path)
+    except ValueError as error:
+        raise OperationalError(f"{path!r} cannot be opened: {error}") from None
+    ticket = _Ticket()
     with _opening:
         known = _files.get(real)
-        if known is not None and known.is_open:
+        if known is not None and known.joined(ticket):
             if known.read_only != read_only:
                 way = "reading only" if known.read_only else "writing"
                 raise OperationalError(
                     f"'{path}' is open for {way} in this process",
                     hint=f"Give read_only={known.read_only}, or close the other connections.",
                 )
-            return known
+            return known, ticket
         _files[real] = found = FileDatabase(path, read_only, define)
-        return found
+        found.join(ticket)
+        return found, ticket
+
+
+class _Ticket:
+    """Stands for a session that is about to join."""

@@ -7,7 +7,6 @@ Where a field's elements lie is also told by the catalog, so that reading needs 
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,14 +17,15 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.engine.database.checks import Sums
+from einsql.engine.files.arrow import MOST, element_type, tensor_row
+from einsql.engine.files.drafts import write_all
+from einsql.engine.files.holes import Holes, room
 from einsql.engine.relation import Fields, PlacedFields, arrow_metadata, distinct
-from einsql.schema import DType, Schema
+from einsql.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST = 2**31 - 1
-"""Elements of a fixed-shape tensor: Arrow counts them in 32 bits."""
 SLAB = 2**26
 """Bytes that are brought into order, or here from elsewhere, at once."""
 SUMS = ".checksums"
@@ -105,7 +105,7 @@ def write_payload(file: IO[bytes], name: str, schema: Schema, fields: Fields) ->
     for slabs in _fetched(schema, fields) if isinstance(fields, PlacedFields) else [arrays]:
         for field, array in slabs.items():
             for data in _ordered(array):
-                _put(file.fileno(), data, ends[field])
+                write_all(file.fileno(), data, ends[field])
                 sums[field].feed(data)
                 ends[field] += len(data)
     parts, found = [], list[int]()
@@ -113,7 +113,7 @@ def write_payload(file: IO[bytes], name: str, schema: Schema, fields: Fields) ->
         sums[field].finish()
         parts.append(Part(field, starts[field], shape, len(found)))
         found += sums[field].found
-    _put(file.fileno(), np.array(found, "<u4").view(np.uint8).data, at)
+    write_all(file.fileno(), np.array(found, "<u4").view(np.uint8).data, at)
     size = os.fstat(file.fileno()).st_size
     layout = Layout(name, size, tuple(parts), at, len(found), 0)
     frame = frame_of(layout, schema, lambda lo, hi: os.pread(file.fileno(), hi - lo, lo))
@@ -148,22 +148,16 @@ def _begin(
     sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
     many = sum(-(-size // CHUNK) for size in sizes.values())
     columns = [
-        (f.name, pa.uint8() if f.dtype is DType.BOOLEAN else pa.from_numpy_dtype(f.dtype.numpy),
-         shapes[f.name], arrow_metadata(f.dtype))
+        (f.name, element_type(f.dtype), shapes[f.name], arrow_metadata(f.dtype))
         for f in schema.fields
-    ]  # fmt: skip
+    ]
     columns.append((SUMS, pa.uint32(), (many,), None))
     bodies, arrays, kinds = [], [], []
     for name, element, shape, told in columns:
-        # Memory that is never touched, so it takes none; only its address is wanted.
-        room = mmap.mmap(
-            -1, max(64, prod(shape) * element.bit_width // 8),
-            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
-        )  # fmt: skip
-        bodies.append(pa.py_buffer(room))
+        bodies.append(room(max(64, prod(shape) * element.bit_width // 8)))
         arrays.append(_column(element, shape, bodies[-1]))
         kinds.append(pa.field(name, arrays[-1].type, metadata=told))
-    sink = _Holes(file, [b.address for b in bodies])
+    sink = Holes(file, bodies)
     options = pa.ipc.IpcWriteOptions(allow_64bit=True)
     made = pa.schema(kinds)
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), made, options=options) as writer:
@@ -178,48 +172,12 @@ def _column(element: pa.DataType, shape: tuple[int, ...], body: pa.Buffer) -> pa
     import pyarrow as pa  # as above
 
     size = prod(shape)
+    if size <= MOST:
+        return tensor_row(element, shape, body)
     values = pa.Array.from_buffers(element, size, [None, body])
-    if size > MOST:
-        ends = pa.array([0, size], pa.int64()).buffers()[1]
-        return pa.LargeListArray.from_buffers(
-            pa.large_list(element), 1, [None, ends], children=[values]
-        )
-    kind = pa.list_(element, size)
-    rows = pa.FixedSizeListArray.from_buffers(kind, 1, [None], children=[values])
-    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), rows)
-
-
-class _Holes:
-    """A file for pyarrow that leaves holes where some buffers would be written.
-
-    Attributes:
-        starts: Where each of them begins in the file, by its address in memory.
-    """
-
-    closed = False
-
-    def __init__(self, file: IO[bytes], left_out: list[int]) -> None:
-        self._file = file
-        self._left_out = frozenset(left_out)
-        self.starts: dict[int, int] = {}
-
-    def write(self, data: bytes | pa.Buffer) -> int:
-        """Writes, or skips a buffer that is left out."""
-        if isinstance(data, bytes) or data.address not in self._left_out:
-            return self._file.write(data)
-        self.starts[data.address] = self._file.tell()
-        self._file.seek(data.size, 1)
-        return int(data.size)
-
-    def tell(self) -> int:
-        """Bytes so far."""
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Nothing; the file is flushed when it is complete."""
-
-    def close(self) -> None:
-        """Nothing; who opened the file closes it."""
+    ends = pa.array([0, size], pa.int64()).buffers()[1]
+    kind = pa.large_list(element)
+    return pa.LargeListArray.from_buffers(kind, 1, [None, ends], children=[values])
 
 
 def _fetched(schema: Schema, fields: PlacedFields) -> Iterator[Fields]:
@@ -257,9 +215,3 @@ def _ordered(array: np.ndarray) -> Iterator[memoryview]:
     step = max(1, SLAB // (array.itemsize * prod(array.shape[axis + 1 :])))
     for at in range(0, array.shape[axis], step):
         yield from _ordered(array[(slice(None),) * axis + (slice(at, at + step),)])
-
-
-def _put(file: int, run: memoryview, at: int) -> None:
-    while run:  # the system may write less than it is asked to
-        written = os.pwrite(file, run, at)
-        run, at = run[written:], at + written

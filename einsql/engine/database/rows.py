@@ -16,6 +16,7 @@ from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
 from einsql.engine.relation import Relation
 from einsql.errors import OperationalError
+from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def home(con: duckdb.DuckDBPyConnection) -> str:
     """
     found = con.execute("SELECT current_database()").fetchone()
     assert found is not None
-    return '"' + str(found[0]).replace('"', '""') + '".__einsql'
+    return f"{in_quotes(str(found[0]))}.__einsql"
 
 
 def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
@@ -87,7 +88,7 @@ def identity_of(
     if found != (2,):
         return None
     row = con.execute(f"SELECT version, identity FROM {home}.format").fetchone()
-    if row is None:
+    if row is None or None in row:
         raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
     version, identity = int(row[0]), str(row[1])
     if version > FORMAT:
@@ -120,7 +121,9 @@ def _migrate(
 
 def read(con: duckdb.DuckDBPyConnection, home: str) -> list[Row]:
     """Every row."""
-    found = con.execute(f"SELECT name, version, kind, told FROM {home}.objects").fetchall()
+    found = con.execute(
+        f"SELECT name, coalesce(version, 0), kind, told FROM {home}.objects"
+    ).fetchall()
     return [Row(str(n), int(v), str(k), str(t)) for n, v, k, t in found]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from math import prod
 
@@ -46,6 +47,7 @@ class StoredFields(DistantFields):
         self._data: dict[str, memoryview] = {}
         self._known: dict[str, np.ndarray] = {}
         self._sums = np.zeros(0, np.uint32)
+        self._mapping = threading.Lock()
         self._verified = False
         """Whether every chunk has been verified."""
 
@@ -85,6 +87,10 @@ class StoredFields(DistantFields):
     def _mapped(self) -> Fields:
         if self._arrays:
             return self._arrays
+        with self._mapping:  # once one session has mapped it, its name may go
+            return self._arrays or self._opened()
+
+    def _opened(self) -> Fields:
         layout = self.layout
         try:
             with open(self.path, "rb") as file:

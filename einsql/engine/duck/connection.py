@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
 from einsql.errors import Error, ProgrammingError
+from einsql.quoting import literal
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") ->
         told.append(f"SET memory_limit = '{max(LEAST, limit // 2)}B'")
     if settings.temp_directory is not None:
         where = settings.temp_directory and os.path.join(settings.temp_directory, scratch)
-        where = where.replace("'", "''")
-        told.append(f"SET temp_directory = '{where}'")
+        told.append(f"SET temp_directory = {literal(where)}")
     if settings.max_temp_directory_size is not None:
         told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
     if not settings.enable_external_access:
@@ -133,13 +133,14 @@ class Duck:
     def con(self) -> duckdb.DuckDBPyConnection:
         """DuckDB's own connection."""
         if self._con is None:
-            self._con = self._open()
-            self._name = str(self._con.execute("SELECT current_database()").fetchall()[0][0])
+            con = self._open()
+            self._name = str(con.execute("SELECT current_database()").fetchall()[0][0])
             for statement in SETTINGS:
-                self._con.execute(statement)
-            self.apply()
+                con.execute(statement)
             if self._begun:
-                self._con.begin()
+                con.begin()
+            self._con = con
+            self.apply()
         return self._con
 
     def apply(self) -> None:
@@ -169,11 +170,17 @@ class Duck:
         return self._begun
 
     def begin(self) -> None:
-        """Begins a transaction; one that needs DuckDB later begins there then."""
+        """Begins a transaction; one that needs DuckDB later begins there then.
+
+        Whoever is interrupted here calls `rollback`.
+
+        Raises:
+            Error: DuckDB cannot.
+        """
+        self._begun = True  # before it is true: an interrupt must not leave DuckDB in one
         if self._con is not None:
             with translated(""):
                 self._con.begin()
-        self._begun = True
 
     def commit(self) -> None:
         """Commits the transaction.
@@ -188,19 +195,23 @@ class Duck:
         self._end("rollback")
 
     def _end(self, how: str) -> None:
-        begun, self._begun = self._begun, False
+        if self._begun and self._con is not None:
+            with translated(""):
+                try:
+                    if how == "commit":
+                        self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    getattr(self._con, how)()
+                except Exception:
+                    self._over()
+                    with suppress(Exception):  # there is none any more
+                        self._con.rollback()
+                    raise
+        self._over()  # after it is true, as in `begin`
+
+    def _over(self) -> None:
         self.aborted = self.names_changed = False
         self.dropped = set()
-        if not begun or self._con is None:
-            return
-        with translated(""):
-            if how == "commit":
-                try:
-                    self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
-                except Exception:
-                    self._con.rollback()
-                    raise
-            getattr(self._con, how)()
+        self._begun = False
 
     # ---- statements
 
@@ -264,6 +275,17 @@ class Duck:
         """Names, in small letters, of the tables and views in the session's own database."""
         return set() if self._holds_nothing else names(self.con, self.database)
 
+    def definitions(self) -> list[tuple[str, str, str]]:
+        """Names of tables and views, which of both they are, and what makes them."""
+        if self._holds_nothing:
+            return []
+        return self.execute(
+            "SELECT table_name, 'table', sql FROM duckdb_tables() WHERE NOT internal "
+            "AND schema_name <> '__einsql' UNION ALL "
+            "SELECT view_name, 'view', sql FROM duckdb_views() WHERE NOT internal "
+            "AND NOT starts_with(view_name, '__einsql_')"
+        )
+
     def has(self, name: str) -> bool:
         """True if a table or view of DuckDB has the name."""
         if self._holds_nothing:
@@ -275,6 +297,31 @@ class Duck:
             [name, self.database, name, self.database],
         )
         return bool(found)
+
+    def columns(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types, as DuckDB writes these.
+
+        Raises:
+            Error: There is no such table.
+        """
+        with translated(""):
+            quoted = name.replace('"', '""')
+            found = self.con.sql(f'FROM "{quoted}"')
+            return [(c, str(t)) for c, t in zip(found.columns, found.types, strict=True)]
+
+    def rows(self, name: str) -> int:
+        """How many rows a table has."""
+        quoted = name.replace('"', '""')
+        return int(self.execute(f'SELECT count(*) FROM "{quoted}"')[0][0])
+
+    def arrays(self, sql: str) -> list[np.ndarray]:
+        """The columns that a query gives, in order; masked where there are NULLs.
+
+        Raises:
+            Error: DuckDB refuses it, or fails.
+        """
+        with translated(sql):
+            return list(self.con.execute(sql).fetchnumpy().values())
 
     @cached_property
     def aggregates(self) -> frozenset[str]:

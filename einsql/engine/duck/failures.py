@@ -11,6 +11,14 @@ from einsql import errors
 
 _LINE = re.compile(r"\n*LINE (\d+): (.*)\n( *)\^.*", re.DOTALL)
 _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
+_READING = re.compile(r"\n*^ *file = ([^\n]*)\n.*", re.DOTALL | re.MULTILINE)
+"""What DuckDB says of a CSV file that it could not read: its name and every option."""
+_ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used was):.*", re.DOTALL)
+_LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
+_OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
+_SHOWN = 300
+"""Characters of a line of a message: DuckDB repeats what a file holds."""
 
 
 @contextmanager
@@ -25,7 +33,10 @@ def translated(sql: str) -> Iterator[None]:
 
 
 def translate(error: Any, sql: str) -> errors.Error:
-    """Einsql's error for one of DuckDB's."""
+    """Einsql's error for one of DuckDB's.
+
+    One about a file names it and, if DuckDB says no position, has that of its name.
+    """
     import duckdb  # as above
 
     kinds = (
@@ -45,11 +56,75 @@ def translate(error: Any, sql: str) -> errors.Error:
     message = str(error)
     position = place(message, sql)
     message = _HEAD.sub("", _LINE.sub("", message).strip())
-    reason, _, hint = message.partition("\n")
-    found = (made or errors.DatabaseError)(
-        reason.strip().rstrip("!"), hint=" ".join(hint.split()), position=position
-    )
-    return found
+    reading = _READING.search(message)
+    message = _READING.sub("", message)
+    brief = _ADVICE.sub("\nread_csv() has options for such files.", message)
+    lines = [_shortened(" ".join(line.split())) for line in brief.split("\n")]
+    reason = lines[0].rstrip("!")
+    hint = (" " if brief == message else "\n").join(line for line in lines[1:] if line)
+    if isinstance(error, duckdb.PermissionException) and "disabled by configuration" in reason:
+        hint = "enable_external_access is off, and stays off in this session."
+    named = None
+    if not isinstance(error, _unrelated()):
+        text, told = f"{reason} {hint}", reading[1] if reading else None
+        surely = type(error) in _sure() or _OF_FILES.search(text) is not None
+        named = _file(text, sql, told, surely)
+    if named is not None:
+        name, at = named
+        position = at if position is None else position
+        if name not in reason:
+            reason = f"'{name}' cannot be read: {reason}"
+        if made is errors.ProgrammingError:  # what a file holds is no mistake in the text
+            made = errors.OperationalError
+    return (made or errors.DatabaseError)(reason, hint=hint, position=position)
+
+
+def _sure() -> tuple[type, ...]:
+    """Errors that are about a file if a statement has one, whatever they say."""
+    import duckdb  # as above
+
+    return duckdb.Error, duckdb.IOException, duckdb.InternalException, RuntimeError
+
+
+def _unrelated() -> tuple[type, ...]:
+    """Errors that are never about a file."""
+    import duckdb  # as above
+
+    return (
+        duckdb.InterruptException, duckdb.CatalogException, duckdb.BinderException,
+        duckdb.ParserException, duckdb.ConstraintException, duckdb.TransactionException,
+    )  # fmt: skip
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+def _file(
+    message: str, sql: str, told: str | None, surely: bool
+) -> tuple[str, int | None] | None:  # fmt: skip
+    """The file that a message is about, and where its name, or a pattern, is in the text.
+
+    Args:
+        message: What DuckDB says.
+        sql: The text that it ran.
+        told: Which one DuckDB says it is.
+        surely: Whether the message is about a file, if there is one.
+    """
+    written = {
+        m[1].replace("''", "'"): m.start()
+        for m in _LITERAL.finditer(sql)
+        if _FILE.search(m[1]) or "*" in m[1]
+    }
+    for name, at in written.items():
+        if name == told or name in message:
+            return name, at
+    first = next(iter(written.values()), None)
+    if told is not None:
+        return told, first
+    if written and surely:
+        return "' or '".join(written), first
+    return None
 
 
 def place(message: str, sql: str) -> int | None:
@@ -57,6 +132,9 @@ def place(message: str, sql: str) -> int | None:
     found = _LINE.search(message)
     if found is None or found[2].startswith("..."):
         return None
-    before = sql.split("\n")[: int(found[1]) - 1]
+    lines, number = sql.split("\n"), int(found[1])
+    if number > len(lines) or not lines[number - 1].startswith(found[2].removesuffix("...")):
+        return None  # it is another text's, such as a view's
+    before = lines[: number - 1]
     shown = len(f"LINE {found[1]}: ")
     return sum(len(line) + 1 for line in before) + len(found[3]) - shown

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.bfloat16 import loaded
 from einsql.boxes import runs
+from einsql.engine.duck.pushdown import understood
 from einsql.engine.relation import PlacedFields
-from einsql.engine.result import Result, arrow_type
+from einsql.engine.result import Result, ResultColumn, arrow_type
 from einsql.schema import PRESENT, DType, valid
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
 ROWS = 2**17
 """Rows of a batch, at most."""
 
 
 @dataclass(frozen=True)
-class Stream:
-    """A result as a re-readable Arrow stream; HALF and BFLOAT16 are shown as FLOAT.
+class Rows:
+    """A result's rows; HALF and BFLOAT16 are shown as FLOAT.
 
     Attributes:
         names: What the columns are called.
@@ -32,7 +35,7 @@ class Stream:
     result: Result
     names: tuple[str, ...]
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns' types."""
         import pyarrow as pa  # only boundaries need it
@@ -40,53 +43,121 @@ class Stream:
         types = [_shown(c.dtype) for c in self.result.columns]
         return pa.schema(list(zip(self.names, map(arrow_type, types), strict=True)))
 
-    def __arrow_c_schema__(self) -> object:
-        """The schema for the Arrow C interface."""
-        return self.schema.__arrow_c_schema__()
+    def reader(
+        self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows from the first one on.
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A stream from the first row on."""
-        import pyarrow as pa  # as above
-
-        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
-        return reader.__arrow_c_stream__()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+        Args:
+            columns: The columns that are wanted; all without.
+            where: A condition on the rows that are wanted.
+        """
         import pyarrow as pa  # as above
 
         schema = self.schema
         keys = self.result.schema.keys
+        numbers = {k.name: n for n, k in enumerate(keys)}
+        shown = {
+            name: numbers[c.key]
+            for name, c in zip(self.names, self.result.columns, strict=True)
+            if c.key is not None
+        }
         whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        found = understood(where, whole, shown, self.names)
+        wanted = list(self.names) if columns is None else list(columns)
+        made = wanted
+        if not found.exact:
+            known = found.columns
+            others = [n for n in self.names if n not in wanted]
+            made = wanted + [n for n in others if known is None or n in known]
+        batches = self._batches([schema.get_field_index(n) for n in made], found.box)
+        if not found.exact:
+            tables = (pa.Table.from_batches([b]).filter(where) for b in batches)
+            batches = (b for t in tables for b in t.select(wanted).to_batches())
+        own = pa.schema([schema.field(n) for n in wanted])
+        return pa.RecordBatchReader.from_batches(own, batches)
+
+    def _batches(self, numbers: Sequence[int], box: np.ndarray) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # as above
+
+        schema = pa.schema([self.schema.field(n) for n in numbers])
+        chosen = [self.result.columns[n] for n in numbers]
+        keys = self.result.schema.keys
         fields = self.result.fields
-        flags = {n: fields[n] for n in self._flags() if n in fields}
-        values = {c.field: fields[c.field] for c in self.result.columns if c.field is not None}
-        for box in runs(whole, ROWS):
-            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, keys, strict=True))
-            here = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
-            if here is not None and not here.any():
+        flags = {n: fields[n] for n in _flags(chosen) if n in fields}
+        values = {c.field: fields[c.field] for c in chosen if c.field is not None}
+        for here in runs(box, ROWS):
+            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(here, keys, strict=True))
+            present = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
+            if present is not None and not present.any():
                 continue
             columns = []
-            for c in self.result.columns:
+            for c in chosen:
                 mask = None
                 if c.key is not None:
                     axis = next(n for n, k in enumerate(keys) if k.name == c.key)
-                    found = _key(box, axis)
+                    found = _key(here, axis)
                 else:
                     assert c.field is not None
                     found = loaded(values[c.field][at], c.dtype).reshape(-1)
                     known = flags.get(valid(c.field))
                     mask = None if known is None else ~known[at].reshape(-1)
-                if here is not None and not here.all():
-                    found = found[here]
-                    mask = None if mask is None else mask[here]
+                if present is not None and not present.all():
+                    found = found[present]
+                    mask = None if mask is None else mask[present]
                 dtype = _shown(c.dtype)
                 if dtype is not c.dtype:
                     found = found.astype(np.float32)
                 columns.append(pa.array(found, type=arrow_type(dtype), mask=mask))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _flags(self) -> list[str]:
-        return [PRESENT, *(valid(c.field) for c in self.result.columns if c.field is not None)]
+
+def _flags(columns: Sequence[ResultColumn]) -> list[str]:
+    return [PRESENT, *(valid(c.field) for c in columns if c.field is not None)]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows that DuckDB asked for, as it wants to be given them."""
+
+    rows: Rows
+    columns: Sequence[str] | None
+    where: ds.Expression | None
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns' types."""
+        return self.to_reader().schema
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows."""
+        return self.rows.reader(self.columns, self.where)
+
+
+@cache
+def _source() -> type[Any]:
+    import pyarrow.dataset as ds  # only DuckDB needs it
+
+    class Source(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+        """Rows as the data set that DuckDB hands its columns and conditions to."""
+
+        def __init__(self, rows: Rows) -> None:
+            # Without pyarrow's own __init__, which is for data sets in files.
+            self.rows = rows
+
+        @property
+        def schema(self) -> pa.Schema:
+            return self.rows.schema
+
+        def scanner(
+            self,
+            columns: Sequence[str] | None = None,
+            filter: ds.Expression | None = None,  # DuckDB's name for it
+            **_: object,
+        ) -> Scan:
+            return Scan(self.rows, columns, filter)
+
+    return Source
 
 
 def stream(result: Result, names: tuple[str, ...]) -> object:
@@ -96,7 +167,7 @@ def stream(result: Result, names: tuple[str, ...]) -> object:
     """
     if isinstance(result.fields, PlacedFields):
         return _table(result).rename_columns(list(names))
-    return Stream(result, names)
+    return _source()(Rows(result, names))
 
 
 def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:

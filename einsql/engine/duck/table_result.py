@@ -31,6 +31,7 @@ class TableResult:
     names: tuple[str, ...]
     types: tuple[str, ...]
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext, repr=False)
+    _count: int = field(init=False, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
     @property
@@ -54,19 +55,29 @@ class TableResult:
         """A table has no keys."""
         return None
 
+    def __post_init__(self) -> None:
+        self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
+
     def __len__(self) -> int:
-        with self.lock, translated(""):
-            return len(self.relation)
+        return self._count
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows in DuckDB's order, as its Python values."""
+        """The rows in DuckDB's order, as its Python values.
+
+        Raises:
+            OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
+        """
         with self.lock, translated(""):
             if self._rows is None:
                 self._rows = self.relation.fetchall()
         return iter(self._rows)
 
     def arrow(self) -> pa.Table:
-        """The rows as an Arrow table; columns keep their names."""
+        """The rows as an Arrow table; columns keep their names.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
         with self.lock, translated(""):
             return self.relation.to_arrow_table().rename_columns(list(self.names))
 
@@ -74,15 +85,21 @@ class TableResult:
         """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
 
         Raises:
-            InterfaceError: Two columns have the same name.
+            InterfaceError: Two columns have the same name, or one cannot hold the fill.
+            OperationalError: As `rows`.
         """
+        import pyarrow as pa  # only boundaries need it
+
         if len(set(self.names)) != len(self.names):
             raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
         found = {}
-        for name, column in zip(self.names, self.arrow().columns, strict=True):
+        for name, kind, column in zip(self.names, self.types, self.arrow().columns, strict=True):
             values = column.combine_chunks()
             if values.null_count and fill is not None:
-                values = values.fill_null(fill)
+                try:
+                    values = values.fill_null(fill)
+                except (pa.ArrowException, OverflowError):
+                    raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
             mask = values.is_null().to_numpy(zero_copy_only=False)
             if mask.any() and _plain(values):
                 array = values.fill_null(0).to_numpy(zero_copy_only=False)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from einsql.engine.files.rows import Rows
 
 __all__ = [
+    "READABLE",
     "Column",
     "Description",
     "Draft",
@@ -110,6 +111,8 @@ _TEXTS = {".csv": ",", ".tsv": "\t"}
 """CSV, and what stands between its columns."""
 _ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
 """Formats of element rows; the last two may hold tensors instead."""
+READABLE = (*_READERS, *_TEXTS, ".mtx")
+"""Ends of the names of files that can be read as tensors."""
 
 
 def open_tensor(path: str, member: str | None = None, suffix: str | None = None) -> FileTensor:
@@ -145,7 +148,7 @@ def open_data(path: str, member: str | None = None, form: Form | None = None) ->
         OperationalError: As `open_tensor`.
     """
     form = form or Form()
-    kind = _known(path, form.suffix, "reads", (*_READERS, *_TEXTS, ".mtx"))
+    kind = _known(path, form.suffix, "reads", READABLE)
     names = matching(path)
     with refusing(path):
         if names == [path]:

@@ -9,13 +9,13 @@ pyarrow reads the metadata; elements are seen through this process's own mapping
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from einsql.engine.files.holes import Holes, room
 from einsql.engine.files.mapped import Found, Mapped, pick
 from einsql.engine.files.tensor import Content, single
 from einsql.engine.relation import arrow_metadata
@@ -196,16 +196,10 @@ def begin(
     """
     import pyarrow as pa  # as above
 
-    # Memory that is never touched, so it takes none.
-    rooms = [
-        pa.py_buffer(mmap.mmap(
-            -1, max(1, prod(shape) * dtype.numpy.itemsize),
-            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ,
-        )) for _, dtype in arrays
-    ]  # fmt: skip
+    rooms = [room(prod(shape) * dtype.numpy.itemsize) for _, dtype in arrays]
     cells = [cell(name, dtype, shape, r) for (name, dtype), r in zip(arrays, rooms, strict=True)]
     fields, columns = [f for f, _ in cells], [c for _, c in cells]
-    sink = _Sparse(file, [r.address for r in rooms])
+    sink = Holes(file, rooms)
     with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema(fields)) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
     return [sink.starts.get(r.address, 0) for r in rooms]  # nothing is written of none
@@ -240,43 +234,23 @@ def cell(
         raise ProgrammingError(
             f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
         )
-    element = pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
-    values = pa.Array.from_buffers(element, prod(shape), [None, elements])
-    storage = pa.FixedSizeListArray.from_buffers(
-        pa.list_(element, prod(shape)), 1, [None], children=[values]
-    )
-    column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), storage)
+    column = tensor_row(element_type(dtype), shape, elements)
     return pa.field(name, column.type, metadata=arrow_metadata(dtype)), column
 
 
-class _Sparse:
-    """A file for pyarrow that leaves holes where some buffers would be written.
+def element_type(dtype: DType) -> pa.DataType:
+    """The Arrow type whose bytes are a tensor's elements; BOOLEAN has a byte for each."""
+    import pyarrow as pa  # as above
 
-    Attributes:
-        starts: Where these buffers begin in the file, by their addresses.
-    """
+    return pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
 
-    closed = False
 
-    def __init__(self, file: IO[bytes], left_out: Sequence[int]) -> None:
-        self._file = file
-        self._left_out = left_out
-        self.starts: dict[int, int] = {}
+def tensor_row(element: pa.DataType, shape: tuple[int, ...], elements: pa.Buffer) -> pa.Array:
+    """One row that is a fixed-shape tensor over a buffer, of at most `MOST` elements."""
+    import pyarrow as pa  # as above
 
-    def write(self, data: bytes | pa.Buffer) -> int:
-        """Writes, or skips a buffer that is left out."""
-        if isinstance(data, bytes) or data.address not in self._left_out:
-            return self._file.write(data)
-        self.starts[data.address] = self._file.tell()
-        self._file.seek(data.size, 1)
-        return int(data.size)
-
-    def tell(self) -> int:
-        """Bytes so far."""
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Nothing; the file is flushed when it is complete."""
-
-    def close(self) -> None:
-        """Nothing; who opened the file closes it."""
+    values = pa.Array.from_buffers(element, prod(shape), [None, elements])
+    rows = pa.FixedSizeListArray.from_buffers(
+        pa.list_(element, prod(shape)), 1, [None], children=[values]
+    )
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), rows)

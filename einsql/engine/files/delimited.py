@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
 from einsql.engine.files.rows import Rows, columns_of, damaged
+from einsql.errors import DataError
 from einsql.schema import DType
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 BLOCK = 2**20
 """Bytes that are read at once; no line is longer."""
+_INVALID = re.compile(
+    r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (.*)", re.DOTALL
+)
 _NULL = ("", "NULL", "null")
 
 
@@ -71,10 +76,26 @@ class Delimited(Rows):
             for n, t in wanted.items()
         }
         read = 0
-        with self._open(types) as reader:
-            for batch in reader:
-                read += BLOCK
-                yield read / self.file.size, batch
+        try:
+            with self._open(types) as reader:
+                for batch in reader:
+                    read += BLOCK
+                    yield read / self.file.size, batch
+        except pa.ArrowInvalid as error:
+            raise self._told(error, wanted) from None
+
+    def _told(self, error: Exception, wanted: Mapping[str, DType]) -> Exception:
+        """What pyarrow says of a value that its column cannot hold, as einsql says it."""
+        found = _INVALID.match(str(error))
+        if found is None:
+            return error
+        name = list(self.columns)[int(found[1])]
+        kind = wanted[name].value if name in wanted else "number"
+        row = f" in its row {int(found[2]) - self._header}" if found[2] else ""
+        return DataError(
+            f"'{self.file.path}' has what is no {kind} for {name},{row}: {found[3][:300]}",
+            hint=f"FROM '{self.file.path}' reads it as a table, and CAST converts.",
+        )
 
 
 def write_rows(

@@ -136,10 +136,18 @@ def _put(file: int, slab: np.ndarray, at: int, steps: list[int]) -> None:
     data = stored.reshape(-1).view(np.uint8).data
     size = prod(slab.shape[apart:]) * slab.itemsize
     for n, start in enumerate(np.ravel(starts).tolist()):
-        run = data[n * size : (n + 1) * size]
-        while run:  # the system may write less than it is asked to
-            written = os.pwrite(file, run, start)
-            run, start = run[written:], start + written
+        write_all(file, data[n * size : (n + 1) * size], start)
+
+
+def write_all(file: int, data: memoryview, at: int) -> None:
+    """Writes bytes at a place of an open file, which stands where it stood.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    while data:  # the system may write less than it is asked to
+        written = os.pwrite(file, data, at)
+        data, at = data[written:], at + written
 
 
 def commit(draft: Draft) -> None:

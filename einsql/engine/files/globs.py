@@ -6,7 +6,7 @@ import glob
 import os
 
 from einsql.engine.files.mapped import refusing
-from einsql.errors import OperationalError
+from einsql.errors import OperationalError, ProgrammingError
 
 _WILD = "*?["
 
@@ -18,22 +18,30 @@ def matching(path: str) -> list[str]:
     is that file. A link that leads out of the folder before the first wild card is refused.
 
     Raises:
-        OperationalError: Nothing matches, or a link leads elsewhere.
+        OperationalError: Nothing matches.
+        ProgrammingError: A link leads elsewhere.
     """
-    if not any(c in path for c in _WILD) or os.path.exists(path):
-        return [path]
     with refusing(path):
-        found = sorted(glob.glob(path, recursive=True))
+        found = named(path)
+        if found == [path]:
+            return found
         if not found:
             raise OperationalError(f"No file matches '{path}'")
         root = os.path.realpath(_fixed(path))
         for name in found:
             if os.path.commonpath([root, os.path.realpath(name)]) != root:
-                raise OperationalError(
+                raise ProgrammingError(  # DuckDB, which would follow it, does not try then
                     f"'{name}' matches '{path}' and is a link that leads out of '{root}'",
                     hint="A pattern does not follow such links; name the file itself.",
                 )
     return found
+
+
+def named(path: str) -> list[str]:
+    """The files that a path names, in order, wherever links lead; may be none."""
+    if not any(c in path for c in _WILD) or os.path.exists(path):
+        return [path]
+    return sorted(glob.glob(path, recursive=True))
 
 
 def _fixed(path: str) -> str:

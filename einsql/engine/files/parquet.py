@@ -38,6 +38,19 @@ def has_tensors(schema: pa.Schema) -> bool:
     return any(isinstance(f.type, pa.FixedShapeTensorType) for f in schema)
 
 
+def holds_tensors(file: Found) -> bool:
+    """Whether a Parquet file holds fixed-shape tensors.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    reader = opened(file)
+    if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
+        return False
+    with damaged(file):
+        return has_tensors(reader.schema_arrow)
+
+
 def opened(file: Found) -> pq.ParquetFile:
     """A Parquet file, its footer read.
 

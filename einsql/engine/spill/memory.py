@@ -57,12 +57,13 @@ class Memory:
             database: The path of the database's file; None for one in memory.
         """
         self._states = states
-        self._database = database
+        # The working directory may become another one.
+        self._database = None if database is None else os.path.realpath(database)
         self._share = 0.0
         self.space = Space(lambda: None)
         self.change(settings)
         if database is not None:
-            sweep(default_directory(database))
+            sweep(default_directory(self._database))
 
     def change(self, settings: Settings) -> None:
         """Goes on under other settings; files that are there stay."""

@@ -157,7 +157,8 @@ def sweep(directory: str) -> None:
     for path in found:
         owner = path.name.removeprefix(_PREFIX).split("-")[0]
         if not (owner.isdigit() and _runs(int(owner))):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another user's stays
+                path.unlink(missing_ok=True)
     _remove(directory)
 
 

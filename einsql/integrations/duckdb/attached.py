@@ -21,10 +21,13 @@ from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
+from einsql.quoting import in_quotes
+from einsql.running import SHALLOW
 from einsql.schema import DType
-from einsql.session import SHALLOW, Connection
+from einsql.session import Connection
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
+from einsql.sql.parameters import mark
 from einsql.sql.parser import parse
 
 if TYPE_CHECKING:
@@ -59,7 +62,23 @@ def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attach
     if dtype is None:
         raise InterfaceError(f"Elements of tiles are FLOAT or DOUBLE, not {element!r}")
     _at_exit()
-    return Attached(connection, register(connection, dtype))
+    with _connected():
+        return Attached(connection, register(connection, dtype))
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """What DuckDB says of a closed connection, as einsql says it."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.ConnectionException as error:
+        if "closed" not in str(error):
+            raise
+        raise InterfaceError(
+            "The DuckDB connection is closed", hint="einsql.attach() an open one."
+        ) from None
 
 
 @cache
@@ -89,7 +108,7 @@ class Attached:
         the relation is first fetched from, and hold it as long as the relation is there.
 
         Args:
-            query: The statement.
+            query: The statement; of several, each is run before the next one is read.
             options: Those of DuckDB's `sql`, such as `params`.
 
         Returns:
@@ -172,7 +191,10 @@ class Attached:
         self.session.unregister(name)
 
     def close(self) -> None:
-        """Takes the functions away again, if this is what registered them."""
+        """Takes the functions away again, if they were registered through this connection.
+
+        Another attachment of it that is open keeps them.
+        """
         if self._closed:
             return
         self._closed = True
@@ -198,10 +220,20 @@ class Attached:
         self._open()
         if not isinstance(query, str):
             raise InterfaceError(f"A statement is a str, not a {type(query).__name__}")
+        if not find_calls(query):
+            with _connected():
+                return in_frame(partial(method, query, *given, **options), frame, {})
+        *before, last = [query[s.start : s.end] for s in scan(query)]
+        with _connected():
+            self._check_settings()
+            for statement in before:  # the tables that the next one reads are what it leaves
+                self._run_one(self.connection.execute, statement, frame)
+            return self._run_one(method, last, frame, *given, **options)
+
+    def _run_one(
+        self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any
+    ) -> Any:
         calls = find_calls(query)
-        if not calls:
-            return in_frame(partial(method, query, *given, **options), frame, {})
-        self._check_settings()
         bound: dict[str, Rows] = {}  # what is written twice is computed once
         for call in calls:
             if call.query not in bound:
@@ -224,7 +256,7 @@ class Attached:
         """A table or view of the database, or what DuckDB reads among the caller's variables."""
         import duckdb
 
-        text = 'FROM "' + name.replace('"', '""') + '"'
+        text = f"FROM {in_quotes(name)}"
         for place in (None, frame):
             if place is None or array_in_scope(frame, name) is None:
                 try:
@@ -288,6 +320,13 @@ class Session(Connection):
             self._read = {}
 
     def _bound(self, text: str) -> Rows:
+        asked = mark(text).numbers
+        if asked:
+            raise ProgrammingError(
+                "Parameters do not reach the text in einsql('…')",
+                hint="Write the value in it; edb.session.execute(…) takes parameters.",
+                position=min(asked),
+            )
         statement, doubt = parse(text)
         if not isinstance(statement, st.Query):
             raise ProgrammingError(

@@ -32,6 +32,8 @@ _LISTS = (*AGGREGATES, "stack")
 _registered: WeakKeyDictionary[DuckDBPyConnection, list[str]] = WeakKeyDictionary()
 """Connections through which functions were registered, with their names. DuckDB complains at
 the end of the process of those that are still there."""
+_holders: WeakKeyDictionary[DuckDBPyConnection, int] = WeakKeyDictionary()
+"""How many attachments hold the functions that were registered through a connection."""
 
 
 def tile_type(element: DType) -> str:
@@ -46,7 +48,7 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
     """Registers the functions in the database of a connection.
 
     Returns:
-        False if they are there already, by another connection to it.
+        Whether `unregister` is to follow: False if they are there by another connection to it.
 
     Raises:
         ProgrammingError: The database has other functions of these names, or tiles with
@@ -74,7 +76,9 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
                 f"The database is attached already, with tiles of {ours.get('tensor_einsum')}",
                 hint="All connections to a database share its functions.",
             )
-        return False
+        if con in _holders:
+            _holders[con] += 1
+        return con in _holders
     _check_no_transaction(con)
     from duckdb.func import SPECIAL, PythonUDFType
 
@@ -86,6 +90,7 @@ def register(con: DuckDBPyConnection, element: DType) -> bool:
             name, call, None, returns, type=PythonUDFType.ARROW, null_handling=SPECIAL
         )
         made.append(name)
+    _holders[con] = 1
     return True
 
 
@@ -101,9 +106,16 @@ def _check_no_transaction(con: DuckDBPyConnection) -> None:
 
 
 def unregister(con: DuckDBPyConnection) -> None:
-    """Takes away the functions that were registered through a connection."""
+    """Takes away the functions that were registered through a connection, if none holds them."""
+    _holders[con] = _holders.get(con, 1) - 1
+    if not _holders[con]:
+        _take_away(con)
+
+
+def _take_away(con: DuckDBPyConnection) -> None:
     import duckdb
 
+    _holders.pop(con, None)
     for name in _registered.pop(con, []):
         try:
             con.remove_function(name)
@@ -114,7 +126,7 @@ def unregister(con: DuckDBPyConnection) -> None:
 def unregister_all() -> None:
     """Takes away all functions, at the end of the process."""
     for con in list(_registered):
-        unregister(con)
+        _take_away(con)
 
 
 # ---- calls

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.bfloat16 import loaded
+from einsql.engine.duck import streams
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, arrow_type
@@ -78,16 +79,7 @@ def _batches(result: Result | TileResult, schema: pa.Schema) -> Iterator[pa.Reco
         yield from _tiles(result, schema)
         return
     with enough_memory:
-        for piece in result._pieces():
-            for index in piece._positions():
-                columns = []
-                for c, field in zip(result.columns, schema, strict=True):
-                    values, known = piece._column(c, index)
-                    if c.dtype is DType.HALF:
-                        values = values.astype(np.float32)
-                    mask = None if known is None else ~known
-                    columns.append(pa.array(values, type=field.type, mask=mask))
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield from streams.Rows(result, tuple(schema.names)).reader()
 
 
 def _tiles(result: TileResult, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

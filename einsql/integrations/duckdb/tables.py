@@ -12,6 +12,7 @@ from einsql.engine.memory import require
 from einsql.engine.relation import Relation
 from einsql.engine.sparse_fields import SparseFields
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
+from einsql.quoting import in_quotes
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse import Compressed
 
@@ -116,17 +117,13 @@ def _type(name: str, column: str, kind: str) -> DType:
     return dtype
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _columns(
     name: str, table: DuckDBPyRelation, types: Mapping[str, DType]
 ) -> dict[str, np.ndarray]:
     """The columns as arrays, none of them with NULLs."""
     import duckdb
 
-    casts = (f"CAST({_quoted(c)} AS {t.value}) AS c{n}" for n, (c, t) in enumerate(types.items()))
+    casts = (f"CAST({in_quotes(c)} AS {t.value}) AS c{n}" for n, (c, t) in enumerate(types.items()))
     try:
         arrays = table.project(", ".join(casts)).fetchnumpy()
     except duckdb.ConversionException as error:

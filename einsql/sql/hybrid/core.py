@@ -9,11 +9,12 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
+from einsql.quoting import in_quotes
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.dialect import EinSQL
 from einsql.sql.hybrid.blocks import Block, Range
 from einsql.sql.hybrid.edits import Edits
-from einsql.sql.hybrid.split import Scope, Splitter, Why, changed, quoted, shown
+from einsql.sql.hybrid.split import Scope, Splitter, Why, changed, shown
 from einsql.sql.names import column_name
 
 _NAMES = frozenset(
@@ -280,11 +281,11 @@ class _Groups:
             a, b = structure.span(part)
             if n in whole:
                 shown_as = node.alias if isinstance(node, exp.Alias) else column_name(node)
-                edits.append((a, b, f"{name}.c{whole[n]} AS {quoted(shown_as)}"))
+                edits.append((a, b, f"{name}.c{whole[n]} AS {in_quotes(shown_as)}"))
                 continue
             edits += self._matches(part, name, frozenset())
             if not isinstance(node, exp.Alias):
-                edits.append((b, b, f" AS {quoted(column_name(node))}"))
+                edits.append((b, b, f" AS {in_quotes(column_name(node))}"))
         for clause in self.ranges[1:]:
             is_order = clause in core.modifiers.values()
             edits += self._matches(clause, name, frozenset(outputs if is_order else ()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid.blocks import Range, Structure
-from einsql.sql.hybrid.split import quoted
 from einsql.sql.tokens import tokenize
 
 
@@ -54,7 +54,7 @@ def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]]
             equals = next((n for n in range(first, stop) if structure.word(n) == "="), stop)
             columns.append(structure.tokens[equals - 1].text)
             values.append(text(equals + 1, stop))
-    items = [f"{quoted(alias)}.{quoted(k)}" for k in keys]
+    items = [f"{in_quotes(alias)}.{in_quotes(k)}" for k in keys]
     items += [f"{value} AS v{n}" for n, value in enumerate(values)]
     where = clause("WHERE")
     query = f"SELECT {'' if values else 'DISTINCT '}{', '.join(items) or '1'} FROM {target}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.quoting import in_quotes
 from einsql.sql.hybrid.blocks import (
     STARTS,
     Block,
@@ -68,6 +69,7 @@ class Parts:
     is_macro: Callable[[str], bool]
     """Whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
+    """Whether FROM reads a file as a tensor."""
     is_ours: Callable[[Sequence[str], str], bool]
     """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
     aggregates: Callable[[], frozenset[str]]
@@ -85,14 +87,9 @@ class Parts:
         return name
 
 
-def quoted(name: str) -> str:
-    """A name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def shown(name: str, columns: Sequence[str]) -> str:
     """The query that reads a fragment under the names its columns had."""
-    items = ", ".join(f"c{n} AS {quoted(c)}" for n, c in enumerate(columns))
+    items = ", ".join(f"c{n} AS {in_quotes(c)}" for n, c in enumerate(columns))
     return f"SELECT {items} FROM {name}"
 
 
@@ -273,16 +270,23 @@ class Splitter:
             prefix = [self.structure.tokens[n].text for n in within]
             if not reference.is_call and self.parts.is_ours(prefix, reference.name):
                 self.parts.relations.setdefault(reference.name.lower(), reference.name)
-                self.edits.replace(start, end, f"temp.main.{quoted(reference.name)}")
+                self.edits.replace(start, end, f"temp.main.{in_quotes(reference.name)}")
             return
         is_path = reference.is_text or self.sql[start] == '"'
         if reference.is_call:
             if self.parts.is_macro(reference.name):
                 self._item(start, end, reference, scope)
-        elif is_path and self.parts.is_file(reference.name):
+        elif is_path and self._is_file(reference.name, start):
             self._item(start, end, reference, scope)
         elif not reference.is_text:
             self.expose(reference.name, scope)
+
+    def _is_file(self, name: str, at: int) -> bool:
+        try:
+            return self.parts.is_file(name)
+        except Error as error:
+            error.position = at
+            raise
 
     def expose(self, name: str, scope: Scope) -> None:
         """Has DuckDB see a tensor or view of a name, if it means one."""
@@ -296,7 +300,7 @@ class Splitter:
         if found is None:
             return
         name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
-        alias = "" if reference.aliased else f" AS {quoted(_stem(reference))}"
+        alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"
         self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
 
     # ---- a block without what stands around its relation

@@ -1,0 +1,64 @@
+"""What a plan that is run again reads now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from einsql.arrays import array_relation, file_relation
+from einsql.engine.executor import Tick
+from einsql.engine.relation import Fields
+from einsql.engine.store import Store, Tensor
+from einsql.planning import Dependency, Plan
+
+if TYPE_CHECKING:
+    from einsql.staged import TilePlan
+
+
+def current_inputs(
+    plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick,
+    other: Callable[[Dependency], Fields | None] = lambda dependency: None,
+) -> dict[str, Fields] | None:  # fmt: skip
+    """Fields of every input of a plan, or None if one is not what the plan was made for.
+
+    Args:
+        plan: The plan.
+        store: What names mean now.
+        in_scope: Finds an array in the caller's scope.
+        tick: Told the fraction done; raises to cancel.
+        other: Finds tables, and what is computed once for several queries of the statement.
+    """
+    if plan.version != store.version:
+        return None
+    inputs: dict[str, Fields] = {}
+    for d in plan.dependencies:
+        if d.kind in ("once", "table"):
+            found_fields = other(d)
+            if found_fields is None:
+                return None
+            inputs[d.name.lower()] = found_fields
+            continue
+        if d.kind == "tensor":
+            found = store.objects.get(d.name.lower())
+            if not isinstance(found, Tensor):
+                return None
+            held = found.relation
+            if held.schema is not d.schema and held.schema != d.schema:
+                return None
+            inputs[d.name.lower()] = held.fields
+            continue
+        if d.source is not None:
+            path, member = d.source
+            if not os.path.exists(path):
+                return None
+            held = file_relation(path, member, tick)
+        else:
+            array = in_scope(d.name)
+            if array is None:
+                return None
+            held = array_relation(array)
+        if held.schema != d.schema:
+            return None
+        inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
+    return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

@@ -1,0 +1,236 @@
+"""Fragments of statements: bound over tensors and tables, planned, computed once and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sqlglot import exp
+
+from einsql.current import current_inputs
+from einsql.einsum import Input
+from einsql.engine.duck.operands import Named, Tables
+from einsql.engine.duck.streams import stream
+from einsql.engine.relation import DistantFields
+from einsql.engine.result import Result
+from einsql.engine.store import Definition
+from einsql.errors import Error, NotSupportedError
+from einsql.planning import BinderCatalog, Dependency, Plan
+from einsql.sql.hybrid.operands import names_in, refusal, sources
+from einsql.sql.hybrid.sharing import share
+from einsql.sql.hybrid.split import Fragment
+from einsql.sql.macros import Macro
+from einsql.sql.query import QueryBinder
+from einsql.sql.scope import Relation
+
+if TYPE_CHECKING:
+    from einsql.engine.executor import Tick
+    from einsql.engine.relation import Fields
+    from einsql.engine.tile_result import TileResult
+    from einsql.session import Connection
+    from einsql.staged import TilePlan
+
+
+Answer = tuple["Result | TileResult", tuple[tuple[Any, ...], ...]]
+"""A result with PEP 249's description."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fragment, or a tensor, that is ready to be computed.
+
+    Attributes:
+        names: What DuckDB is to call its columns.
+    """
+
+    plan: Plan | TilePlan
+    names: tuple[str, ...]
+
+    def shown(self, inputs: Mapping[str, Fields], tick: Tick) -> object:
+        """What DuckDB reads."""
+        made = self.plan.result(inputs, tick)
+        if isinstance(made, Result):
+            return stream(made, self.names)
+        return made.arrow().rename_columns(list(self.names))
+
+
+@dataclass
+class Computing:
+    """The fragments of one statement, and what it takes to compute them.
+
+    Attributes:
+        con: The session.
+        tables: Reads the tables that are operands.
+        plans: What has been planned, by the names that DuckDB knows.
+        once: What several fragments read, by what they call it, in the order it is computed in.
+    """
+
+    con: Connection
+    tables: Tables
+    plans: dict[str, Planned] = field(default_factory=dict)
+    once: dict[str, Planned] = field(default_factory=dict)
+    _made: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
+
+    def binder(self, tree: exp.Expr, foreign: frozenset[str]) -> QueryBinder:
+        """A binder for a fragment; tables of DuckDB are operands in it."""
+        con = self.con
+        self.tables.named = _named(con, tree)
+        alone = con.cluster is None and con.settings.sites == 1
+        find = self.tables.relation if alone else lambda name: None
+        binder = con.query_binder(tables=find, once=self._made)
+        binder.foreign = foreign
+        return binder
+
+    def with_tables(
+        self, tree: exp.Expr, foreign: frozenset[str], error: Error
+    ) -> list[str] | Error:
+        """Names of a query's columns if it binds with tables as operands, else why not.
+
+        Args:
+            tree: The query.
+            foreign: Names of WITH that mean no tensor in it.
+            error: Why it does not bind without tables.
+        """
+        if not any(self._is_tensor(t) for t in sources(tree)):
+            return error
+        binder = self.binder(tree, foreign)
+        binder.notices = []
+        self.tables.outside.clear()
+        try:
+            bound = binder.bind_any(tree)
+        except NotSupportedError as outside:
+            return outside
+        except Error:
+            if not self.tables.outside:
+                return error
+            shown = ", ".join(sorted(self.tables.outside))
+            return NotSupportedError(f"no tensor has the type of {shown}", position=error.position)
+        assert isinstance(binder.catalog, BinderCatalog)
+        tables = {d.name.lower() for d in binder.catalog.dependencies if d.kind == "table"}
+        if not isinstance(bound, Relation):
+            return error
+        reason = refusal(bound.node, tables)
+        if reason is None:
+            return [c.name for c in bound.columns]
+        shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
+        return NotSupportedError(f"{shown} stays in DuckDB: {reason}", position=error.position)
+
+    def _is_tensor(self, item: exp.Table) -> bool:
+        """True if an item of FROM may be a tensor, so that tables are worth looking at."""
+        if not isinstance(item.this, exp.Identifier):
+            return True
+        name = item.name
+        is_known = self.con.store.get(name) is not None
+        return is_known or self.con.array_named(name) is not None or "." in name
+
+    def plan(self, fragment: Fragment) -> Planned:
+        """Binds and plans a fragment."""
+        binder = self.binder(fragment.tree, fragment.foreign)
+        plan = self.con.planned(binder.bind_any(fragment.tree), binder)
+        return Planned(plan, tuple(f"c{n}" for n in range(len(fragment.names))))
+
+    def compute(self, given: Sequence[Fragment], tensors: Sequence[str]) -> dict[str, object]:
+        """What DuckDB is to see: fragments, which are computed now, and tensors."""
+        con = self.con
+        try:
+            shared, fragments = share(given, con.query_binder().catalog.view)
+            for o in shared:
+                planned = self.plan(Fragment(o.name, o.tree, o.foreign, (), o.shown))
+                found = planned.plan.result(con._inputs, con._tick)
+                if not isinstance(found, Result) or isinstance(found.fields, DistantFields):
+                    fragments = list(given)  # what lies elsewhere is no operand
+                    break
+                assert isinstance(planned.plan, Plan)
+                low, relation = o.name.lower(), planned.plan.relation
+                node = Input(low, relation.node.schema)
+                self._made[low] = replace(relation, node=node), _filled(found)
+                self.once[low] = planned
+            relations: dict[str, object] = {}
+            for f in fragments:
+                planned = self.plans[f.name] = self.plan(f)
+                relations[f.name] = planned.shown(con._inputs, con._tick)
+            for name in tensors:
+                planned = self.plans[name] = self._elements(name)
+                relations[name] = planned.shown(con._inputs, con._tick)
+            return relations
+        finally:
+            self._made.clear()
+            self.tables.forget()
+
+    def _elements(self, name: str) -> Planned:
+        """The element rows of a tensor, or of an array in the caller's scope."""
+        binder = self.con.query_binder()
+        relation = binder.named(name, exp.to_identifier(name))
+        assert isinstance(relation, Relation)
+        names = tuple(c.name for c in relation.columns)
+        return Planned(self.con.planned(relation, binder), names)
+
+    def whole(self, fragment: Fragment) -> Answer | None:
+        """The result of a statement that is a fragment as a whole, or None if it has no keys."""
+        con = self.con
+        try:
+            planned = self.plans[fragment.name] = self.plan(fragment)
+            if isinstance(planned.plan, Plan) and planned.plan.relation.hidden:
+                return None
+            return planned.plan.result(con._inputs, con._tick), planned.plan.description
+        finally:
+            self.tables.forget()
+
+    def current(self) -> dict[str, Mapping[str, Fields]] | None:
+        """What the plans read now, by their names, or None if one does not hold any more."""
+        con = self.con
+        once: dict[str, Fields] = {}
+        read: dict[tuple[str, tuple[str, ...]], Fields] = {}
+        current = partial(
+            current_inputs, store=con.store, in_scope=con.in_scope, tick=con._tick,
+            other=partial(self._other, once, read),
+        )  # fmt: skip
+        for name, planned in self.once.items():
+            inputs = current(planned.plan)
+            if inputs is None:
+                return None
+            result = planned.plan.result(inputs, con._tick)
+            if not isinstance(result, Result):
+                return None
+            once[name] = _filled(result)
+        found: dict[str, Mapping[str, Fields]] = {}
+        for name, planned in self.plans.items():
+            inputs = current(planned.plan)
+            if inputs is None:
+                return None
+            found[name] = inputs
+        return found
+
+    def _other(
+        self, once: dict[str, Fields], read: dict[tuple[str, tuple[str, ...]], Fields],
+        d: Dependency,
+    ) -> Fields | None:  # fmt: skip
+        if d.kind == "once":
+            return once[d.name.lower()]
+        known = d.name, d.columns
+        if known not in read:
+            table = self.tables.again(d.name.removesuffix(" (table)"), d.schema)
+            if table is None:
+                return None
+            read[known] = table.fields
+        return read[known]
+
+
+def _named(con: Connection, tree: exp.Expr) -> Named:
+    """What a query names, and the views and macros that it may read."""
+    trees = [tree]
+    for item in con.store.objects.values():
+        if isinstance(item, Definition):
+            body = item.body.body if isinstance(item.body, Macro) else item.body
+            trees += [body] if isinstance(body, exp.Expr) else []
+    return Named(*names_in(trees))
+
+
+def _filled(result: Result) -> Fields:
+    """The fields of a result, with the flags that it leaves out for they are true."""
+    schema = result.schema
+    missing = [f.name for f in schema.fields if f.name not in result.fields]
+    return {**result.fields, **{n: np.broadcast_to(np.True_, schema.shape) for n in missing}}

@@ -1,0 +1,142 @@
+"""Names of WITH and views that several fragments read, so that each is computed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from einsql.sql.hybrid.split import PREFIX, Fragment
+
+View = Callable[[str], exp.Expr | None]
+"""The query of a view, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is computed once for several fragments.
+
+    Attributes:
+        name: What the fragments call it; a view keeps its name.
+        shown: What the statement calls it.
+        tree: Its query.
+        foreign: Names of WITH that mean no tensor in it.
+    """
+
+    name: str
+    shown: str
+    tree: exp.Expr
+    foreign: frozenset[str]
+
+
+def share(fragments: Sequence[Fragment], view: View) -> tuple[list[Once], list[Fragment]]:
+    """Finds what several fragments read.
+
+    Args:
+        fragments: The fragments of one statement.
+        view: The query of a view, or None.
+
+    Returns:
+        It, in an order in which it can be computed, and the fragments that read it.
+    """
+    if len(fragments) < 2:
+        return [], list(fragments)
+    readers: Counter[object] = Counter()
+    for f in fragments:
+        readers.update(_reads(f, view))
+    often = {key for key, count in readers.items() if count > 1}
+    if not often:
+        return [], list(fragments)
+    made: dict[object, Once] = {}
+    for f in fragments:
+        _collect(f, often, view, made)
+    trees = (_over(f.foreign, _ctes(f.tree), _body(f.tree), made) for f in fragments)
+    over = [replace(f, tree=tree) for f, tree in zip(fragments, trees, strict=True)]
+    return list(made.values()), over
+
+
+def _ctes(tree: exp.Expr) -> list[exp.CTE]:
+    clause = tree.args.get("with_")
+    return [] if clause is None else list(clause.expressions)
+
+
+def _body(tree: exp.Expr) -> exp.Expr:
+    made = tree.copy()
+    made.set("with_", None)
+    return made
+
+
+def _names(tree: exp.Expr) -> set[str]:
+    return {t.name.lower() for t in tree.find_all(exp.Table) if not t.args.get("db")}
+
+
+def _key(foreign: frozenset[str], before: Sequence[exp.CTE], query: exp.Expr) -> object:
+    """What a query means: its text, that of the names of WITH before it, what is no tensor."""
+    names = _names(query).union(*(_names(c) for c in before))
+    return (foreign & names, *((c.alias.lower(), c.sql()) for c in before), query.sql())
+
+
+def _reads(fragment: Fragment, view: View) -> set[object]:
+    """What a fragment reads, and what it is."""
+    ctes, body = _ctes(fragment.tree), _body(fragment.tree)
+    wanted, found = _names(body), {_key(fragment.foreign, ctes, body)}
+    for n in reversed(range(len(ctes))):
+        if ctes[n].alias.lower() in wanted:
+            wanted |= _names(ctes[n].this)
+            found.add(_key(fragment.foreign, ctes[:n], ctes[n].this))
+    return found | {_key(frozenset(), [], query) for _, query in _views(fragment, view)}
+
+
+def _views(fragment: Fragment, view: View) -> Iterator[tuple[str, exp.Expr]]:
+    hidden = {c.alias.lower() for c in _ctes(fragment.tree)} | fragment.foreign
+    for name in sorted(_names(fragment.tree) - hidden):
+        query = view(name)
+        if query is not None:
+            yield name, query
+
+
+def _collect(
+    fragment: Fragment, often: set[object], view: View, made: dict[object, Once]
+) -> None:  # fmt: skip
+    """Adds what a fragment reads that is read often."""
+    for name, query in _views(fragment, view):
+        key = _key(frozenset(), [], query)
+        if key in often:
+            made.setdefault(key, Once(name, name, query, frozenset()))
+    ctes, body = _ctes(fragment.tree), _body(fragment.tree)
+    reads = _reads(fragment, view)
+    for n, cte in enumerate(ctes):
+        key = _key(fragment.foreign, ctes[:n], cte.this)
+        if key in often and key in reads and key not in made:
+            tree = _over(fragment.foreign, ctes[:n], cte.this, made)
+            made[key] = Once(f"{PREFIX}with_{len(made) + 1}", cte.alias, tree, fragment.foreign)
+    key = _key(fragment.foreign, ctes, body)
+    if key in often and key not in made:
+        tree = _over(fragment.foreign, ctes, body, made)
+        made[key] = Once(f"{PREFIX}with_{len(made) + 1}", fragment.name, tree, fragment.foreign)
+
+
+def _over(
+    foreign: frozenset[str], ctes: Sequence[exp.CTE], body: exp.Expr, made: dict[object, Once]
+) -> exp.Expr:
+    """A query over what is computed once."""
+    once = made.get(_key(foreign, ctes, body))
+    if once is not None:
+        return _read(once)
+    tree, before = body.copy(), []
+    for n, cte in enumerate(ctes):
+        copy = cte.copy()
+        once = made.get(_key(foreign, ctes[:n], cte.this))
+        if once is not None:
+            copy.set("this", _read(once))
+        before.append(copy)
+    if before:
+        tree.set("with_", exp.With(expressions=before))
+    return tree
+
+
+def _read(once: Once) -> exp.Expr:
+    table = exp.Table(this=exp.to_identifier(once.name, quoted=True))
+    return exp.select("*").from_(table)

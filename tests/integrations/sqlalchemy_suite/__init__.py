@@ -1,0 +1,1 @@
+"""SQLAlchemy's own suite for dialects, run on einsql: `make sqlalchemy`."""
