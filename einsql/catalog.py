@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from einsql.einsum import Input
+from einsql.engine.objects import is_local
 from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
@@ -32,9 +33,9 @@ def create_view(con: Connection, statement: CreateView) -> None:
         ProgrammingError: The name is taken, or the query is wrong.
     """
     taken = con.store.get(statement.name)
-    if taken is not None and not (
-        statement.replace and isinstance(taken, Definition) and taken.kind == "view"
-    ):
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    replaces = statement.replace and isinstance(taken, Definition) and taken.kind == "view"
+    if taken is not None and not hides and not replaces:
         raise ProgrammingError(
             f'There is something named "{statement.name}" already',
             hint="CREATE OR REPLACE VIEW replaces a view.",
@@ -69,7 +70,9 @@ def create_macro(con: Connection, statement: CreateMacro) -> None:
         ProgrammingError: The name is taken.
     """
     name = f"{statement.name}()"
-    if con.store.get(name) is not None and not statement.replace:
+    taken = con.store.get(name)
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    if taken is not None and not hides and not statement.replace:
         raise ProgrammingError(
             f'There is a macro "{statement.name}" already',
             hint="CREATE OR REPLACE MACRO replaces it.",

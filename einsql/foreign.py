@@ -36,6 +36,8 @@ _INSTEAD = {
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
     ("DROP", "view"): "DROP VIEW {} drops it.",
 }
+_MAKING = ("CREATE", "ALTER", "IMPORT")
+"""Statements that may make tables."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -62,7 +64,12 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
         raise refusal  # DuckDB would not find the tensors again
     try:
-        found = hybrid.run(con, made)
+        if word in _MAKING:
+            with con.store.snapshot():
+                con.duck.names_changed = True
+                found = hybrid.run(con, made)
+        else:
+            found = hybrid.run(con, made)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
             con.forget_plans()  # a table comes before an array of the caller
@@ -75,29 +82,6 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return found if found.names != ("Count",) and found.names != ("Success",) else -1
-
-
-def _refuse_renaming(con: Connection, structure: Structure) -> None:
-    """Refuses to give a table a name that is taken; ALTER names what it makes last.
-
-    Raises:
-        ProgrammingError: A tensor or a view has it.
-    """
-    words = [structure.word(n) for n in range(len(structure.tokens))]
-    for n, token in enumerate(structure.tokens[2:], 2):
-        if words[0] == "ALTER" and words[n - 2 : n] == ["RENAME", "TO"]:
-            _refuse_taken(con, token)
-
-
-def _refuse_taken(con: Connection, token: Token) -> None:
-    found = con.store.get(token.text)
-    if found is not None:
-        kind = "tensor" if isinstance(found, Tensor) else found.kind
-        raise ProgrammingError(
-            f'There is a {kind} "{found.name}" already',
-            hint="Tables and tensors have names of their own.",
-            position=token.start,
-        )
 
 
 def _defines_view(structure: Structure) -> bool:
@@ -139,7 +123,7 @@ def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
     if first is None or first >= len(structure.tokens):
         return
     made = hybrid.split_foreign(con, sql[structure.tokens[first].start :])
-    if made.parts.fragments or made.parts.relations or made.views or made.macros:
+    if made.parts.fragments or made.parts.relations or made.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
             hint="Give parameters to execute(sql, parameters): plans are kept there, too.",
@@ -195,7 +179,12 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         Error: The refusal, if a tensor would be changed.
     """
     word, at = structure.word(0), 1
-    _refuse_renaming(con, structure)
+    if word == "ALTER":  # tables and views alike
+        words = list(map(structure.word, range(len(structure.tokens))))
+        for n in range(3, len(words)):
+            if words[n - 2 : n] == ["RENAME", "TO"]:
+                con.duck.dropped.add(structure.tokens[n - 3].text.lower())
+                _check_new(con, structure.tokens[n])
     if _defines_view(structure):
         words = [structure.word(n) for n in range(min(9, len(structure.tokens)))]
         if not is_qualified(words, words.index("VIEW") + 1):
@@ -208,19 +197,33 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
         "TABLE", "UNIQUE", "PERSISTENT",
     ):  # fmt: skip
         at += 1
-    is_kind = word in ("CREATE", "DROP", "ALTER")
-    is_kind = is_kind and "TABLE" not in map(structure.word, range(1, at))
-    if word == "COPY" and structure.word(at) == "(":
+    before = list(map(structure.word, range(1, at)))
+    is_kind = word in ("CREATE", "DROP", "ALTER") and "TABLE" not in before
+    if is_kind or at >= len(structure.tokens) or (word == "COPY" and structure.word(at) == "("):
         return
-    if is_kind or at >= len(structure.tokens) or structure.word(at + 1) == ".":
-        return
+    first = at
+    while structure.word(at + 1) == "." and at + 2 < len(structure.tokens):
+        at += 2
+    prefix = [t.text for t in structure.tokens[first:at:2]]
+    if word == "DROP":
+        con.duck.dropped.add(structure.tokens[at].text.lower())
     token = structure.tokens[at]
-    found = con.store.get(token.text)
-    if found is None:
-        return
     if word == "CREATE":
-        _refuse_taken(con, token)
+        own = con.duck.database.lower()
+        low = [p.lower() for p in prefix]
+        if low in ([], ["main"], ["temp"], ["temp", "main"], [own], [own, "main"]):
+            _check_new(con, token)
+        return
+    found = con.store.get(token.text)
+    if found is None or (prefix and not hybrid.is_ours(con, prefix, token.text)):
+        return
     kind = "tensor" if isinstance(found, Tensor) else found.kind
+    if prefix:
+        if token.text.lower() in con.duck.names():  # beside the tensor; DuckDB alone has made it
+            return
+        raise NotSupportedError(
+            f"{found.name} is a {kind}, which {word} names without a schema", position=token.start
+        )
     if word in ("ALTER", "MERGE", "MERGE INTO", "DROP", "TRUNCATE"):
         raise NotSupportedError(
             f"{word} is for tables, and {found.name} is a {kind}",
@@ -228,3 +231,15 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
             position=token.start,
         )
     raise refusal
+
+
+def _check_new(con: Connection, token: Token) -> None:
+    """Refuses a new table under a name that is taken."""
+    found = con.store.get(token.text)
+    if found is not None:
+        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        raise ProgrammingError(
+            f'There is a {kind} "{found.name}" already',
+            hint="Tables and tensors have names of their own.",
+            position=token.start,
+        )

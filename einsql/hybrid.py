@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,8 @@ class Hybrid:
     Attributes:
         text: What DuckDB runs, with its parameters.
         computing: Its fragments, as they are computed.
-        views: Views of einsql that it reads, in the order they can be made in.
-        macros: Macros of einsql that it calls: what follows CREATE MACRO, by their names.
+        defined: Views and macros of einsql that it needs, in the order they can be made in:
+            what to DROP, the name, and what follows CREATE VIEW or MACRO.
         needs_erf: Whether DuckDB is to be given ERF.
         hinted: Whether what remains has a hint.
         is_query: Whether it may be asked for its columns without doing anything.
@@ -57,9 +57,8 @@ class Hybrid:
     text: Edited
     parts: Parts
     computing: Computing
-    views: list[tuple[str, str]] = field(default_factory=list)
+    defined: list[tuple[str, str, str]] = field(default_factory=list)
     is_query: bool = True
-    macros: dict[str, str] = field(default_factory=dict)
     needs_erf: bool = False
     hinted: bool = False
     version: int = -1
@@ -115,7 +114,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    _views(con, made)
+    _define(con, made)
     return made
 
 
@@ -138,7 +137,7 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
-    _views(con, made)
+    _define(con, made)
     return made
 
 
@@ -149,9 +148,24 @@ def _parts(con: Connection) -> tuple[Parts, Computing]:
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: is_tensor_file(con, name),
+        is_ours=lambda prefix, name: is_ours(con, prefix, name),
         aggregates=lambda: con.duck.aggregates,
     )
     return parts, computing
+
+
+def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
+    """True if a qualified name means what einsql has under the bare one.
+
+    A file that DuckDB wrote may hold a table beside a tensor of one name: with its database
+    before it, that is the table.
+    """
+    if con.store.get(name) is None:
+        return False
+    low, own = [p.lower() for p in prefix], con.duck.database.lower()
+    if low == ["main"]:
+        return con.duck.execute("SELECT lower(current_database())") == [(own,)]
+    return low in ([own], [own, "main"]) and name.lower() not in con.duck.names()
 
 
 def _bind(
@@ -187,57 +201,72 @@ def is_tensor_file(con: Connection, name: str) -> bool:
     return known and not con.query_binder().catalog.is_table_file(name)
 
 
-def _views(con: Connection, made: Hybrid) -> None:
-    """Splits the views that the text reads, and those that they read."""
-    done: dict[str, tuple[str, str]] = {}
-    parts = made.parts
+def _define(con: Connection, made: Hybrid) -> None:
+    """Collects the views and macros that the text needs, each behind those that it needs."""
+    relations = made.parts.relations
+    seen: set[str] = set()
 
-    def visit(low: str) -> None:
+    def visit(text: str) -> None:
+        for low in [*relations]:
+            view(low)
+        for low in called(text):
+            macro(low)
+
+    def within(work: Callable[[], str]) -> str:
+        """What a definition says, once all that it reads and calls is there."""
+        before = dict(relations)
+        relations.clear()
+        text = work()
+        visit(text)
+        relations.update({n: r for n, r in before.items() if n not in relations})
+        return text
+
+    def view(low: str) -> None:
         found = con.store.get(low)
-        if low in done or not isinstance(found, Definition):
+        if not isinstance(found, Definition):
             return
-        splitter = Splitter(found.text, parts)
-        tokens = splitter.structure.tokens
-        named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
-        first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
-        before = set(parts.relations)
-        parts.relations.pop(low)
-        splitter.query(splitter.structure.query(first, len(tokens)), {})
-        for other in [*parts.relations]:
-            if other not in before:
-                visit(other)
-        start, columns = (
-            tokens[first].start,
-            found.text[tokens[named].end + 1 : tokens[first].start],
-        )
-        body = splitter.edits.result(start, len(found.text)).text
-        done[low] = found.name, f"{in_quotes(found.name)}{columns}{body}"
+        relations.pop(low)
+        if low not in seen:
+            seen.add(low)
+            made.defined.append(("VIEW", found.name, within(lambda: _view(found, made.parts))))
 
-    for low in [*parts.relations]:
-        visit(low)
-    made.views = list(done.values())
-    _macros(con, made)
+    def macro(low: str) -> None:
+        found, name = con.store.get(f"{low}()"), f"{low}()"
+        if name in seen:
+            return
+        seen.add(name)
+        if isinstance(found, Definition):
+            text = within(lambda: _macro(found, made.parts))
+        elif low in PRELUDE:
+            text = PRELUDE[low]
+            visit(text)
+            made.needs_erf |= low == "erf"
+        else:
+            return
+        made.defined.append(("MACRO TABLE" if " AS TABLE " in text.upper() else "MACRO", low, text))
+
+    visit(made.text.text)
 
 
-def _macros(con: Connection, made: Hybrid) -> None:
-    """Collects the macros that the text and its views call, and those that they call."""
-    todo = [made.text.text, *(query for _, query in made.views)]
-    while todo:
-        for low in called(todo.pop()):
-            found = con.store.get(f"{low}()")
-            if low in made.macros:
-                continue
-            if isinstance(found, Definition):
-                splitter = Splitter(found.text, made.parts)
-                words = [t.text.upper() for t in splitter.structure.tokens]
-                kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
-                text = found.text[splitter.structure.tokens[kind + 1].start :]
-                split_statement(splitter, kind + 1)  # what its subqueries read is seen
-                made.macros[low] = text
-                todo.append(text)
-            elif low in PRELUDE:
-                made.macros[low] = PRELUDE[low]
-                made.needs_erf |= low == "erf"
+def _view(found: Definition, parts: Parts) -> str:
+    """What follows CREATE VIEW of a view whose query is split."""
+    splitter = Splitter(found.text, parts)
+    tokens = splitter.structure.tokens
+    named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
+    first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
+    splitter.query(splitter.structure.query(first, len(tokens)), {})
+    columns = found.text[tokens[named].end + 1 : tokens[first].start]
+    body = splitter.edits.result(tokens[first].start, len(found.text)).text
+    return f"{in_quotes(found.name)}{columns}{body}"
+
+
+def _macro(found: Definition, parts: Parts) -> str:
+    """What follows CREATE MACRO of a macro; what its subqueries read is noted."""
+    splitter = Splitter(found.text, parts)
+    words = [t.text.upper() for t in splitter.structure.tokens]
+    kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
+    split_statement(splitter, kind + 1)
+    return found.text[splitter.structure.tokens[kind + 1].start :]
 
 
 def check(con: Connection, made: Hybrid) -> None:
@@ -254,7 +283,9 @@ def duckdb_plan(con: Connection, made: Hybrid, analyze: bool) -> str:
     """DuckDB's plan of what is left; to analyse it, the fragments are computed."""
     word = "EXPLAIN ANALYZE " if analyze else "EXPLAIN "
     text = Edited(word + made.text.text, made.text.parameters, [(0, 0)])
-    told = Hybrid(text, made.parts, made.computing, made.views, is_query=False)
+    told = Hybrid(
+        text, made.parts, made.computing, made.defined, is_query=False, needs_erf=made.needs_erf
+    )
     relations = _relations(con, made) if analyze else _empties(con, made)
     with con.duck.showing(relations):
         table = _table(con, told, _given(con, made))
@@ -361,38 +392,33 @@ def _table(
     import duckdb  # few statements need it
 
     duck, text = con.duck.con, made.text.text
-    views: list[str] = []
-    macros: list[str] = []
+    there: list[str] = []
     try:
         if made.needs_erf:
             con.duck.give(ERF, SCALARS["erf"].numpy)
-        for name, macro in reversed(made.macros.items()):
-            duck.execute(f"CREATE OR REPLACE TEMP MACRO {macro}").fetchall()
-            macros.append(name)
-        for name, query in made.views:
-            duck.execute(f"CREATE TEMP VIEW {query}").fetchall()
-            views.append(name)
+        for kind, name, definition in made.defined:
+            word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
+            duck.execute(f"CREATE {word} {definition}").fetchall()
+            there.append(f"{kind} temp.{in_quotes(name)}")
         relation = duck.sql(text, params=given or None)
         names = tuple(relation.columns)
         if made.is_query:
             names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
         relation = (relation if most is None else relation.limit(most)).materialize()
     except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
-        told = translate(error, "\n".join([text, *(query for _, query in made.views)]))
-        if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+        told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
+        unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
+        if unplaced and not con.store.in_transaction:  # asking would abort one that can go on
             told.position = _place(duck, text)
         elif told.position is not None and told.position >= len(text):
             told.position = None  # a file of a view
+        con.duck.failed()
         raise _told(made, told) from None
     finally:
-        for name in reversed(views):
+        for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
-                duck.execute(f"DROP VIEW temp.{in_quotes(name)}").fetchall()
-        for name in macros:
-            kind = "TABLE" if " AS TABLE " in made.macros[name].upper() else ""
-            with suppress(duckdb.Error):  # as above
-                duck.execute(f"DROP MACRO {kind} temp.{in_quotes(name)}").fetchall()
-    return TableResult(relation, names, tuple(str(t) for t in relation.types))
+                duck.execute(f"DROP {one}").fetchall()
+    return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy)
 
 
 def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +18,6 @@ from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
-from einsql.deep_stack import with_deep_stack
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -30,7 +28,6 @@ from einsql.engine.watch import Interrupts, watched
 from einsql.errors import (
     Error,
     InterfaceError,
-    ProgrammingError,
 )
 from einsql.explain import Explanation
 from einsql.notation import run_einsum
@@ -42,14 +39,12 @@ from einsql.planning import (
     owners,
 )
 from einsql.programs import compiled
+from einsql.running import run_text
 from einsql.settings import Settings
-from einsql.sql import syntax as st
 from einsql.sql.lexical import is_complete, scan
-from einsql.sql.parameters import check_given
-from einsql.sql.parser import parse
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_again, run_instead, run_statement
+from einsql.statements import run_again
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -63,8 +58,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CACHED_PLANS = 512
-SHALLOW = 20
-"""Statements that nest no deeper than this parse on the caller's own stack."""
 
 
 class Connection:
@@ -209,18 +202,22 @@ class Connection:
 
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
-        self._open()
-        if self.store.in_transaction:
-            self.store.commit()
+        with self._busy:
+            self._open()
+            if self.store.in_transaction:
+                self.store.commit()
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
-        self._open()
-        if self.store.in_transaction:
-            self.store.rollback()
+        with self._busy:
+            self._open()
+            if self.store.in_transaction:
+                self.store.rollback()
 
     def close(self) -> None:
         """Closes the connection and frees what it holds.
+
+        A statement of another thread is interrupted, and waited for.
 
         Raises:
             InterfaceError: It is closed already, as PEP 249 has it; leaving a `with` block
@@ -228,14 +225,15 @@ class Connection:
         """
         self._open()
         self._closed = True
-        self.forget_plans()
-        self.memory.close()
-        self._inputs = {}
-        self.interrupt()  # a statement of another thread does not go on
-        self.store.close()
-        if self.cluster is not None:
-            self.cluster.part()
-            self.cluster = None
+        self.interrupt()
+        with self._busy:
+            self.forget_plans()
+            self.memory.close()
+            self._inputs = {}
+            self.store.close()
+            if self.cluster is not None:
+                self.cluster.part()
+                self.cluster = None
 
     def __enter__(self) -> Connection:
         return self
@@ -263,9 +261,11 @@ class Connection:
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
+            self._open()  # another thread may have closed it meanwhile
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
-            plan = self._plans.get(key)
+            aborted = self.store.duck.aborted
+            plan = None if aborted else self._plans.get(key)
             if plan is not None:
                 if self.store.seen is not self.store.database.state:
                     self.store.refresh()
@@ -279,13 +279,13 @@ class Connection:
                     except Error as error:
                         errors.place(error, 0, sql)
                         raise
-            elif (made := self._hybrids.pop(key, None)) is not None:
+            elif not aborted and (made := self._hybrids.pop(key, None)) is not None:
                 self._parameters = given
                 with errors.located(made.start, sql):
                     if run_again(self, made, cursor):
                         self._hybrids[key] = made
                         return
-            self._run_text(sql, given, cursor, key)
+            run_text(self, sql, given, cursor, key)
 
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
@@ -319,82 +319,12 @@ class Connection:
         self._plans.clear()
         self._hybrids.clear()
 
-    def _run_text(self, sql: str, given: tuple[object, ...], cursor: Cursor, key: object) -> None:
-        try:
-            spans = scan(sql)
-        except Error as error:
-            raise error.locate(sql) from None
-        if not spans:
-            raise ProgrammingError("There is no statement to run")
-        if given and len(spans) > 1:
-            raise ProgrammingError("Parameters need a single statement")
-        self._parameters = given
-        for span in spans:
-            cursor._clear()
-            text = sql[span.start : span.end]
-            try:
-                with errors.located(span.start, sql):
-                    check_given(text, len(given))
-                    alone = span.start if len(spans) == 1 else None
-                    run = partial(self._repeated, text, cursor, key, alone)
-                    run() if span.depth <= SHALLOW else with_deep_stack(run)
-            except RecursionError:
-                raise ProgrammingError("The statement nests too deeply") from None
-
-    def _repeated(self, text: str, cursor: Cursor, key: object, start: int | None) -> None:
-        """Runs a statement, again if ranks end meanwhile and others go on."""
-        while True:
-            try:
-                return self._statement(text, cursor, key, start)
-            except errors.RanksLost:
-                cursor._clear()
-
     def regrouped(self, lost: errors.RanksLost) -> None:
         """Plans for the ranks that are left from now on."""
         self.forget_plans()
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
-
-    def _statement(self, text: str, cursor: Cursor, key: object, start: int | None) -> None:
-        """Runs a statement; one that stands alone begins at `start`, and is remembered."""
-        self.store.refresh()
-        statement, doubt = parse(text)
-        if doubt is not None:
-            self._try(statement, text, cursor)
-            raise doubt.locate(text)
-        if isinstance(statement, st.Query):
-            try:
-                plan = self.plan_any(statement.tree)
-            except Error as error:
-                made = run_instead(self, text, error, cursor)
-                if start is not None and not made.is_volatile:
-                    made.start = start
-                    self._remember(self._hybrids, key, made)
-                return
-            if start is not None and not plan.volatile:
-                self._remember(self._plans, key, plan)
-            cursor._show(plan.result(self._inputs, self._tick), plan.description)
-            return
-        self._other(statement, text, cursor)
-
-    def _try(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
-        """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
-        if isinstance(statement, st.Query):
-            self.plan_any(statement.tree)
-        elif not isinstance(statement, st.Copy):
-            try:
-                with self.store.attempt():
-                    run_statement(self, statement, text, cursor)
-            finally:
-                cursor._clear()
-
-    def _other(self, statement: st.Statement, text: str, cursor: Cursor) -> None:
-        alone = isinstance(statement, st.Transaction | st.Vacuum)
-        with nullcontext() if alone else self.store.statement():
-            explanation = run_statement(self, statement, text, cursor)
-        if explanation is not None:
-            self._explanation = explanation
 
     # ---- queries
 

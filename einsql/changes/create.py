@@ -11,6 +11,7 @@ import numpy as np
 from einsql.bfloat16 import stored
 from einsql.changes.insert import insert_rows, result_table
 from einsql.changes.target import as_declared, constant, refuse_null, rows
+from einsql.engine.objects import is_local
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.engine.store import Tensor, owned
@@ -34,7 +35,8 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
         ProgrammingError: The name is taken, or columns are wrong.
     """
     taken = con.store.get(statement.name)
-    if taken is not None and not statement.replace:
+    hides = taken is not None and statement.temporary and not is_local(taken)
+    if taken is not None and not statement.replace and not hides:
         if statement.if_not_exists:
             return 0
         kind = "tensor" if isinstance(taken, Tensor) else taken.kind
@@ -62,7 +64,8 @@ def _selected(con: Connection, statement: CreateTensor) -> Tensor:
             result = con.select(statement.query)
             if empty is None:
                 return _stored(con, statement.name, result)
-            return _filled(empty, result)
+            with con.memory.lending():
+                return _filled(empty, result)
         except Error as error:
             refusal = error
     from einsql import hybrid  # few statements need DuckDB

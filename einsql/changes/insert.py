@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlglot import exp
 
+from einsql import buffers
 from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant, writable
@@ -52,7 +53,9 @@ def insert(con: Connection, tree: exp.Insert, text: str = "") -> int:
                 con.store.put(made)
                 return len(result)
         table = result_table(tensor, order, result)
-    con.store.put(insert_rows(tensor, table, statement.replaces))
+    with con.memory.lending():
+        made = insert_rows(tensor, table, statement.replaces)
+    con.store.put(made)
     return len(next(iter(table.values())))
 
 
@@ -70,9 +73,10 @@ def _from_duckdb(
         order = _column_order(tensor, [(n, statement.source) for n in found.names])
     else:
         order = _column_order(tensor, statement.columns)
-    con.store.put(
-        insert_rows(tensor, tables.fitted(tensor, order, tables.read(found)), statement.replaces)
-    )
+    table = tables.fitted(tensor, order, tables.read(found))
+    with con.memory.lending():
+        made = insert_rows(tensor, table, statement.replaces)
+    con.store.put(made)
     return len(found)
 
 
@@ -196,7 +200,7 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
             else f"{tensor.name} takes one row"
         )
     present = tensor.relation.present
-    mask = np.ones(schema.shape, np.bool_) if present is None else present.copy()
+    mask = _own(np.True_ if present is None else present, schema.shape)
     taken = mask.reshape(-1)[at]
     if tensor.default is None and not replaces and taken.any():
         raise IntegrityError(
@@ -206,10 +210,17 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
             hint="INSERT OR REPLACE sets it; UPDATE changes values.",
         )
     mask.reshape(-1)[at] = True
-    fields = {f.name: tensor.relation.fields[f.name].copy() for f in schema.values}
+    fields = {f.name: _own(tensor.relation.fields[f.name], schema.shape) for f in schema.values}
     for name, array in fields.items():
         array.reshape(-1)[at] = stored(table[name], schema.dtype(name))
     return changed(tensor, fields, mask)
+
+
+def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
+    """A copy, in a file where the session lends one."""
+    made = buffers.empty(shape, array.dtype)
+    made[...] = array
+    return made
 
 
 def cells(tensor: Tensor, table: dict[str, np.ndarray], count: int) -> np.ndarray:

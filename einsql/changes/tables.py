@@ -14,7 +14,14 @@ from einsql.changes.target import changed
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.relation import Relation
 from einsql.engine.store import Tensor
-from einsql.errors import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError
+from einsql.errors import (
+    DataError,
+    Error,
+    IntegrityError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sql.hybrid.rows import touching
 
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 2**40
 """As many as a declared tensor may have."""
+
+SPARSE = 16
+"""A table has few rows if it has fewer than this part of the elements that they span."""
 
 Columns = list[tuple[str, DType, np.ndarray]]
 
@@ -43,10 +53,13 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
         ProgrammingError: Columns do not fit a tensor.
         DataError: A key or a value is NULL.
         IntegrityError: A key occurs twice, is negative or out of bounds.
+        OperationalError: A few rows span more elements than memory may be taken.
     """
     columns = read(table)
     if empty is not None:
-        return insert_rows(empty, fitted(empty, list(empty.columns), columns), replaces=False)
+        given = fitted(empty, list(empty.columns), columns)
+        with con.memory.lending():
+            return insert_rows(empty, given, replaces=False)
     names = [c[0] for c in columns]
     if len({n.lower() for n in names}) != len(names):
         raise ProgrammingError("Two columns have the same name", hint="Rename one with AS.")
@@ -60,11 +73,31 @@ def tensor_of(con: Connection, name: str, table: TableResult, empty: Tensor | No
     schema = Schema(keys, (*fields, Field(PRESENT, DType.BOOLEAN)))
     if schema.size > MAX_ELEMENTS:
         raise ProgrammingError(f"{schema.size:,} elements are more than a tensor may have")
+    _check_size(con, schema, len(columns[0][2]))
     held = {
         f.name: np.broadcast_to(np.zeros((), f.dtype.numpy), schema.shape) for f in schema.fields
     }
     made = Tensor(name, Relation(schema, held), tuple(names))
-    return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+    with con.memory.lending():
+        return insert_rows(made, {n: values for n, _, values in columns}, replaces=False)
+
+
+def _check_size(con: Connection, schema: Schema, count: int) -> None:
+    """Refuses a few rows with large keys, for which nobody wants files of what is absent.
+
+    Raises:
+        OperationalError: They do not fit the memory limit.
+    """
+    nbytes = sum(schema.size * f.dtype.numpy.itemsize for f in schema.fields)
+    if count * SPARSE >= schema.size or con.memory.allows(nbytes):
+        return
+    shape = " * ".join(f"{k.extent:,}" for k in schema.keys)
+    raise OperationalError(
+        f"{count:,} rows would make a tensor of {shape} elements, {nbytes:,} bytes, and "
+        f"{con.memory.room:,} may be taken",
+        hint="Bounds come from the largest keys: leave such rows out with WHERE, declare the "
+        "columns with DIM, or SET memory_limit.",
+    )
 
 
 def _bound(name: str, values: np.ndarray) -> int:
@@ -184,7 +217,8 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
         raise
     order = [*(k.name for k in schema.keys), *names]
     wide = max(1, len(order))  # without keys or values a row says no more than that it is one
-    shown = TableResult(found.relation, (*order, *found.names[len(order) : wide]), found.types)
+    columns = (*order, *found.names[len(order) : wide])
+    shown = TableResult(found.relation, columns, found.types, found.lock)
     table = fitted(tensor, order, read(shown)[: len(order)])
     at = cells(tensor, table, len(found))
     unique, counts = np.unique(at, return_counts=True)

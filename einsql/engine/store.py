@@ -44,6 +44,7 @@ class Store:
             self.database.path is None,
             lambda limit: self.database.least(self, limit),
             self.database.scratch,
+            self.database.root,
         )
         self.version = 0
         self.seen = self.database.state
@@ -249,13 +250,19 @@ class Store:
             return
         if self.database.path is None:  # nobody else commits there
             self.refresh()
-            yield
+            try:
+                yield
+            finally:
+                self.duck.names_changed = False  # no transaction ends there
             return
         try:
             self._begin_duck()
             self._pinned = True
             yield
-            self.duck.commit()  # what it read is read; there is nothing to keep
+            if self.duck.names_changed:
+                self.database.commit(self.seen, {}, self.duck)
+            else:
+                self.duck.commit()  # what it read is read; there is nothing to keep
         except BaseException:
             self._roll_back_duck()
             raise

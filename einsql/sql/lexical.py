@@ -34,6 +34,7 @@ _MARKS = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = re.compile(r"\s+|--[^\n]*\n?|/\*.*?\*/", re.DOTALL)
 
 
@@ -51,13 +52,19 @@ def scan(sql: str) -> list[Span]:
     """Finds the statements of a script; comments and blanks alone are none.
 
     Raises:
-        ProgrammingError: The text exceeds 16 MB, a quote or comment stays open, or a
-            statement nests deeper than DuckDB accepts.
+        ProgrammingError: The text exceeds 16 MB or is no Unicode text, a quote or comment
+            stays open, or a statement nests deeper than DuckDB accepts.
     """
     if len(sql) > MAX_BYTES:
         raise ProgrammingError(
             f"The statement has {len(sql):,} characters; at most {MAX_BYTES:,} are accepted",
             hint="Load data with COPY or register() instead of writing it into SQL.",
+        )
+    half = None if sql.isascii() else _SURROGATE.search(sql)
+    if half is not None:
+        raise ProgrammingError(
+            f"U+{ord(half[0]):04X} is a lone surrogate, which is no character",
+            position=half.start(),
         )
     spans: list[Span] = []
     start = depth = run = deepest = branches = 0

@@ -86,3 +86,18 @@ def test_nothing_is_put_where_one_works(tmp_path: Path, monkeypatch: pytest.Monk
         con.execute("CREATE TABLE t AS SELECT range || 'abcdefgh' AS b FROM range(1000000)")
         con.execute("SELECT b FROM t ORDER BY b DESC")
         assert os.listdir() == []
+
+
+def test_a_huge_key_is_no_huge_tensor(tmp_path: Path) -> None:
+    con = einsql.connect(config={"memory_limit": "64MB", "temp_directory": str(tmp_path)})
+    con.execute("CREATE TABLE s AS SELECT 300000000 AS k, 1.5::DOUBLE AS v")
+    with pytest.raises(einsql.OperationalError, match="2,700,000,009 bytes") as caught:
+        con.execute("CREATE TENSOR w AS SELECT k AS i, v AS val FROM s")
+    assert "DIM" in str(caught.value)
+    # What rows fill goes to files, as what is declared does.
+    con.execute("CREATE TABLE d AS SELECT range AS k, range::DOUBLE AS v FROM range(4000000)")
+    con.execute("CREATE TENSOR d2 AS SELECT k AS i, v AS val FROM d")
+    con.execute("CREATE TENSOR e (i DIM(4000000), val DOUBLE) AS SELECT k, v FROM s WHERE k < 0")
+    assert con.memory.stored < 40_000_000
+    assert con.execute("SELECT SUM(val) FROM d2").fetchall() == [(7999998000000.0,)]
+    con.close()

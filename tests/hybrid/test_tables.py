@@ -122,6 +122,29 @@ def test_functions_that_duckdb_lacks(con: einsql.Connection) -> None:
     assert rows(con, "SELECT logsumexp(v + 1000) FROM t") == [(pytest.approx(1002.8132617),)]
 
 
+def test_a_function_that_was_rolled_back_is_given_again(tmp_path: Path) -> None:
+    sql = "SELECT erf(length(n)) FROM t LIMIT 1"
+    path = str(tmp_path / "t.db")
+    with einsql.connect(path) as con, einsql.connect(path) as other:
+        con.execute("CREATE TABLE t AS SELECT 'a' AS n")
+        with pytest.raises(einsql.DataError):
+            con.execute("SELECT erf(n::INTEGER) FROM t")
+        assert rows(con, sql) == [(pytest.approx(0.8427007929),)]
+        con.execute("BEGIN")
+        assert rows(con, sql) == rows(other, sql)
+        con.execute("ROLLBACK")
+        assert rows(con, sql) == rows(other, sql)
+
+
+@pytest.mark.parametrize("sql", ["SELECT '\udc80' AS s", "SELECT i FROM x WHERE '\udc80' = 'a'"])
+def test_half_a_character_is_refused_where_it_stands(con: einsql.Connection, sql: str) -> None:
+    with pytest.raises(einsql.ProgrammingError, match="surrogate") as caught:
+        con.execute(sql)
+    assert caught.value.position == sql.index("\udc80")
+    with pytest.raises(einsql.ProgrammingError, match="surrogate"):
+        con.execute("SELECT ? FROM t", ["\udc80"])
+
+
 def test_names_in_reach(con: einsql.Connection) -> None:
     local = np.arange(6.0).reshape(2, 3)
     sql = "SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s) ORDER BY v"
@@ -171,6 +194,42 @@ def test_mistakes_stand_where_they_were_written(con: einsql.Connection) -> None:
     assert caught.value.position == sql.index("nosuch")
     with pytest.raises(einsql.ProgrammingError, match='no tensor "nope"'):
         con.execute("SELECT upper(a) FROM nope")
+
+
+def test_close_stops_another_threads_statement(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.db")
+    con = einsql.connect(path)
+    con.execute("CREATE TABLE t AS SELECT range AS k FROM range(2000)")
+    timer = threading.Timer(0.3, con.close)
+    timer.start()
+    with pytest.raises(einsql.InterruptedError):
+        con.execute("SELECT MAX(a.k || b.k || c.k || d.k) FROM t a, t b, t c, t d")
+    timer.join()
+    with pytest.raises(einsql.InterfaceError, match="closed"):
+        con.execute("SELECT 1 ORDER BY 1")
+    einsql.connect(path, read_only=True).close()
+
+
+def test_threads_take_turns_on_a_connection(con: einsql.Connection) -> None:
+    wrong: list[object] = []
+
+    def work(n: int) -> None:
+        for _ in range(10):
+            try:
+                found = rows(con, "SELECT ? || r FROM t ORDER BY 1", [n])
+                table = con.execute("SELECT n FROM t ORDER BY n").fetch_arrow_table()
+                total = rows(con, "SELECT SUM(val), (SELECT MAX(n) FROM t) AS n FROM x")
+                if found != [(f"{n}0",), (f"{n}2",)] or len(table) != 2 or total != [(66.0, "b")]:
+                    wrong.append(found)
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_interrupt_reaches_duckdb(con: einsql.Connection) -> None:
@@ -231,6 +290,49 @@ def test_prepared_statements_read_tables_alone(con: einsql.Connection) -> None:
     con.execute("PREPARE p AS SELECT n FROM t WHERE r = 7")
     con.execute("INSERT INTO t VALUES (7, 0, 1, 'late')")
     assert rows(con, "EXECUTE p") == [("late",)]
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
+def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str) -> None:
+    con.execute("CREATE TENSOR w (i DIM(4), val FLOAT) DEFAULT 1")
+    total = "SELECT SUM(val) FROM w"
+    con.execute("BEGIN; UPDATE w SET val = 2; INSERT INTO t VALUES (1, 1, 1, 'c')")
+    assert rows(con, total) == [(8.0,)]
+    with pytest.raises(einsql.ProgrammingError, match="nosuch"):
+        con.execute("SELECT nosuch FROM t")
+    assert rows(con, total) == [(8.0,)]
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    for sql in (total, "UPDATE w SET val = 3", "SELECT COUNT(*) FROM t", "SHOW TENSORS", "BEGIN"):
+        with pytest.raises(einsql.OperationalError, match=r"aborted|is running already"):
+            con.execute(sql)
+    if end == "COMMIT":
+        with pytest.raises(einsql.OperationalError, match="aborted"):
+            con.execute(end)
+    else:
+        con.execute(end)
+    assert rows(con, total) == [(4.0,)]
+    assert rows(con, "SELECT COUNT(*) FROM t ORDER BY 1") == [(2,)]
+    con.execute("BEGIN; UPDATE w SET val = 2; COMMIT")
+    assert rows(con, total) == [(8.0,)]
+
+
+def test_views_of_views_in_any_order(con: einsql.Connection) -> None:
+    con.execute("""
+        CREATE VIEW a AS SELECT i, n FROM x JOIN t ON i = r;
+        CREATE VIEW b AS SELECT * FROM a ORDER BY i;
+        CREATE VIEW c AS SELECT b.n || a.n AS n FROM b, a;
+        CREATE MACRO rows_of() AS TABLE SELECT * FROM c;
+        CREATE MACRO count_of(k) AS (SELECT COUNT(*) FROM b WHERE i = k);
+        CREATE VIEW d AS SELECT count_of(r) AS k FROM t;
+    """)
+    for sql, count in (
+        ("SELECT COUNT(*) FROM b, a", 64), ("SELECT COUNT(*) FROM a, b", 64),
+        ("SELECT COUNT(*) FROM c, b, a", 4096), ("SELECT COUNT(*) FROM a, b, c", 4096),
+        ("SELECT COUNT(*) FROM rows_of() ORDER BY 1", 64), ("SELECT SUM(count_of(r)) FROM t", 8),
+        ("SELECT SUM(k) FROM d, t", 16),
+    ):  # fmt: skip
+        assert rows(con, sql) == [(count,)], sql
 
 
 def test_results_are_refused_by_einsql_alone(con: einsql.Connection) -> None:

@@ -19,6 +19,7 @@ from einsql.engine.database.memory import Database, State, Written
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.rows import Define, Row
 from einsql.engine.database.stored import StoredFields
+from einsql.engine.duck.connection import names
 from einsql.engine.objects import Object, Tensor
 from einsql.errors import Error, OperationalError
 
@@ -152,7 +153,7 @@ class FileDatabase(Database):
             with self.lock:
                 self.refuse_conflicts(base, written)
                 if written or duck.in_transaction:
-                    self._commit(written, layouts, duck)
+                    self._commit(base, written, layouts, duck)
                 return self.state
         finally:
             with self.lock:
@@ -181,13 +182,21 @@ class FileDatabase(Database):
         if layouts:
             self._directory.sync()
 
-    def _commit(self, written: Written, layouts: dict[str, Layout], duck: Duck) -> None:
+    def _tables(self, duck: Duck) -> set[str]:
+        """Names of tables that are committed."""
+        with self._cursor() as con:
+            return names(con, duck.database)
+
+    def _commit(
+        self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
+    ) -> None:  # fmt: skip
         """Commits rows and tables in one transaction of DuckDB."""
         made: dict[str, Row] = {}
         version = self.state.generation + 1
         try:
             if not duck.in_transaction:
                 duck.begin()
+            self.refuse_clashes(base, written, duck)
             # Named in full: the session may USE another database, which may have a catalog, too.
             objects = f"{self._home}.objects"
             for low, item in written.items():

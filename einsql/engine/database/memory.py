@@ -73,6 +73,11 @@ class Database:
                 self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 
+    def root(self) -> duckdb.DuckDBPyConnection:
+        """The connection that is there until the database is closed."""
+        assert self._root is not None
+        return self._root
+
     def least(self, session: object, limit: int | None) -> int | None:
         """The least memory limit of all sessions, which share what DuckDB takes.
 
@@ -105,6 +110,7 @@ class Database:
         """
         with self.lock:
             self.refuse_conflicts(base, written)
+            self.refuse_clashes(base, written, duck)
             if duck.in_transaction:
                 duck.commit()
             return self._follow(written)
@@ -122,6 +128,29 @@ class Database:
                     f'Another connection has committed a change of "{low}" first',
                     hint="The transaction is rolled back; run it again.",
                 )
+
+    def refuse_clashes(self, base: State, written: Written, duck: Duck) -> None:
+        """Refuses to give a table and an object the same name; under the lock.
+
+        Raises:
+            OperationalError: They would have it.
+        """
+        made = {k for k, item in written.items() if item is not None and k not in base.objects}
+        if not made and not duck.names_changed:
+            return
+        mine, others = duck.names(), self._tables(duck)
+        after = {**self.state.objects, **written}
+        objects = {low for low, item in after.items() if item is not None}
+        both = others & set(base.objects)  # DuckDB alone has made these
+        for low in sorted((mine & objects | (others - duck.dropped) & made) - both):
+            raise OperationalError(
+                f'"{low}" would be the name of a table and of something else',
+                hint="Another connection was first. The transaction is rolled back.",
+            )
+
+    def _tables(self, duck: Duck) -> set[str]:
+        """Names of tables that are committed; in memory nobody else makes any."""
+        return set()
 
     def _follow(self, written: Written) -> State:
         """The next state."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
-from einsql.errors import ProgrammingError
+from einsql.errors import Error, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -58,6 +58,23 @@ _REACHED = (
 )
 """Of tables that a name without a schema may mean."""
 
+
+def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
+    """Names, in small letters, of the tables and views in a database's main schema.
+
+    Raises:
+        Error: DuckDB cannot say.
+    """
+    with translated(""):
+        found = con.execute(
+            "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = $1 "
+            "AND schema_name = 'main' UNION SELECT lower(view_name) FROM duckdb_views() "
+            "WHERE database_name = $1 AND schema_name = 'main' AND NOT internal",
+            [database],
+        )
+        return {row[0] for row in found.fetchall()}
+
+
 LEAST = 2**25
 """Bytes that DuckDB gets of any memory limit; it does little with fewer."""
 
@@ -71,6 +88,12 @@ class Duck:
         empty: Whether its database holds nothing before it is opened.
         least: Gives the least of the memory limits of all sessions of its database.
         scratch: The name of the directory for its temporary files.
+        root: Gives the connection that lives as long as the database.
+
+    Attributes:
+        aborted: Whether a statement has failed so that the transaction can only be undone.
+        names_changed: Whether the transaction may have made tables.
+        dropped: Names of tables that it has dropped, perhaps, in small letters.
     """
 
     def __init__(
@@ -80,7 +103,9 @@ class Duck:
         empty: bool = True,
         least: Callable[[int | None], int | None] = lambda limit: limit,
         scratch: str = "duckdb",
+        root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
     ) -> None:
+        self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
         self._empty = empty
@@ -91,6 +116,8 @@ class Duck:
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
+        self.aborted = self.names_changed = False
+        self.dropped: set[str] = set()
 
     @property
     def database(self) -> str:
@@ -175,11 +202,16 @@ class Duck:
                         self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
                     getattr(self._con, how)()
                 except Exception:
-                    self._begun = False
+                    self._over()
                     with suppress(Exception):  # there is none any more
                         self._con.rollback()
                     raise
-        self._begun = False  # after it is true, as in `begin`
+        self._over()  # after it is true, as in `begin`
+
+    def _over(self) -> None:
+        self.aborted = self.names_changed = False
+        self.dropped = set()
+        self._begun = False
 
     # ---- statements
 
@@ -189,8 +221,23 @@ class Duck:
         Raises:
             Error: DuckDB refuses it, or fails.
         """
-        with translated(sql):
-            return self.con.execute(sql, list(parameters)).fetchall()
+        con = self.con
+        try:
+            with translated(sql):
+                return con.execute(sql, list(parameters)).fetchall()
+        except Error:
+            self.failed()
+            raise
+
+    def failed(self) -> None:
+        """A statement has failed: finds out whether the transaction is lost."""
+        import duckdb  # it is open
+
+        if self._begun and self._con is not None:
+            try:
+                self._con.execute("SELECT 1").fetchall()
+            except duckdb.Error:
+                self.aborted = True
 
     def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
         """Gives DuckDB a function of a DOUBLE, once."""
@@ -205,7 +252,13 @@ class Duck:
             found = function(column.fill_null(0.0).to_numpy(zero_copy_only=False))
             return pa.array(found, type=pa.float64(), mask=mask)
 
-        self.con.create_function(name, over_arrow, ["double"], "double", type=ARROW)
+        import duckdb  # it is open
+
+        _ = self.con
+        # Beside the transaction that may be running: what it made would go with a ROLLBACK.
+        # DuckDB has the function for as long as the connection that gave it.
+        with suppress(duckdb.CatalogException, duckdb.NotImplementedException):  # it is there
+            self._root().create_function(name, over_arrow, ["double"], "double", type=ARROW)
         self._given.add(name)
 
     def tables(self) -> list[tuple[str, str]]:
@@ -217,6 +270,10 @@ class Duck:
             "column_index) FROM duckdb_columns() WHERE NOT internal AND table_oid IN "
             "(SELECT table_oid FROM duckdb_tables()) AND schema_name <> '__einsql' GROUP BY ALL"
         )
+
+    def names(self) -> set[str]:
+        """Names, in small letters, of the tables and views in the session's own database."""
+        return set() if self._holds_nothing else names(self.con, self.database)
 
     def definitions(self) -> list[tuple[str, str, str]]:
         """Names of tables and views, which of both they are, and what makes them."""

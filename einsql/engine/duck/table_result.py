@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,13 @@ class TableResult:
         relation: DuckDB's relation over them.
         names: The columns.
         types: Their types, as DuckDB writes them.
+        lock: Held while DuckDB gives rows; its connection is for one thread at a time.
     """
 
     relation: Any
     names: tuple[str, ...]
     types: tuple[str, ...]
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext, repr=False)
     _count: int = field(init=False, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
@@ -64,8 +67,8 @@ class TableResult:
         Raises:
             OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
         """
-        if self._rows is None:
-            with translated(""):
+        with self.lock, translated(""):
+            if self._rows is None:
                 self._rows = self.relation.fetchall()
         return iter(self._rows)
 
@@ -75,7 +78,7 @@ class TableResult:
         Raises:
             OperationalError: As `rows`.
         """
-        with translated(""):
+        with self.lock, translated(""):
             return self.relation.to_arrow_table().rename_columns(list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:

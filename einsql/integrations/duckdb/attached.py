@@ -22,8 +22,9 @@ from einsql.integrations.duckdb.functions import register, unregister, unregiste
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
 from einsql.quoting import in_quotes
+from einsql.running import SHALLOW
 from einsql.schema import DType
-from einsql.session import SHALLOW, Connection
+from einsql.session import Connection
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import mark

@@ -70,6 +70,8 @@ class Parts:
     """Whether a name is a table function of einsql."""
     is_file: Callable[[str], bool]
     """Whether FROM reads a file as a tensor."""
+    is_ours: Callable[[Sequence[str], str], bool]
+    """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
     aggregates: Callable[[], frozenset[str]]
     """DuckDB's aggregates, in small letters."""
     fragments: list[Fragment] = field(default_factory=list)
@@ -262,9 +264,14 @@ class Splitter:
 
     def refer(self, reference: Reference, scope: Scope) -> None:
         """Has DuckDB see what a FROM item names."""
-        if reference.qualified:
-            return
         start, end = self.structure.span(reference.range)
+        if reference.qualified:
+            within = range(reference.range.first, reference.range.last - 1, 2)
+            prefix = [self.structure.tokens[n].text for n in within]
+            if not reference.is_call and self.parts.is_ours(prefix, reference.name):
+                self.parts.relations.setdefault(reference.name.lower(), reference.name)
+                self.edits.replace(start, end, f"temp.main.{in_quotes(reference.name)}")
+            return
         is_path = reference.is_text or self.sql[start] == '"'
         if reference.is_call:
             if self.parts.is_macro(reference.name):

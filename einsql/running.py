@@ -1,0 +1,110 @@
+"""The statements of a text, one after the other: parsed, and planned or run."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+from einsql import errors
+from einsql.deep_stack import with_deep_stack
+from einsql.errors import Error, ProgrammingError
+from einsql.sql import syntax as st
+from einsql.sql.lexical import scan
+from einsql.sql.parameters import check_given
+from einsql.sql.parser import parse
+from einsql.statements import run_instead, run_statement
+
+if TYPE_CHECKING:
+    from einsql.cursor import Cursor
+    from einsql.session import Connection
+
+SHALLOW = 20
+"""Statements that nest no deeper than this parse on the caller's own stack."""
+
+
+def run_text(
+    con: Connection, sql: str, given: tuple[object, ...], cursor: Cursor, key: object
+) -> None:
+    """Runs every statement of a text; the plan of one that stands alone is kept under a key.
+
+    Raises:
+        Error: With the position in the text.
+    """
+    try:
+        spans = scan(sql)
+    except Error as error:
+        raise error.locate(sql) from None
+    if not spans:
+        raise ProgrammingError("There is no statement to run")
+    if given and len(spans) > 1:
+        raise ProgrammingError("Parameters need a single statement")
+    con._parameters = given
+    for span in spans:
+        cursor._clear()
+        text = sql[span.start : span.end]
+        try:
+            with errors.located(span.start, sql):
+                check_given(text, len(given))
+                alone = span.start if len(spans) == 1 else None
+                run = partial(_repeated, con, text, cursor, key, alone)
+                run() if span.depth <= SHALLOW else with_deep_stack(run)
+        except RecursionError:
+            raise ProgrammingError("The statement nests too deeply") from None
+
+
+def _repeated(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
+    """Runs a statement, again if ranks end meanwhile and others go on."""
+    while True:
+        try:
+            return _statement(con, text, cursor, key, start)
+        except errors.RanksLost:
+            cursor._clear()
+
+
+def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
+    """Runs a statement; one that stands alone begins at `start`, and is remembered."""
+    con.store.refresh()
+    statement, doubt = parse(text)
+    if doubt is not None:
+        _try(con, statement, text, cursor)
+        raise doubt.locate(text)
+    if con.duck.aborted and not isinstance(statement, st.Transaction):
+        raise errors.OperationalError(
+            "The transaction is aborted: a statement has failed in DuckDB",
+            hint="ROLLBACK it; COMMIT would keep nothing of it.",
+        )
+    if isinstance(statement, st.Query):
+        try:
+            plan = con.plan_any(statement.tree)
+        except Error as error:
+            made = run_instead(con, text, error, cursor)
+            if start is not None and not made.is_volatile:
+                made.start = start
+                con._remember(con._hybrids, key, made)
+            return
+        if start is not None and not plan.volatile:
+            con._remember(con._plans, key, plan)
+        cursor._show(plan.result(con._inputs, con._tick), plan.description)
+        return
+    _other(con, statement, text, cursor)
+
+
+def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
+    """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
+    if isinstance(statement, st.Query):
+        con.plan_any(statement.tree)
+    elif not isinstance(statement, st.Copy):
+        try:
+            with con.store.attempt():
+                run_statement(con, statement, text, cursor)
+        finally:
+            cursor._clear()
+
+
+def _other(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
+    alone = isinstance(statement, st.Transaction | st.Vacuum)
+    with nullcontext() if alone else con.store.statement():
+        explanation = run_statement(con, statement, text, cursor)
+    if explanation is not None:
+        con._explanation = explanation
