@@ -175,8 +175,38 @@ class GraphExplanation(Explanation):
         return lines
 
 
+class TextExplanation(Explanation):
+    """A plan that has no drawing."""
+
+    @abstractmethod
+    def undrawn(self, form: str) -> NotSupportedError:
+        """Why there is no drawing or page."""
+
+    def svg(self) -> str:
+        """No drawing.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise self.undrawn("svg")
+
+    def html(self) -> str:
+        """No page.
+
+        Raises:
+            NotSupportedError: Always.
+        """
+        raise self.undrawn("html")
+
+    def _repr_html_(self) -> str:
+        """The text, for notebooks."""
+        from html import escape  # few explanations are asked for it
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
 @dataclass(frozen=True, repr=False)
-class TileExplanation(Explanation):
+class TileExplanation(TextExplanation):
     """The plan of a query over tiles.
 
     Attributes:
@@ -194,33 +224,15 @@ class TileExplanation(Explanation):
 
         return as_text(self.plan, self.asked.verbose, self.measure)
 
+    def undrawn(self, form: str) -> NotSupportedError:
+        """Why there is no drawing or page."""
+        return _undrawn(form)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan's lines and costs as plain values (docs/tra.md)."""
         from einsql.tile_report import as_json  # as in `lines`
 
         return as_json(self.plan, self.asked.verbose, self.measure)
-
-    def svg(self) -> str:
-        """No drawing.
-
-        Raises:
-            NotSupportedError: Always.
-        """
-        raise _undrawn("svg")
-
-    def html(self) -> str:
-        """No page.
-
-        Raises:
-            NotSupportedError: Always.
-        """
-        raise _undrawn("html")
-
-    def _repr_html_(self) -> str:
-        """The text, for notebooks."""
-        from html import escape  # few explanations are asked for it
-
-        return f"<pre>{escape(str(self))}</pre>"
 
 
 def explained(statement: Explain) -> exp.Query:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql import foreign, hybrid
 from einsql.errors import Error, NotSupportedError, UnknownHere
-from einsql.explain import Explanation, GraphExplanation, explain_tiles
+from einsql.explain import Explanation, GraphExplanation, TextExplanation, explain_tiles
 from einsql.planning import Plan
 from einsql.sql import syntax as st
 from einsql.sql.hybrid.blocks import Structure
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class HybridExplanation(Explanation):
+class HybridExplanation(TextExplanation):
     """What DuckDB runs, and the plans of the fragments it reads.
 
     Attributes:
@@ -81,27 +81,9 @@ class HybridExplanation(Explanation):
             "reads": sorted(self.made.parts.relations.values()),
         }
 
-    def svg(self) -> str:
-        """No drawing.
-
-        Raises:
-            NotSupportedError: Always.
-        """
-        raise _undrawn("svg")
-
-    def html(self) -> str:
-        """No page.
-
-        Raises:
-            NotSupportedError: Always.
-        """
-        raise _undrawn("html")
-
-    def _repr_html_(self) -> str:
-        """The text, for notebooks."""
-        from html import escape  # few explanations are asked for it
-
-        return f"<pre>{escape(str(self))}</pre>"
+    def undrawn(self, form: str) -> NotSupportedError:
+        """Why there is no drawing or page."""
+        return _undrawn(form)
 
 
 def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExplanation:

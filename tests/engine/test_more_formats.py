@@ -124,7 +124,10 @@ def test_gguf(con: einsql.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
             box = (slice(1, 5), slice(31, 34))
             assert (found.read(box) == data[box]).all()
     sql = "SELECT SUM(val * val) AS s FROM read_tensor('m.gguf', 'Q8_0')"
-    assert con.execute(sql).fetchall()[0][0] == pytest.approx((W**2).sum(), rel=1e-2)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    wanted = gguf.quants.dequantize(gguf.quants.quantize(W, kind), kind).astype(np.float64)
+    # Each square and their sum are rounded to FLOAT, and no term is negative.
+    assert con.execute(sql).fetchall()[0][0] == pytest.approx((wanted**2).sum(), rel=2**-22)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert files.open_tensor("m.gguf", "half").read([slice(1), slice(2)]).shape == (1, 2)
     with pytest.raises(einsql.OperationalError, match="gguf is not installed") as caught:
