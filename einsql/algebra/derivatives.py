@@ -49,18 +49,18 @@ def magnitude(g: Term, y: Term, x: Term) -> Terms:
 
 def larger(g: Term, y: Term, a: Term, b: Term) -> Terms:
     """Of GREATEST; two that tie get half each, but one that ties with a constant nothing."""
-    return _winner(g, a, b, a.above(b)), _winner(g, b, a, b.above(a))
+    return _winner(g, a, b, "above"), _winner(g, b, a, "above")
 
 
 def smaller(g: Term, y: Term, a: Term, b: Term) -> Terms:
     """Of LEAST; ties as in GREATEST."""
-    return _winner(g, a, b, a.less(b)), _winner(g, b, a, b.less(a))
+    return _winner(g, a, b, "less"), _winner(g, b, a, "less")
 
 
-def _winner(g: Term, x: Term, other: Term, wins: Term) -> Term:
+def _winner(g: Term, x: Term, other: Term, wins: str) -> Term:
     if other.number is not None:
-        return wins.choose(g, 0)
-    return wins.choose(g, x.equal(other).choose(g * 0.5, 0))
+        return getattr(x, wins)(other).choose(g, 0)
+    return getattr(other, wins)(x).choose(0, x.equal(other).choose(g * 0.5, g))
 
 
 def power(g: Term, y: Term, a: Term, b: Term) -> Terms:

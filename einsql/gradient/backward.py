@@ -45,11 +45,13 @@ class Seed:
 
     Attributes:
         adjoint: Of the output's expression at the point.
+        of_output: Of the output itself.
         operands: The node's operands and those that the adjoint reads.
         itself: The number of the operand that is the node itself.
     """
 
     adjoint: Term
+    of_output: Term
     operands: tuple[Operand, ...]
     itself: int
 
@@ -60,11 +62,13 @@ class Backward:
 
     Attributes:
         loss: A node without keys.
-        field: Its float field.
+        value: Its float field.
+        made: The gradients that have been taken.
     """
 
     loss: Node
-    field: str
+    value: str
+    made: list[EinSum] = field(default_factory=list)
     _nodes: list[Node] = field(init=False)
     _readers: dict[int, list[EinSum]] = field(init=False)
     _adjoints: dict[tuple[int, str], Adjoint | None] = field(default_factory=dict)
@@ -82,6 +86,10 @@ class Backward:
         """True if the loss is computed from a node."""
         return any(n is source for n in self._nodes)
 
+    def uses(self, other: Backward) -> bool:
+        """True if the loss is computed from a gradient of another one."""
+        return any(n is made for made in other.made for n in self._nodes)
+
     def gradient(self, source: Node) -> EinSum:
         """The derivative of the loss by every element of a node that it reads.
 
@@ -92,7 +100,7 @@ class Backward:
         Raises:
             ProgrammingError: Something on the way has no derivative.
         """
-        refuse_choices(self._nodes, self.loss, self.field, source)
+        refuse_choices(self._nodes, self.loss, self.value, source)
         after = {id(source)}
         for node in self._nodes:
             if isinstance(node, EinSum) and any(id(o.source) in after for o in node.operands):
@@ -102,7 +110,8 @@ class Backward:
                 for f in node.schema.fields:
                     if f.dtype.is_float:
                         self._adjoint(node, f.name)
-        return self._shown(source)
+        self.made.append(self._shown(source))
+        return self.made[-1]
 
     def _shown(self, source: Node) -> EinSum:
         axes, labels = _axes(source)
@@ -135,7 +144,7 @@ class Backward:
         if known not in self._adjoints:
             dtype = node.schema.dtype(name)
             parts = list(self._parts(node, name))
-            if node is self.loss and name == self.field:
+            if node is self.loss and name == self.value:
                 parts.append(Const(1.0, wider(dtype, dtype)))
             self._adjoints[known] = _added(node, parts, wider(dtype, dtype))
         return self._adjoints[known]
@@ -174,6 +183,10 @@ class Backward:
         if o.reduction is None and _is_costly(o.args[0]):
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(rewrite(total.expr, lambda e: stored if e is o.args[0] else e))
+        if seed.of_output.number is None and _may_be_infinite(total.expr):
+            # What a later filter left out counts for nothing, whatever its derivative is.
+            nothing = seed.of_output.equal(0).both(total.is_nan())
+            total = nothing.choose(0, total)
         yield Points(node.axes, seed.operands, node.guard, total, o.where)
 
     # ---- adjoints of what is reduced
@@ -196,7 +209,7 @@ def _seed(node: EinSum, o: Output, adjoint: Adjoint) -> Seed:
         operands.append(Operand(adjoint, node.keys))
     itself = len(node.operands)
     if o.reduction is None:
-        return Seed(term, tuple(operands), itself)
+        return Seed(term, term, tuple(operands), itself)
     rule = REDUCTIONS[o.reduction].derivative
     if isinstance(rule, str):
         raise ProgrammingError(
@@ -206,7 +219,7 @@ def _seed(node: EinSum, o: Output, adjoint: Adjoint) -> Seed:
     group = Group(node, o, term, operands, itself)
     made = rule(group)
     assert isinstance(made, Term)
-    return Seed(made, group.finish(), itself)
+    return Seed(made, term, group.finish(), itself)
 
 
 @dataclass
@@ -294,3 +307,23 @@ def _is_costly(expr: Expr) -> bool:
         isinstance(e, Call) and e.fn != "cast" and not SCALARS[e.fn].cheap
         for e in subexpressions(expr)
     )
+
+
+_BOUNDED = frozenset({"add", "sub", "mul", "neg", "if", "cast"})
+
+
+def _may_be_infinite(expr: Expr) -> bool:
+    """True if finite values may make an infinite derivative."""
+    for e in subexpressions(expr):
+        if isinstance(e, Call) and e.dtype.is_float and e.fn not in _BOUNDED:
+            counted = e.fn == "div" and _is_number(e.args[1])
+            if not counted:
+                return True
+    return False
+
+
+def _is_number(expr: Expr) -> bool:
+    """True for constants, and for counts, which are 0 for groups without points alone."""
+    if isinstance(expr, Call) and expr.fn == "cast":
+        return expr.args[0].dtype.is_integer
+    return isinstance(expr, Const)

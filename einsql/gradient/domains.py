@@ -67,13 +67,15 @@ def summed(points: Points, read: Operand) -> Const | EinSum | None:
     if first is None:
         return _sum(points, keys)
     made = _sum(*first)
-    if not isinstance(made, EinSum):
-        value, operands = made, points.operands
-    else:
-        value = Value(len(points.operands), VALUE, made.outputs[0].dtype)
-        operands = (*points.operands, Operand(made, first[1]))
-    if value is None:
+    if made is None:
         return None
+    value: Expr
+    operands = points.operands
+    if isinstance(made, Const):
+        value = made
+    else:
+        value = Value(len(operands), VALUE, made.outputs[0].dtype)
+        operands = (*operands, Operand(made, first[1]))
     reached = _reached(points, [a for a in axes if a.label in keys])
     spread = tuple(a for a in axes if a.label in reached)
     return _sum(Points(spread, operands, TRUE, Term(value)), keys)

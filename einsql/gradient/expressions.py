@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from einsql.algebra import SCALARS
-from einsql.einsum import Call, Const, Expr, Value
+from einsql.algebra.derivatives import still
+from einsql.einsum import TRUE, Call, Const, Expr, Value, conj, negate
 from einsql.errors import ProgrammingError
 from einsql.gradient.terms import Term, wider
 
@@ -27,20 +30,48 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
     """
     order = _towards(root, leaf)
     on_way = {id(e) for e in order}
-    found: dict[int, Term] = {id(root): adjoint}
-    total: Term | None = None
+    found: dict[int, _Adjoint] = {id(root): {TRUE: adjoint}}
     for e in reversed(order):
-        g = found.get(id(e))
-        if g is None:
-            continue
+        if isinstance(e, Call):
+            for condition, g in found.get(id(e), {}).items():
+                for arg, part in zip(e.args, _parts(e, g), strict=True):
+                    if part is not None and id(arg) in on_way:
+                        chosen, term = _unchosen(part)
+                        into = found.setdefault(id(arg), {})
+                        _add(into, conj(condition, chosen), term)
+    whole: _Adjoint = {}
+    for e in order:
         if not isinstance(e, Call):
-            total = g if total is None else total + g
-            continue
-        for arg, part in zip(e.args, _parts(e, g), strict=True):
-            if part is not None and id(arg) in on_way:
-                known = found.get(id(arg))
-                found[id(arg)] = part if known is None else known + part
+            for condition, g in found.get(id(e), {}).items():
+                _add(whole, condition, g)
+    total: Term | None = None
+    for condition, g in whole.items():
+        part = Term(condition).choose(g, 0)
+        total = part if total is None else total + part
     return total
+
+
+_Adjoint = dict[Expr, Term]
+"""Terms to be added, by the conditions under which they count.
+
+What is not selected is not multiplied by 0, for it may be infinite.
+"""
+
+
+def _add(adjoint: _Adjoint, condition: Expr, term: Term) -> None:
+    adjoint[condition] = adjoint[condition] + term if condition in adjoint else term
+
+
+def _unchosen(term: Term) -> tuple[Expr, Term]:
+    """A term that is 0 unless a condition holds, as the condition and the term."""
+    e = term.expr
+    if isinstance(e, Call) and e.fn == "if":
+        condition, then, otherwise = e.args
+        if Term(otherwise).number == 0:
+            return condition, Term(then)
+        if Term(then).number == 0:
+            return negate(condition), Term(otherwise)
+    return TRUE, term
 
 
 def _towards(root: Expr, leaf: Value) -> list[Expr]:
@@ -52,7 +83,7 @@ def _towards(root: Expr, leaf: Value) -> list[Expr]:
         e, opened = stack.pop()
         if id(e) in reads:
             continue
-        args = [a for a in e.args if a.dtype.is_float] if isinstance(e, Call) else []
+        args = [a for a in e.args if a.dtype.is_float] if _passes(e) else []
         if args and not opened:
             stack.append((e, True))
             stack += [(a, False) for a in args]
@@ -61,6 +92,11 @@ def _towards(root: Expr, leaf: Value) -> list[Expr]:
         if reads[id(e)]:
             order.append(e)
     return order
+
+
+def _passes(e: Expr) -> TypeGuard[Call]:
+    """True for calls whose arguments may get something of the adjoint."""
+    return isinstance(e, Call) and (e.fn == "cast" or SCALARS[e.fn].derivative is not still)
 
 
 def _parts(e: Call, g: Term) -> tuple[Term | None, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_array
-from einsql.einsum import Call, Const, Expr
+from einsql.einsum import Call, Const, Expr, conj
 from einsql.schema import DType
 
 
@@ -120,6 +120,14 @@ class Term:
         if a.expr == b.expr:
             return a
         return Term(Call("if", (self.expr, a.expr, b.expr), a.dtype))
+
+    def both(self, other: Term) -> Term:
+        """Self AND other."""
+        return Term(conj(self.expr, other.expr))
+
+    def is_nan(self) -> Term:
+        """True for NaN."""
+        return Term(Call("isnan", (self.expr,), DType.BOOLEAN))
 
     # ---- types
 

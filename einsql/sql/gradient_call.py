@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.einsum import EinSum, Input, walk
+from einsql.einsum import EinSum, Input, Node, walk
 from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.gradient import Backward
 from einsql.schema import DType
@@ -38,7 +38,7 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     if known not in query.backward:
         query.backward[known] = Backward(loss.node, field)
     backward = query.backward[known]
-    if not backward.reads(source.node):
+    if not _reads(query, backward, source.node):
         raise _not_read(loss, args)
     part = next(
         (n for n in walk(loss.node) if isinstance(n, Input) and n.name in query.catalog.made), None
@@ -54,6 +54,16 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     except ProgrammingError as error:
         raise locate(error, call) from None
     return Relation(node, columns)
+
+
+def _reads(query: QueryBinder, backward: Backward, source: Node) -> bool:
+    """True if a loss reads a source, though maybe by a gradient that is the same everywhere."""
+    if backward.reads(source):
+        return True
+    return any(
+        other is not backward and backward.uses(other) and _reads(query, other, source)
+        for other in query.backward.values()
+    )
 
 
 def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
