@@ -76,7 +76,7 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
     except NotSupportedError as error:
         raise ProgrammingError(
             f"GRADIENT is of tensor work alone: {error.reason}",
-            hint=error.hint,
+            hint=error.hint or "EXPLAIN shows which part of a statement is none, and why.",
             position=error.position,
         ) from None
     raise ProgrammingError(
