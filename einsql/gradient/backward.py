@@ -183,7 +183,7 @@ class Backward:
         if o.reduction is None and _is_costly(o.args[0]):
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(rewrite(total.expr, lambda e: stored if e is o.args[0] else e))
-        if seed.of_output.number is None and _may_be_infinite(total.expr):
+        if seed.of_output.number is None and _has_pole(total.expr):
             # What a later filter left out counts for nothing, whatever its derivative is.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
@@ -309,17 +309,17 @@ def _is_costly(expr: Expr) -> bool:
     )
 
 
-_BOUNDED = frozenset({"add", "sub", "mul", "neg", "if", "cast"})
+_POLES = frozenset({"pow", "ln"})
+"""Functions in derivatives that are infinite somewhere, besides quotients."""
 
 
-def _may_be_infinite(expr: Expr) -> bool:
-    """True if finite values may make an infinite derivative."""
-    for e in subexpressions(expr):
-        if isinstance(e, Call) and e.dtype.is_float and e.fn not in _BOUNDED:
-            counted = e.fn == "div" and _is_number(e.args[1])
-            if not counted:
-                return True
-    return False
+def _has_pole(expr: Expr) -> bool:
+    """True if finite values may make an infinite derivative, large ones aside."""
+    return any(
+        e.fn in _POLES or (e.fn == "div" and not _is_number(e.args[1]))
+        for e in subexpressions(expr)
+        if isinstance(e, Call) and e.dtype.is_float
+    )
 
 
 def _is_number(expr: Expr) -> bool:

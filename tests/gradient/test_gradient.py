@@ -58,6 +58,7 @@ def test_the_rows_and_columns_are_those_of_the_source() -> None:
     con.execute("INSERT INTO w VALUES (0, 1, 7, 2), (2, 3, 8, 4)")
     query = "WITH loss AS (SELECT SUM(a * a * b + n) AS val FROM w)"
     made = con.execute(f"{query} SELECT * FROM GRADIENT(loss, w)")
+    assert made.description is not None
     assert [d[:2] for d in made.description] == [("i", "BIGINT"), ("a", "FLOAT"), ("b", "DOUBLE")]
     assert made.fetchall() == [(0, 4.0, 1.0), (2, 24.0, 9.0)]
     step = "UPDATE w SET a = w.a - 0.5 * g.a FROM GRADIENT(loss, w) g WHERE g.i = w.i"
@@ -69,6 +70,7 @@ def test_short_floats_have_gradients_of_four_bytes() -> None:
     con = connected({"w": ("i", np.array([1.0, 2.0]))})
     con.execute("CREATE TENSOR h AS SELECT i, CAST(val AS HALF) AS val FROM w")
     made = con.execute(SUM.format("val * val", "h") + " SELECT * FROM GRADIENT(loss, h)")
+    assert made.description is not None
     assert made.description[1][1] == "FLOAT"
     assert made.fetchall() == [(0, 2.0), (1, 4.0)]
 
