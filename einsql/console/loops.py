@@ -56,17 +56,13 @@ class Arrivals:
         plot = draw_chart(picture, size.columns - 1, _HIGH, bits)
         return [*plot, cut(newest, size.columns - 1)]
 
-    def rows(
-        self, done: threading.Event, idle: Callable[[], object], cancel: Callable[[], None]
-    ) -> Iterator[Row]:
+    def rows(self, done: threading.Event, idle: Callable[[], object]) -> Iterator[Row]:
         """The rows as they come, until the loop has ended and none is left.
 
         Args:
             done: Set when it has ended.
             idle: Called while nothing comes.
-            cancel: Called at Ctrl-C; rows of the steps that are complete come still.
         """
-        cancelled = False
         while True:
             try:
                 yield self._queue.get(timeout=0.1)
@@ -74,8 +70,3 @@ class Arrivals:
                 if done.is_set() and self._queue.empty():
                     return
                 idle()
-            except KeyboardInterrupt:
-                if cancelled:
-                    raise
-                cancelled = True
-                cancel()

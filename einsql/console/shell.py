@@ -229,7 +229,9 @@ class Shell:
         prints = None if is_table else partial(self._print_arriving, arrivals)
         progress = self.settings.progress
         try:
-            self._worker.run(self.connection, lambda: cursor.execute(sql), progress, above, prints)
+            with self._worker.cancelling(self.connection):
+                work = partial(cursor.execute, sql)
+                self._worker.run(self.connection, work, progress, above, prints)
         finally:
             self.connection.stepped = None
             self.latest = cursor if cursor.description is not None else None
@@ -241,19 +243,11 @@ class Shell:
 
     def _print_arriving(self, arrivals: Arrivals, done: threading.Event) -> None:
         """Prints the rows of a loop as its steps end."""
-
-        def cancel() -> None:
-            self._worker.interrupted = True
-            self.connection.interrupt()
-
-        idle = list if self.output.is_terminal else self._worker.draw
-        rows = arrivals.rows(done, idle, cancel)
+        rows = arrivals.rows(done, list if self.output.is_terminal else self._worker.draw)
+        mode = GROWING.get(self.settings.mode, self.settings.mode)
         first = next(rows, None)
         if first is not None:
-            lines = render(
-                GROWING.get(self.settings.mode, self.settings.mode), arrivals.columns,
-                chain([first], rows), self._style(-1),
-            )  # fmt: skip
+            lines = render(mode, arrivals.columns, chain([first], rows), self._style(-1))
             self.output.print_lines(self._apart(lines), paged=False, at_once=True)
 
     def _apart(self, lines: Iterator[str]) -> Iterator[str]:

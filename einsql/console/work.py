@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, TypeVar
 
 import einsql
@@ -87,6 +89,27 @@ class Worker:
             raise failures[0]
         return results[0]
 
+    @contextmanager
+    def cancelling(self, connection: einsql.Connection) -> Iterator[None]:
+        """Meanwhile Ctrl-C cancels the work, but no printing: lines are whole, and all come.
+
+        A second one ends the process.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        self.interrupted = False
+
+        def cancel(*_: object) -> None:
+            if self.interrupted:
+                _die(connection)
+            self.interrupted = True
+            connection.interrupt()
+
+        signal.signal(signal.SIGINT, cancel)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def _note(self, fraction: float) -> None:
         self._fraction = fraction
 
@@ -131,9 +154,13 @@ def _wait_or_die(done: threading.Event, connection: einsql.Connection) -> None:
     try:
         done.wait()
     except KeyboardInterrupt:
-        # No thread can be ended from outside, and an orderly exit would wait for this one.
-        try:
-            if connection.cluster is not None:
-                connection.cluster.kill()
-        finally:
-            os._exit(130)
+        _die(connection)
+
+
+def _die(connection: einsql.Connection) -> None:
+    # No thread can be ended from outside, and an orderly exit would wait for this one.
+    try:
+        if connection.cluster is not None:
+            connection.cluster.kill()
+    finally:
+        os._exit(130)
