@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from einsql.sql.aggregates import AGGREGATE_NAMES
 from einsql.sql.scalar import FUNCTION_NAMES
 from einsql.sql.sources import TABLE_FUNCTIONS as SOURCES
+from einsql.sql.sources import TABLE_MACROS
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 KEYWORDS = [
@@ -25,7 +26,7 @@ KEYWORDS = [
 
 FUNCTIONS = sorted({n.upper() for n in (*FUNCTION_NAMES, *AGGREGATE_NAMES, *TILE_FUNCTIONS)})
 
-TABLE_FUNCTIONS = sorted({n.upper() for n in SOURCES})
+TABLE_FUNCTIONS = sorted({n.upper() for n in (*SOURCES, *TABLE_MACROS)})
 
 _KEYWORDS, _FUNCTIONS = {*KEYWORDS, "OUTER", "RIGHT", "INNER"}, {*FUNCTIONS, *TABLE_FUNCTIONS}
 

@@ -92,7 +92,11 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
-    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body."""
+    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body.
+
+    Attributes:
+        defaults: Of the last parameters, which are written `name := value`.
+    """
 
     name: str
     replace: bool
@@ -101,6 +105,7 @@ class CreateMacro:
     is_table: bool
     text: str
     temporary: bool = False
+    defaults: tuple[exp.Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
