@@ -34,7 +34,7 @@ def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voca
     ("text", "words"),
     [
         ("SELECT * FROM wei|", ["weights"]),
-        ("SELECT * FROM weights JOIN s|", ["sums"]),
+        ("SELECT * FROM weights JOIN s|", ["softmax", "sums"]),
         ("SELECT w.| FROM weights AS w", ["row", '"a col"', "val"]),
         ("SELECT w.r| FROM other o, weights w", ["row"]),
         ("SELECT WEIGHTS.v| FROM weights", ["val"]),
