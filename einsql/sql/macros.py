@@ -67,7 +67,7 @@ def is_function(name: str, arity: int, is_table: bool) -> bool:
     return not isinstance(found, exp.Anonymous)
 
 
-_INLINED = ("sigmoid", "square")
+_INLINED = ("sigmoid", "square", "stop_gradient")
 """Functions the scalar binder spells out itself."""
 
 

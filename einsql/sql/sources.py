@@ -46,7 +46,7 @@ MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
 
 TABLE_FUNCTIONS = (
-    "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
+    "range", "generate_series", "einsum", "gradient", "read_tensor", *tile_names.TABLE_FUNCTIONS
 )  # fmt: skip
 
 TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
@@ -174,6 +174,10 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
     name = str(call.this)
     if name.lower() == "einsum":
         return bind_einsum(query, call)
+    if name.lower() == "gradient":
+        from einsql.sql.gradient_call import bind_gradient  # few statements need it
+
+        return bind_gradient(query, call)
     if name.lower() == "read_tensor":
         return _read_tensor(query, call)
     if name.lower() in tile_names.TABLE_FUNCTIONS:
