@@ -46,9 +46,13 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
+SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
+"""Built-in macros that are expressions."""
+
 FUNCTION_NAMES = sorted(
     {c.key for c in _FUNCTIONS} & set(SCALARS)
     | set(NAMED)
+    | set(SCALAR_MACROS)
     | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
        "sigmoid", "square", "stop_gradient", "pi", "cast", "ln"}
 )  # fmt: skip
