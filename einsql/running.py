@@ -69,11 +69,8 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
     if doubt is not None:
         _try(con, statement, text, cursor)
         raise doubt.locate(text)
-    if con.duck.aborted and not isinstance(statement, st.Transaction):
-        raise errors.OperationalError(
-            "The transaction is aborted: a statement has failed in DuckDB",
-            hint="ROLLBACK it; COMMIT would keep nothing of it.",
-        )
+    if not isinstance(statement, st.Transaction):
+        con.duck.refuse_aborted()
     if isinstance(statement, st.Query):
         try:
             plan = con.plan_any(statement.tree)
