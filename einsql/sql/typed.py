@@ -9,7 +9,7 @@ from math import ceil, floor
 from einsql.algebra import SCALARS
 from einsql.casting import cast_failure
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
-from einsql.errors import DataError, NotSupportedError, ProgrammingError
+from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.casts import (
     WIDEST,

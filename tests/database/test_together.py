@@ -18,7 +18,6 @@ from einsql.engine.database.opening import open_database
 from einsql.session import Connection
 from tests.database.victim import SHAPE, commits, prepare, state
 
-
 COMMITS, READS = 12, 3
 """What there has to be, of each reader; EINSQL_SECONDS lasts by the clock instead."""
 PATIENCE = 240.0

@@ -441,11 +441,11 @@ def test_integers_beyond_bigint_are_duckdbs(con: einsql.Connection, sql: str) ->
     found, expected = con.execute(sql), plain.execute(sql)
     assert sorted(found.fetchall()) == sorted(expected.fetchall())
     con.execute("SET fallback = off")
-    with pytest.raises(einsql.NotSupportedError, match="BIGINT|ORDER BY"):
+    with pytest.raises(einsql.NotSupportedError, match=r"BIGINT|ORDER BY"):
         con.execute(sql)
     con.execute("SET fallback = on; CREATE TENSOR w (i DIM(3), val BIGINT) DEFAULT 0")
     for change in (f"INSERT INTO w VALUES (0, {NINES})", f"UPDATE w SET val = {NINES}"):
-        with pytest.raises(einsql.Error, match="BIGINT|out of range"):
+        with pytest.raises(einsql.Error, match=r"BIGINT|out of range"):
             con.execute(change)
 
 
