@@ -101,6 +101,20 @@ def full(t: Any, held: Held) -> tuple[Tensor, Tensor]:
     return value, t.ones_like(value, dtype=t.bool) if mask is None else mask
 
 
+def _first(t: Any, *x: Tensor) -> Tensor:
+    return x[0]
+
+
+def _joined(f: Fn, g: Fn, n: int) -> Fn:
+    """Of what g gives, and of value n."""
+    return lambda t, *x: f(t, g(t, *x), x[n])
+
+
+def _chained(f: Fn, g: Fn) -> Fn:
+    """Of what g gives."""
+    return lambda t, *x: f(t, g(t, *x))
+
+
 @dataclass
 class Generator:
     """Makes one random loss; the same seed makes the same."""
@@ -176,20 +190,14 @@ class Generator:
 
     def expression(self, count: int) -> tuple[str, Fn]:
         """An expression over some values, `{0}`, `{1}` …"""
-        text, fn = "{0}", lambda t, *x: x[0]
+        text, fn = "{0}", _first
         for n in range(1, count):
-            text, fn = self._with(text, fn, n)
+            form, f = self.random.choice(BINARY)
+            text, fn = form.format(f"({text})", f"{{{n}}}"), _joined(f, fn, n)
         if self.random.random() < 0.7:
-            outer, f = self.random.choice(UNARY)
-            inner, g = text, fn
-            text = outer.format(f"({inner})")
-            fn = lambda t, *x: f(t, g(t, *x))  # noqa: E731 - one of several that are chained
+            outer, bound = self.random.choice(UNARY)
+            text, fn = outer.format(f"({text})"), _chained(bound, fn)
         return text, fn
-
-    def _with(self, text: str, fn: Fn, n: int) -> tuple[str, Fn]:
-        form, f = self.random.choice(BINARY)
-        made = form.format(f"({text})", f"{{{n}}}")
-        return made, lambda t, *x: f(t, fn(t, *x), x[n])
 
     def add(
         self, kind: str, labels: Sequence[str], query: str, step: Callable[[Any, Env], Held]
