@@ -197,7 +197,12 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(
 
     overwritten: list[object] = []
     overwrite = con.store.overwrite
-    monkeypatch.setattr(con.store, "overwrite", lambda *a: (overwritten.append(0), overwrite(*a)))
+
+    def counted(*given: Any) -> None:
+        overwritten.append(given)
+        overwrite(*given)
+
+    monkeypatch.setattr(con.store, "overwrite", counted)
     line, undone, done = 1 + transaction, 0, False
     while not done:
         first = state()
