@@ -1,0 +1,143 @@
+-- SmolLM2-135M, a language model of LLaMA's architecture, from the weights to the logits.
+-- examples/llm.py runs it; docs/llm.md explains it.
+--
+-- Keys: t position, v token, i element of the residual stream, f hidden unit; g group of
+-- heads that share keys and values, r head in its group, d element of a head. Of queries and
+-- keys the elements come in pairs that are turned together: p pair, c one of its two.
+
+-- The weights of all layers, unpacked from the model's file: `*` is the number of the layer.
+
+CREATE TENSOR embedding AS
+SELECT w.v, w.i, w.val FROM read_tensor('model.gguf', 'token_embd.weight') AS w(v, i);
+
+CREATE TENSOR last_gain AS
+SELECT w.i, w.val FROM read_tensor('model.gguf', 'output_norm.weight') AS w(i);
+
+CREATE TENSOR attention_gain AS
+SELECT w.layer, w.i, w.val FROM read_tensor('model.gguf', 'blk.*.attn_norm.weight') AS w(layer, i);
+
+CREATE TENSOR wq AS
+SELECT w.layer, g.g, r.r, p.p, c.c, w.i, w.val
+FROM read_tensor('model.gguf', 'blk.*.attn_q.weight') AS w(layer, o, i),
+     range(3) AS g(g), range(3) AS r(r), range(32) AS p(p), range(2) AS c(c)
+WHERE w.o = 192 * g.g + 64 * r.r + 2 * p.p + c.c;
+
+CREATE TENSOR wk AS
+SELECT w.layer, g.g, p.p, c.c, w.i, w.val
+FROM read_tensor('model.gguf', 'blk.*.attn_k.weight') AS w(layer, o, i),
+     range(3) AS g(g), range(32) AS p(p), range(2) AS c(c)
+WHERE w.o = 64 * g.g + 2 * p.p + c.c;
+
+CREATE TENSOR wv AS
+SELECT w.layer, g.g, d.d, w.i, w.val
+FROM read_tensor('model.gguf', 'blk.*.attn_v.weight') AS w(layer, o, i),
+     range(3) AS g(g), range(64) AS d(d)
+WHERE w.o = 64 * g.g + d.d;
+
+CREATE TENSOR wo AS
+SELECT w.layer, w.i, g.g, r.r, d.d, w.val
+FROM read_tensor('model.gguf', 'blk.*.attn_output.weight') AS w(layer, i, o),
+     range(3) AS g(g), range(3) AS r(r), range(64) AS d(d)
+WHERE w.o = 192 * g.g + 64 * r.r + d.d;
+
+CREATE TENSOR forward_gain AS
+SELECT w.layer, w.i, w.val FROM read_tensor('model.gguf', 'blk.*.ffn_norm.weight') AS w(layer, i);
+
+CREATE TENSOR w_gate AS
+SELECT w.layer, w.f, w.i, w.val
+FROM read_tensor('model.gguf', 'blk.*.ffn_gate.weight') AS w(layer, f, i);
+
+CREATE TENSOR w_up AS
+SELECT w.layer, w.f, w.i, w.val
+FROM read_tensor('model.gguf', 'blk.*.ffn_up.weight') AS w(layer, f, i);
+
+CREATE TENSOR w_down AS
+SELECT w.layer, w.i, w.f, w.val
+FROM read_tensor('model.gguf', 'blk.*.ffn_down.weight') AS w(layer, i, f);
+
+-- By how much the pair p of a query or a key is turned at position t.
+
+CREATE TENSOR turn AS
+SELECT t.t, p.p,
+       CAST(COS(t.t * POW(100000.0, -p.p / 32.0)) AS FLOAT) AS cosine,
+       CAST(SIN(t.t * POW(100000.0, -p.p / 32.0)) AS FLOAT) AS sine
+FROM range(2048) AS t(t), range(32) AS p(p);
+
+-- The parts of a layer.
+
+CREATE MACRO rms_normed(x, gain) AS TABLE
+SELECT x.t, x.i, x.val / SQRT(m.val + 0.00001) * gain.val AS val
+FROM x JOIN (SELECT t, AVG(val * val) AS val FROM x GROUP BY t) AS m USING (t)
+     JOIN gain USING (i);
+
+CREATE MACRO turned(c, val, other, cosine, sine) AS
+val * cosine + CASE WHEN c = 0 THEN -other ELSE other END * sine;
+
+CREATE MACRO queries(y, n) AS TABLE
+WITH q AS (
+  SELECT y.t, w.g, w.r, w.p, w.c, SUM(y.val * w.val) AS val
+  FROM y JOIN wq AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.r, w.p, w.c)
+SELECT q.t, q.g, q.r, q.p, q.c, turned(q.c, q.val, b.val, turn.cosine, turn.sine) AS val
+FROM q JOIN q AS b USING (t, g, r, p) JOIN turn USING (t, p) WHERE b.c = 1 - q.c;
+
+CREATE MACRO keys(y, n) AS TABLE
+WITH k AS (
+  SELECT y.t, w.g, w.p, w.c, SUM(y.val * w.val) AS val
+  FROM y JOIN wk AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.p, w.c)
+SELECT k.t, k.g, k.p, k.c, turned(k.c, k.val, b.val, turn.cosine, turn.sine) AS val
+FROM k JOIN k AS b USING (t, g, p) JOIN turn USING (t, p) WHERE b.c = 1 - k.c;
+
+CREATE MACRO vals(y, n) AS TABLE
+SELECT y.t, w.g, w.d, SUM(y.val * w.val) AS val
+FROM y JOIN wv AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.d;
+
+-- Each position attends to those up to its own (u ≤ t); heads of a group share keys and values.
+
+CREATE MACRO attended(q, k, v) AS TABLE
+WITH score AS (
+  SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
+  FROM q JOIN k USING (g, p, c) WHERE k.t <= q.t GROUP BY q.t, q.g, q.r, k.t),
+greatest AS (SELECT t, g, r, MAX(val) AS val FROM score GROUP BY t, g, r),
+weight AS (
+  SELECT s.t, s.g, s.r, s.u, EXP(s.val - m.val) AS val
+  FROM score AS s JOIN greatest AS m USING (t, g, r)),
+total AS (SELECT t, g, r, SUM(val) AS val FROM weight GROUP BY t, g, r)
+SELECT w.t, w.g, w.r, v.d, SUM(w.val / z.val * v.val) AS val
+FROM weight AS w JOIN total AS z USING (t, g, r) JOIN v ON v.g = w.g AND v.t = w.u
+GROUP BY w.t, w.g, w.r, v.d;
+
+CREATE MACRO gathered(x, a, n) AS TABLE
+WITH o AS (
+  SELECT a.t, w.i, SUM(a.val * w.val) AS val
+  FROM a JOIN wo AS w USING (g, r, d) WHERE w.layer = n GROUP BY a.t, w.i)
+SELECT x.t, x.i, x.val + o.val AS val FROM x JOIN o USING (t, i);
+
+CREATE MACRO fed_forward(x, n) AS TABLE
+WITH y AS (SELECT * FROM rms_normed(x, (SELECT i, val FROM forward_gain WHERE layer = n))),
+a AS (
+  SELECT y.t, w.f, SUM(y.val * w.val) AS val
+  FROM y JOIN w_gate AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.f),
+b AS (
+  SELECT y.t, w.f, SUM(y.val * w.val) AS val
+  FROM y JOIN w_up AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.f),
+s AS (SELECT a.t, a.f, a.val * SIGMOID(a.val) * b.val AS val FROM a JOIN b USING (t, f)),
+o AS (
+  SELECT s.t, w.i, SUM(s.val * w.val) AS val
+  FROM s JOIN w_down AS w USING (f) WHERE w.layer = n GROUP BY s.t, w.i)
+SELECT x.t, x.i, x.val + o.val AS val FROM x JOIN o USING (t, i);
+
+CREATE MACRO layer(x, n) AS TABLE
+WITH y0 AS (SELECT * FROM rms_normed(x, (SELECT i, val FROM attention_gain WHERE layer = n))),
+q0 AS (SELECT * FROM queries(y0, n)),
+k0 AS (SELECT * FROM keys(y0, n)),
+v0 AS (SELECT * FROM vals(y0, n)),
+a0 AS (SELECT * FROM attended(q0, k0, v0)),
+z0 AS (SELECT * FROM gathered(x, a0, n))
+SELECT * FROM fed_forward(z0, n);
+
+CREATE MACRO embedded(tokens) AS TABLE
+SELECT tokens.t, e.i, e.val FROM tokens JOIN embedding AS e ON e.v = tokens.val;
+
+CREATE MACRO logits(x) AS TABLE
+WITH y AS (SELECT * FROM rms_normed(x, last_gain))
+SELECT y.t, e.v, SUM(y.val * e.val) AS val FROM y JOIN embedding AS e USING (i) GROUP BY y.t, e.v;
