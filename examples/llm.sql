@@ -2,8 +2,7 @@
 -- examples/llm.py runs it; docs/llm.md explains it.
 --
 -- Keys: t position, v token, i element of the residual stream, f hidden unit; g group of
--- heads that share keys and values, r head in its group, d element of a head. Of queries and
--- keys the elements come in pairs that are turned together: p pair, c one of its two.
+-- heads that share keys and values, r head in its group, d element of a head.
 
 -- The weights of all layers, unpacked from the model's file: `*` is the number of the layer.
 
@@ -17,16 +16,16 @@ CREATE TENSOR attention_gain AS
 SELECT w.layer, w.i, w.val FROM read_tensor('model.gguf', 'blk.*.attn_norm.weight') AS w(layer, i);
 
 CREATE TENSOR wq AS
-SELECT w.layer, g.g, r.r, p.p, c.c, w.i, w.val
+SELECT w.layer, g.g, r.r, d.d, w.i, w.val
 FROM read_tensor('model.gguf', 'blk.*.attn_q.weight') AS w(layer, o, i),
-     range(3) AS g(g), range(3) AS r(r), range(32) AS p(p), range(2) AS c(c)
-WHERE w.o = 192 * g.g + 64 * r.r + 2 * p.p + c.c;
+     range(3) AS g(g), range(3) AS r(r), range(64) AS d(d)
+WHERE w.o = 192 * g.g + 64 * r.r + 2 * (d.d % 32) + d.d // 32;
 
 CREATE TENSOR wk AS
-SELECT w.layer, g.g, p.p, c.c, w.i, w.val
+SELECT w.layer, g.g, d.d, w.i, w.val
 FROM read_tensor('model.gguf', 'blk.*.attn_k.weight') AS w(layer, o, i),
-     range(3) AS g(g), range(32) AS p(p), range(2) AS c(c)
-WHERE w.o = 64 * g.g + 2 * p.p + c.c;
+     range(3) AS g(g), range(64) AS d(d)
+WHERE w.o = 64 * g.g + 2 * (d.d % 32) + d.d // 32;
 
 CREATE TENSOR wv AS
 SELECT w.layer, g.g, d.d, w.i, w.val
@@ -55,13 +54,16 @@ CREATE TENSOR w_down AS
 SELECT w.layer, w.i, w.f, w.val
 FROM read_tensor('model.gguf', 'blk.*.ffn_down.weight') AS w(layer, i, f);
 
--- By how much the pair p of a query or a key is turned at position t.
+-- Elements d and (d + 32) % 64 of a query or a key are turned together, at position t by the
+-- angle t · 100000^(-p / 32) of their pair p.
 
 CREATE TENSOR turn AS
-SELECT t.t, p.p,
-       CAST(COS(t.t * POW(100000.0, -p.p / 32.0)) AS FLOAT) AS cosine,
-       CAST(SIN(t.t * POW(100000.0, -p.p / 32.0)) AS FLOAT) AS sine
-FROM range(2048) AS t(t), range(32) AS p(p);
+SELECT a.t, d.d,
+       CAST(COS(a.val) AS FLOAT) AS own,
+       CAST(CASE WHEN d.d < 32 THEN -SIN(a.val) ELSE SIN(a.val) END AS FLOAT) AS other
+FROM (SELECT t.t, p.p, t.t * POW(100000.0, -p.p / 32.0) AS val
+      FROM range(2048) AS t(t), range(32) AS p(p)) AS a, range(64) AS d(d)
+WHERE a.p = d.d % 32;
 
 -- The parts of a layer.
 
@@ -70,22 +72,21 @@ SELECT x.t, x.i, x.val / SQRT(m.val + 0.00001) * gain.val AS val
 FROM x JOIN (SELECT t, AVG(val * val) AS val FROM x GROUP BY t) AS m USING (t)
      JOIN gain USING (i);
 
-CREATE MACRO turned(c, val, other, cosine, sine) AS
-val * cosine + CASE WHEN c = 0 THEN -other ELSE other END * sine;
-
 CREATE MACRO queries(y, n) AS TABLE
 WITH q AS (
-  SELECT y.t, w.g, w.r, w.p, w.c, SUM(y.val * w.val) AS val
-  FROM y JOIN wq AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.r, w.p, w.c)
-SELECT q.t, q.g, q.r, q.p, q.c, turned(q.c, q.val, b.val, turn.cosine, turn.sine) AS val
-FROM q JOIN q AS b USING (t, g, r, p) JOIN turn USING (t, p) WHERE b.c = 1 - q.c;
+  SELECT y.t, w.g, w.r, w.d, SUM(y.val * w.val) AS val
+  FROM y JOIN wq AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.r, w.d)
+SELECT q.t, q.g, q.r, q.d, q.val * turn.own + b.val * turn.other AS val
+FROM q JOIN q AS b USING (t, g, r) JOIN turn ON turn.t = q.t AND turn.d = q.d
+WHERE b.d = (q.d + 32) % 64;
 
 CREATE MACRO keys(y, n) AS TABLE
 WITH k AS (
-  SELECT y.t, w.g, w.p, w.c, SUM(y.val * w.val) AS val
-  FROM y JOIN wk AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.p, w.c)
-SELECT k.t, k.g, k.p, k.c, turned(k.c, k.val, b.val, turn.cosine, turn.sine) AS val
-FROM k JOIN k AS b USING (t, g, p) JOIN turn USING (t, p) WHERE b.c = 1 - k.c;
+  SELECT y.t, w.g, w.d, SUM(y.val * w.val) AS val
+  FROM y JOIN wk AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.d)
+SELECT k.t, k.g, k.d, k.val * turn.own + b.val * turn.other AS val
+FROM k JOIN k AS b USING (t, g) JOIN turn ON turn.t = k.t AND turn.d = k.d
+WHERE b.d = (k.d + 32) % 64;
 
 CREATE MACRO vals(y, n) AS TABLE
 SELECT y.t, w.g, w.d, SUM(y.val * w.val) AS val
@@ -96,15 +97,17 @@ FROM y JOIN wv AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.d;
 CREATE MACRO attended(q, k, v) AS TABLE
 WITH score AS (
   SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
-  FROM q JOIN k USING (g, p, c) WHERE k.t <= q.t GROUP BY q.t, q.g, q.r, k.t),
+  FROM q JOIN k USING (g, d) WHERE k.t <= q.t GROUP BY q.t, q.g, q.r, k.t),
 greatest AS (SELECT t, g, r, MAX(val) AS val FROM score GROUP BY t, g, r),
 weight AS (
   SELECT s.t, s.g, s.r, s.u, EXP(s.val - m.val) AS val
   FROM score AS s JOIN greatest AS m USING (t, g, r)),
-total AS (SELECT t, g, r, SUM(val) AS val FROM weight GROUP BY t, g, r)
-SELECT w.t, w.g, w.r, v.d, SUM(w.val / z.val * v.val) AS val
-FROM weight AS w JOIN total AS z USING (t, g, r) JOIN v ON v.g = w.g AND v.t = w.u
-GROUP BY w.t, w.g, w.r, v.d;
+total AS (SELECT t, g, r, SUM(val) AS val FROM weight GROUP BY t, g, r),
+share AS (
+  SELECT w.t, w.g, w.r, w.u, w.val / z.val AS val
+  FROM weight AS w JOIN total AS z USING (t, g, r))
+SELECT s.t, s.g, s.r, v.d, SUM(s.val * v.val) AS val
+FROM share AS s JOIN v ON v.g = s.g AND v.t = s.u GROUP BY s.t, s.g, s.r, v.d;
 
 CREATE MACRO gathered(x, a, n) AS TABLE
 WITH o AS (
