@@ -72,33 +72,36 @@ SELECT x.t, x.i, x.val / SQRT(m.val + 0.00001) * gain.val AS val
 FROM x JOIN (SELECT t, AVG(val * val) AS val FROM x GROUP BY t) AS m USING (t)
      JOIN gain USING (i);
 
-CREATE MACRO queries(y, n) AS TABLE
-WITH q AS (
-  SELECT y.t, w.g, w.r, w.d, SUM(y.val * w.val) AS val
-  FROM y JOIN wq AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.r, w.d)
-SELECT q.t, q.g, q.r, q.d, q.val * turn.own + b.val * turn.other AS val
-FROM q JOIN q AS b USING (t, g, r) JOIN turn ON turn.t = q.t AND turn.d = q.d
-WHERE b.d = (q.d + 32) % 64;
+-- Rows of keys and queries, turned; w says by how much at each position.
 
-CREATE MACRO keys(y, n) AS TABLE
-WITH k AS (
-  SELECT y.t, w.g, w.d, SUM(y.val * w.val) AS val
-  FROM y JOIN wk AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.d)
-SELECT k.t, k.g, k.d, k.val * turn.own + b.val * turn.other AS val
-FROM k JOIN k AS b USING (t, g) JOIN turn ON turn.t = k.t AND turn.d = k.d
-WHERE b.d = (k.d + 32) % 64;
+CREATE MACRO queries(y, n, w) AS TABLE
+WITH raw AS (
+  SELECT y.t, m.g, m.r, m.d, SUM(y.val * m.val) AS val
+  FROM y JOIN wq AS m USING (i) WHERE m.layer = n GROUP BY y.t, m.g, m.r, m.d)
+SELECT a.t, a.g, a.r, a.d, a.val * w.own + b.val * w.other AS val
+FROM raw AS a JOIN raw AS b USING (t, g, r) JOIN w ON w.t = a.t AND w.d = a.d
+WHERE b.d = (a.d + 32) % 64;
+
+CREATE MACRO keys(y, n, w) AS TABLE
+WITH raw AS (
+  SELECT y.t, m.g, m.d, SUM(y.val * m.val) AS val
+  FROM y JOIN wk AS m USING (i) WHERE m.layer = n GROUP BY y.t, m.g, m.d)
+SELECT a.t, a.g, a.d, a.val * w.own + b.val * w.other AS val
+FROM raw AS a JOIN raw AS b USING (t, g) JOIN w ON w.t = a.t AND w.d = a.d
+WHERE b.d = (a.d + 32) % 64;
 
 CREATE MACRO vals(y, n) AS TABLE
-SELECT y.t, w.g, w.d, SUM(y.val * w.val) AS val
-FROM y JOIN wv AS w USING (i) WHERE w.layer = n GROUP BY y.t, w.g, w.d;
+SELECT y.t, m.g, m.d, SUM(y.val * m.val) AS val
+FROM y JOIN wv AS m USING (i) WHERE m.layer = n GROUP BY y.t, m.g, m.d;
 
--- Each position attends to those up to its own (u ≤ t); heads of a group share keys and values.
+-- Attention: each position to those up to its own (u ≤ t); the heads of a group share keys.
 
-CREATE MACRO attended(q, k, v) AS TABLE
-WITH score AS (
-  SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
-  FROM q JOIN k USING (g, d) WHERE k.t <= q.t GROUP BY q.t, q.g, q.r, k.t),
-greatest AS (SELECT t, g, r, MAX(val) AS val FROM score GROUP BY t, g, r),
+CREATE MACRO scores(q, k) AS TABLE
+SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
+FROM q JOIN k USING (g, d) WHERE k.t <= q.t GROUP BY q.t, q.g, q.r, k.t;
+
+CREATE MACRO attended(score, v) AS TABLE
+WITH greatest AS (SELECT t, g, r, MAX(val) AS val FROM score GROUP BY t, g, r),
 weight AS (
   SELECT s.t, s.g, s.r, s.u, EXP(s.val - m.val) AS val
   FROM score AS s JOIN greatest AS m USING (t, g, r)),
@@ -129,12 +132,50 @@ o AS (
   FROM s JOIN w_down AS w USING (f) WHERE w.layer = n GROUP BY s.t, w.i)
 SELECT x.t, x.i, x.val + o.val AS val FROM x JOIN o USING (t, i);
 
+-- A layer, first what later positions will read of it, then the rest.
+
+CREATE MACRO attentive(x, n) AS TABLE
+SELECT * FROM rms_normed(x, (SELECT i, val FROM attention_gain WHERE layer = n));
+
+CREATE MACRO remembered(x, n, w) AS TABLE
+WITH y0 AS (SELECT * FROM attentive(x, n)),
+k0 AS (SELECT * FROM keys(y0, n, w)),
+v0 AS (SELECT * FROM vals(y0, n))
+SELECT k.t, k.g, k.d, k.val AS key, v.val AS val FROM k0 AS k JOIN v0 AS v USING (t, g, d);
+
+CREATE MACRO continued(x, n, w, k, v) AS TABLE
+WITH y0 AS (SELECT * FROM attentive(x, n)),
+q0 AS (SELECT * FROM queries(y0, n, w)),
+s0 AS (SELECT * FROM scores(q0, k)),
+a0 AS (SELECT * FROM attended(s0, v)),
+z0 AS (SELECT * FROM gathered(x, a0, n))
+SELECT * FROM fed_forward(z0, n);
+
 CREATE MACRO layer(x, n) AS TABLE
-WITH y0 AS (SELECT * FROM rms_normed(x, (SELECT i, val FROM attention_gain WHERE layer = n))),
-q0 AS (SELECT * FROM queries(y0, n)),
-k0 AS (SELECT * FROM keys(y0, n)),
-v0 AS (SELECT * FROM vals(y0, n)),
-a0 AS (SELECT * FROM attended(q0, k0, v0)),
+WITH m0 AS (SELECT * FROM remembered(x, n, turn)),
+k1 AS (SELECT t, g, d, key AS val FROM m0),
+v1 AS (SELECT t, g, d, val FROM m0)
+SELECT * FROM continued(x, n, turn, k1, v1);
+
+-- One more position, of which x has the one row t = 0. What lies behind it in k is hidden.
+
+CREATE MACRO turn_at(position) AS TABLE
+SELECT z.t, w.d, SUM(CASE WHEN w.t = p.val THEN w.own ELSE 0 END) AS own,
+       SUM(CASE WHEN w.t = p.val THEN w.other ELSE 0 END) AS other
+FROM range(1) AS z(t), turn AS w, position AS p GROUP BY z.t, w.d;
+
+CREATE MACRO last_scores(q, k, position) AS TABLE
+WITH all_scores AS (
+  SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
+  FROM q JOIN k USING (g, d) GROUP BY q.t, q.g, q.r, k.t)
+SELECT s.t, s.g, s.r, s.u, CASE WHEN s.u <= p.val THEN s.val ELSE -1e30::FLOAT END AS val
+FROM all_scores AS s, position AS p;
+
+CREATE MACRO next(x, n, w, k, v, position) AS TABLE
+WITH y0 AS (SELECT * FROM attentive(x, n)),
+q0 AS (SELECT * FROM queries(y0, n, w)),
+s0 AS (SELECT * FROM last_scores(q0, k, position)),
+a0 AS (SELECT * FROM attended(s0, v)),
 z0 AS (SELECT * FROM gathered(x, a0, n))
 SELECT * FROM fed_forward(z0, n);
 
