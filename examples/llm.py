@@ -30,6 +30,8 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
+_CACHES = "key", "val"
+_TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
 
 
 class Model:
@@ -53,11 +55,16 @@ class Model:
         self._keys, self._vals = (
             np.zeros((self.layers, GROUPS, length, DEPTH), np.float32) for _ in range(2)
         )
-        self._here, self._x = np.zeros((), np.int64), np.zeros((1, width), np.float32)
+        self._here, self._word = np.zeros((), np.int64), np.zeros(1, np.int64)
+        self._x = np.zeros((1, width), np.float32)
+        self._own, self._other = (np.zeros((1, DEPTH), np.float32) for _ in range(2))
         con.register("key_cache", self._keys, dims=("layer", "g", "t", "d"))
         con.register("val_cache", self._vals, dims=("layer", "g", "t", "d"))
         con.register("here", self._here, dims=())
+        con.register("word", self._word, dims=("t",))
         con.register("x", self._x, dims=("t", "i"))
+        con.register("own", self._own, dims=("t", "d"))
+        con.register("other", self._other, dims=("t", "d"))
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Forgets everything and reads some tokens.
@@ -65,18 +72,19 @@ class Model:
         Returns:
             The logits of the token that follows, float32 (tokens known).
         """
-        con, n = self.con, len(tokens)
-        words = np.array(tokens, np.int64)
+        # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
+        # which depend on what is registered, stay.
+        con, words = self.con, np.array(tokens, np.int64)
         stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
         for layer in range(self.layers):
             of = f"(SELECT * FROM stream AS x(t, i)), {layer}, turn"
             found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
             k, v = found["key"], found["val"]
-            self._keys[layer, :, :n] = k.transpose(1, 0, 2)
-            self._vals[layer, :, :n] = v.transpose(1, 0, 2)
+            self._keys[layer, :, : len(words)] = k.transpose(1, 0, 2)
+            self._vals[layer, :, : len(words)] = v.transpose(1, 0, 2)
             of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
             stream = con.execute(f"SELECT * FROM continued({of})").fetch_numpy()
-        self.at = n
+        self.at = len(words)
         self._x[...] = stream[-1:]
         return self._logits()
 
@@ -85,26 +93,17 @@ class Model:
         con = self.con
         if self.at == self._keys.shape[2]:
             raise ValueError(f"There is no room for more than {self.at} tokens")
-        self._here[...] = self.at
-        words = np.array([token])
-        self._x[...] = con.execute(
-            "SELECT * FROM embedded((SELECT * FROM words AS w(t)))"
-        ).fetch_numpy()
+        self._here[...], self._word[...] = self.at, token
+        self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
         turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
-        own, other = turned["own"], turned["other"]
-        row = (
-            "(SELECT a.t, a.d, a.val AS own, b.val AS other "
-            "FROM own AS a(t, d) JOIN other AS b(t, d) USING (t, d))"
-        )
+        self._own[...], self._other[...] = turned["own"], turned["other"]
         for layer in range(self.layers):
-            cached = f"(SELECT t, g, d, val FROM {{}}_cache WHERE layer = {layer})"
-            found = con.execute(f"SELECT * FROM remembered(x, {layer}, {row})").fetch_numpy()
+            of = f"x, {layer}, {_TURN}"
+            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
             self._keys[layer, :, self.at] = found["key"][0]
             self._vals[layer, :, self.at] = found["val"][0]
-            k, v = cached.format("key"), cached.format("val")
-            self._x[...] = con.execute(
-                f"SELECT * FROM next(x, {layer}, {row}, {k}, {v}, here)"
-            ).fetch_numpy()
+            k, v = (f"(SELECT t, g, d, val FROM {c}_cache WHERE layer = {layer})" for c in _CACHES)
+            self._x[...] = con.execute(f"SELECT * FROM next({of}, {k}, {v}, here)").fetch_numpy()
         self.at += 1
         return self._logits()
 

@@ -1,6 +1,6 @@
 """Byte-level byte-pair encoding, with the vocabulary and the merges that a GGUF file has.
 
-    python examples/tokens.py model.gguf "The capital of France is"
+python examples/tokens.py model.gguf "The capital of France is"
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ class Tokenizer:
         """The tokens of a piece: its bytes, the pair that was learnt first merged each time."""
         parts = [_LETTERS[b] for b in piece.encode("utf-8")]
         while len(parts) > 1:
-            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in zip(parts, parts[1:], strict=False)]
+            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in pairwise(parts)]
             best = min(ranks)
             if best == len(self._ranks):
                 break

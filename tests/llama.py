@@ -1,4 +1,4 @@
-"""LLaMA in plain NumPy and in plain PyTorch, with a key/value cache: what einsql is compared with."""
+"""LLaMA in plain NumPy and plain PyTorch, with a key/value cache: the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def random_weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> np.ndarray:
-        found = generator.standard_normal((rows, columns)) / np.sqrt(columns)
+        found: np.ndarray = generator.standard_normal((rows, columns)) / np.sqrt(columns)
         return found.astype(np.float32)
 
     def gains() -> np.ndarray:
@@ -53,7 +53,10 @@ def random_weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
     for layer in range(shape.layers):
         name = members(layer)
         found |= {name["n1"]: gains(), name["n2"]: gains()}
-        found |= {name["q"]: matrix(attended, shape.width), name["o"]: matrix(shape.width, attended)}
+        found |= {
+            name["q"]: matrix(attended, shape.width),
+            name["o"]: matrix(shape.width, attended),
+        }
         found |= {name[x]: matrix(kept, shape.width) for x in "kv"}
         found |= {name[x]: matrix(shape.hidden, shape.width) for x in ("gate", "up")}
         found[name["down"]] = matrix(shape.width, shape.hidden)
@@ -81,7 +84,11 @@ class NumPyModel:
     """The model in NumPy; `logits` goes on where the last call ended."""
 
     def __init__(
-        self, weights: Mapping[str, np.ndarray], shape: Shape, base: float = BASE, length: int = 1024
+        self,
+        weights: Mapping[str, np.ndarray],
+        shape: Shape,
+        base: float = BASE,
+        length: int = 1024,
     ) -> None:
         self.shape, self.weights = shape, weights
         self.layers = [{k: weights[v] for k, v in members(n).items()} for n in range(shape.layers)]
@@ -115,10 +122,12 @@ class NumPyModel:
             x = x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
         self.at = last
         final = self._normed(x[-1:], self.weights["output_norm.weight"])
-        return (final @ self.weights["token_embd.weight"].T)[0]  # type: ignore[no-any-return]  # NumPy's @ is untyped
+        found: np.ndarray = (final @ self.weights["token_embd.weight"].T)[0]
+        return found
 
     def _normed(self, x: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON)) * gains
+        made: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON)) * gains
+        return made
 
     def _turned(self, x: np.ndarray, first: int) -> np.ndarray:
         """Pairs of neighbours (2p, 2p + 1) turned by their angle, as GGUF orders rows."""
@@ -132,7 +141,11 @@ class TorchModel:
     """The same in PyTorch's eager mode, written as one would."""
 
     def __init__(
-        self, weights: Mapping[str, np.ndarray], shape: Shape, base: float = BASE, length: int = 1024
+        self,
+        weights: Mapping[str, np.ndarray],
+        shape: Shape,
+        base: float = BASE,
+        length: int = 1024,
     ) -> None:
         import torch
 
@@ -170,7 +183,9 @@ class TorchModel:
                 o = torch.softmax(scores, -1) @ self.values[n, :, None, :last]
                 x = x + linear(o.permute(2, 0, 1, 3).reshape(len(x), -1), w["o"])
                 y = self._normed(x, w["n2"])
-                x = x + linear(torch.nn.functional.silu(linear(y, w["gate"])) * linear(y, w["up"]), w["down"])
+                x = x + linear(
+                    torch.nn.functional.silu(linear(y, w["gate"])) * linear(y, w["up"]), w["down"]
+                )
             self.at = last
             final = self._normed(x[-1:], self.weights["output_norm.weight"])
             return linear(final, self.weights["token_embd.weight"])[0]

