@@ -126,7 +126,8 @@ class NumPyModel:
         return found
 
     def _normed(self, x: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        made: np.ndarray = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON)) * gains
+        squares = (x * x).mean(-1, keepdims=True) + np.float32(EPSILON)
+        made: np.ndarray = x / np.sqrt(squares) * gains
         return made
 
     def _turned(self, x: np.ndarray, first: int) -> np.ndarray:
