@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
+from einsql.changes import Changing
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, ProgrammingError
 from einsql.looping import run_loop
@@ -97,7 +98,10 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
             con._remember(con._plans, key, plan)
         cursor._show(plan.result(con._inputs, con._tick), plan.description)
         return
-    _other(con, statement, text, cursor)
+    found = _other(con, statement, text, cursor)
+    if found is not None and start is not None and not found.is_volatile:
+        found.start = start
+        con._remember(con._hybrids, key, found)
 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
@@ -112,9 +116,15 @@ def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) ->
             cursor._clear()
 
 
-def _other(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
+def _other(
+    con: Connection, statement: st.Statement, text: str, cursor: Cursor
+) -> Changing | None:  # fmt: skip
+    """Runs what is no query; gives what may run again."""
     alone = isinstance(statement, st.Transaction | st.Vacuum)
     with nullcontext() if alone else con.store.statement():
-        explanation = run_statement(con, statement, text, cursor)
-    if explanation is not None:
-        con._explanation = explanation
+        found = run_statement(con, statement, text, cursor)
+    if isinstance(found, Changing):
+        return found
+    if found is not None:
+        con._explanation = found
+    return None
