@@ -353,9 +353,7 @@ def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> t
     return (make_plan(replace(given[0], node=first), catalog, con.notices, more),)
 
 
-def _computed(
-    plans: Sequence[Plan], inputs: Mapping[str, Fields], con: Connection
-) -> list[Fields]:
+def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], con: Connection) -> list[Fields]:
     """The fields of every root."""
     found: list[Fields] = []
     for plan in plans:

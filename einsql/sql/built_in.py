@@ -16,7 +16,8 @@ from einsql.sql.sources import MAY_CROSS, TABLE_MACROS
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
-_exp AS (SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top._top)) AS val) FROM x NATURAL JOIN _top),
+_exp AS (
+  SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top._top)) AS val) FROM x NATURAL JOIN _top),
 _sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS _sum FROM _exp GROUP BY ALL)
 SELECT _exp.* REPLACE (_exp.val / _sum._sum AS val) FROM _exp NATURAL JOIN _sum""",
     """CREATE MACRO log_softmax(x, axis) AS TABLE
