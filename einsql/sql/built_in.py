@@ -44,7 +44,8 @@ FROM _weight NATURAL JOIN (SELECT * RENAME (val AS _v) FROM v) GROUP BY ALL""",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
     """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
-AS rate * (m / (1 - POW(decay, t))) / (SQRT(v / (1 - POW(decay2, t))) + eps)""",
+AS m * CAST(rate / (1 - POW(decay, t)) AS FLOAT)
+  / (SQRT(v * CAST(1 / (1 - POW(decay2, t)) AS FLOAT)) + eps)""",
 )
 
 
