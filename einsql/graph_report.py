@@ -34,7 +34,7 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
         here moves; "shared" is what another operation has brought here), `bytes` (of the
         result) and `cells` (the site of each, if they are few).
     """
-    names = _names((root,))
+    names = names_of((root,))
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
     locals_ = [s for s in placed.steps if isinstance(s, Local)]
     seen: set[int] = set()
@@ -90,8 +90,8 @@ def rewrites(trace: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _names(roots: Roots) -> dict[int, str]:
-    """The name of each node as the printer gives it."""
+def names_of(roots: Roots) -> dict[int, str]:
+    """The name of each node, by id, as the printer gives it."""
     names: dict[int, str] = {}
     made = 0
     for node in walk(*roots):
@@ -171,7 +171,7 @@ def changes(old: Roots, new: Roots) -> list[str]:
 
 def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
     """For each operation its lines, first with operands and itself nameless, then as printed."""
-    names = _names(roots)
+    names = names_of(roots)
     made = []
     for node in walk(*roots):
         if isinstance(node, EinSum):

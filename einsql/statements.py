@@ -227,9 +227,15 @@ _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
 def _explain(con: Connection, statement: st.Explain) -> Explanation:
     if isinstance(statement.statement, st.Foreign):
         return _explain_hybrid(con, statement, statement.statement.refusal)
-    query, before = explained(statement), con.settings
+    inner, before = statement.statement, con.settings
+    changing_tensors = isinstance(inner, st.Change) and not changes_tables(con, inner.tree)
+    query = None if changing_tensors else explained(statement)
     con.settings, cluster = assumed(before, statement)
     try:
+        if query is None:
+            from einsql.change_report import explain_change  # few statements need it
+
+            return explain_change(con, statement, cluster)
         try:
             plan = con.plan_any(query)
         except errors.Error as error:

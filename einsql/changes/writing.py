@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +106,7 @@ class _Storing:
 
     def _empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         memory = self.con.memory
-        if memory.limit is None:
+        if memory.keeps(prod(shape) * dtype.itemsize):
             return self.con.store.allocate(shape, dtype)
         with memory.lending():  # in a file, if it does not fit; the next change copies it again
             return buffers.empty(shape, dtype)
