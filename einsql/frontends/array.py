@@ -90,6 +90,9 @@ class TracedArray(NDArrayOperatorsMixin):
             given = {**given, "axis": options.get("axis", 0)}
             return _done(FUNCTIONS[_REDUCING[ufunc.__name__]](inputs[0], **given))
         dtype = given.pop("dtype", None)
+        if method == "outer" and len(inputs) == 2:
+            left, right = (lifted(self.graph, i) for i in inputs)
+            inputs, method = (left[(..., *[None] * right.ndim)], right), "__call__"
         if method != "__call__" or given:
             how = f".{method}" if method != "__call__" else f" with {', '.join(given)}"
             raise untraceable(f"np.{ufunc.__name__}{how}", "Call the plain function.")
@@ -150,9 +153,15 @@ class TracedArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> TracedArray:
         try:
-            return _done(FUNCTIONS["getitem"](self, key))
+            found: TracedArray = _done(FUNCTIONS["getitem"](self, key))
         except (TypeError, ValueError, IndexError) as error:
             raise ProgrammingError(f"{error}{place()}") from error
+        return found
+
+    def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
+        """One of NumPy's functions of this array."""
+        found: TracedArray = self.__array_function__(function, (), (self, *args), options)
+        return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -168,12 +177,12 @@ class TracedArray(NDArrayOperatorsMixin):
     @property
     def T(self) -> TracedArray:  # noqa: N802 - NumPy's name
         """The axes in reverse order."""
-        return np.transpose(self)  # type: ignore[return-value]  # dispatched
+        return self._call(np.transpose)
 
     @property
     def mT(self) -> TracedArray:  # noqa: N802 - NumPy's name
         """The last two axes exchanged."""
-        return np.swapaxes(self, -1, -2)  # type: ignore[return-value]  # dispatched
+        return self._call(np.swapaxes, -1, -2)
 
     def astype(self, dtype: Any, **options: Any) -> TracedArray:
         """The array in another type; einsql rounds floats to integers, NumPy truncates."""
@@ -184,17 +193,18 @@ class TracedArray(NDArrayOperatorsMixin):
                 return cast(Apply("trunc", (e,), e.dtype), target)
             return cast(e, target)
 
-        return _done(combine(convert, self))
+        found: TracedArray = _done(combine(convert, self))
+        return found
 
     def transpose(self, *axes: Any) -> TracedArray:
         """The axes in another order."""
         given = axes[0] if len(axes) == 1 else axes or None
-        return np.transpose(self, given)  # type: ignore[return-value]  # dispatched
+        return self._call(np.transpose, given)
 
     def reshape(self, *shape: Any, order: str = "C") -> TracedArray:
         """The elements in another shape."""
         given = shape[0] if len(shape) == 1 else shape
-        return np.reshape(self, given, order=order)  # type: ignore[return-value, call-overload]  # dispatched
+        return self._call(np.reshape, given, order=order)
 
 
 def _methods(*names: str) -> dict[str, Any]:
@@ -303,6 +313,11 @@ def combine(build: Callable[..., Expr], *operands: object) -> TracedArray:
         raise ProgrammingError(f"Shapes {shown} do not broadcast{place()}") from None
     args = [elements(a, shape) if isinstance(a, TracedArray) else a for a in arrays]
     return TracedArray(graph, graph.map(shape, build(*args)))
+
+
+def ufunc(function: np.ufunc, *operands: object) -> TracedArray:
+    """One of NumPy's element-wise functions."""
+    return combine(lambda *args: define(function, args), *operands)
 
 
 def _weak(value: object) -> bool:

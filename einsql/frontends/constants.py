@@ -15,7 +15,6 @@ from einsql.frontends.source import untraceable, users_frame
 from einsql.frontends.steps import Graph, Step
 from einsql.schema import DType
 
-
 FEW = 4096
 """Elements above which a corner is looked at before all of them are."""
 
@@ -104,7 +103,9 @@ def _progression(array: np.ndarray, dtype: DType) -> Expr | None:
 
 def _diagonals(array: np.ndarray, dtype: DType) -> Expr | None:
     """One number below a diagonal of the last two axes and another above, or on it alone."""
-    if array.ndim < 2 or array.strides[:-2] != (0,) * (array.ndim - 2) and array[..., 0, 0].size > 1:
+    if array.ndim < 2 or (
+        array.strides[:-2] != (0,) * (array.ndim - 2) and array[..., 0, 0].size > 1
+    ):
         return None
     matrix = array.reshape(-1, *array.shape[-2:])[0]
     apart = np.arange(matrix.shape[1]) - np.arange(matrix.shape[0])[:, None]

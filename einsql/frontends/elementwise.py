@@ -59,6 +59,24 @@ def literal(value: object, dtype: DType | None = None) -> Literal:
     return Literal(value, dtype or (D if isinstance(value, float) else I64))
 
 
+def meeting(a: Expr | bool | int | float, b: Expr | bool | int | float) -> tuple[Expr, Expr]:
+    """Two values in NumPy's common type, to which Python numbers adapt."""
+    if isinstance(a, bool | int | float) and isinstance(b, bool | int | float):
+        dtype = dtype_of(np.result_type(np.asarray(a), np.asarray(b)))
+    elif isinstance(a, bool | int | float) or isinstance(b, bool | int | float):
+        given = (v if isinstance(v, bool | int | float) else computed(v.dtype) for v in (a, b))
+        dtype = dtype_of(np.result_type(*given))
+    else:
+        dtype = met(a.dtype, b.dtype)
+    made = (
+        Literal(dtype.numpy.type(v).item(), dtype)
+        if isinstance(v, bool | int | float)
+        else cast(v, dtype)
+        for v in (a, b)
+    )
+    return next(made), next(made)
+
+
 # ---- definitions, over arguments of the types of NumPy's loop
 
 
@@ -225,7 +243,8 @@ def sigmoid(a: Expr) -> Expr:
     return apply("div", one, apply("add", one, apply("exp", apply("neg", a))))
 
 
-def _truth(a: Expr) -> Expr:
+def truth(a: Expr) -> Expr:
+    """Whether a value is not 0; NaN is not."""
     return a if a.dtype is B else not_equal(a, number(0, a))
 
 
@@ -266,10 +285,10 @@ DEFINITIONS: dict[str, Build] = {
     "fmin": lambda a, b: apply("neg", _fmax(apply("neg", a), apply("neg", b))),
     "equal": equal, "not_equal": not_equal, "less": less, "less_equal": less_equal,
     "greater": lambda a, b: less(b, a), "greater_equal": lambda a, b: less_equal(b, a),
-    "logical_and": lambda a, b: apply("and", _truth(a), _truth(b)),
-    "logical_or": lambda a, b: apply("or", _truth(a), _truth(b)),
-    "logical_xor": lambda a, b: apply("ne", _truth(a), _truth(b)),
-    "logical_not": lambda a: _not(_truth(a)),
+    "logical_and": lambda a, b: apply("and", truth(a), truth(b)),
+    "logical_or": lambda a, b: apply("or", truth(a), truth(b)),
+    "logical_xor": lambda a, b: apply("ne", truth(a), truth(b)),
+    "logical_not": lambda a: _not(truth(a)),
     "bitwise_and": _bits("bitand", "and"), "bitwise_or": _bits("bitor", "or"),
     "bitwise_xor": _bits("xor", "ne"),
     "invert": lambda a: _not(a) if a.dtype is B else apply("sub", number(-1, a), a),
@@ -313,8 +332,10 @@ def _loop(ufunc: np.ufunc, args: Sequence[Expr | bool | int | float]) -> list[DT
     """The types of arguments and result that NumPy computes in."""
     given: list[Any] = []
     for a in args:
-        weak = type(a) if isinstance(a, int | float) and not isinstance(a, bool) else None
-        given.append(weak or (np.dtype(bool) if isinstance(a, bool) else computed(a.dtype)))
+        if isinstance(a, bool):
+            given.append(np.dtype(bool))
+        else:
+            given.append(type(a) if isinstance(a, int | float) else computed(a.dtype))
     if all(isinstance(g, type) for g in given):  # NumPy wants one strong type
         given = [np.dtype(np.int64 if g is int else np.float64) for g in given]
     try:

@@ -162,12 +162,12 @@ def times(e: Expr, by: int) -> Expr:
 
 
 def quotient(e: Expr, by: int, extents: Sequence[int]) -> Expr:
-    """e // by, for an index that is not negative."""
+    """E // by, for an index that is not negative."""
     return _divided(e, by, extents)[0]
 
 
 def remainder(e: Expr, by: int, extents: Sequence[int]) -> Expr:
-    """e % by, for an index that is not negative."""
+    """E % by, for an index that is not negative."""
     return _divided(e, by, extents)[1]
 
 
@@ -178,7 +178,7 @@ def _divided(e: Expr, by: int, extents: Sequence[int]) -> tuple[Expr, Expr]:
         high = Affine(tuple((n, c // by) for n, c in e.terms if c % by == 0), e.constant // by)
         low = Affine(tuple((n, c) for n, c in e.terms if c % by), e.constant % by)
         least, most = bounds(low, extents)
-        if 0 <= least and most < by:
+        if least >= 0 and most < by:
             return high, low
     return apply("idiv", e, index(by)), apply("mod", e, index(by))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import FUNCTIONS, TracedArray, elements, implements, lifted
-from einsql.frontends.elementwise import choose, number
+from einsql.frontends.array import FUNCTIONS, TracedArray, combine, implements, lifted
+from einsql.frontends.elementwise import choose, literal, meeting, number, truth
 from einsql.frontends.expressions import (
     ZERO,
     Affine,
@@ -20,7 +20,6 @@ from einsql.frontends.expressions import (
     label,
     plus,
     scaled,
-    shifted,
 )
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import Step, read
@@ -113,7 +112,7 @@ def _gathered(x: TracedArray, step: Step, at: list[Affine], extent: int) -> Expr
     own = step.expr
     if isinstance(own, Affine):
         least, most = bounds(own, step.extents)
-        if 0 <= least and most < extent:
+        if least >= 0 and most < extent:
             return found
     x.graph.checks.append((step, extent))
     wide = cast(found, DType.BIGINT)
@@ -148,9 +147,10 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> TracedArra
     x = arr if isinstance(arr, TracedArray) else lifted(indices.graph, np.asarray(arr))
     chosen = lifted(x.graph, indices)
     axis %= x.ndim
+    pairs = zip(x.shape, chosen.shape, strict=True)
     shape = [
-        chosen.shape[n] if n == axis else np.broadcast_shapes((x.shape[n],), (chosen.shape[n],))[0]
-        for n in range(x.ndim)
+        many if n == axis else np.broadcast_shapes((own,), (many,))[0]
+        for n, (own, many) in enumerate(pairs)
     ]
     at = [label(n) if e > 1 else ZERO for n, e in enumerate(chosen.shape)]
     places: list[Expr] = [label(n) for n in range(x.ndim)]
@@ -161,38 +161,11 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> TracedArra
 @implements(np.where)
 def where(condition: Any, x: Any = None, y: Any = None) -> TracedArray:
     """np.where(condition, x, y)."""
-    from einsql.frontends.array import combine
-    from einsql.frontends.elementwise import _truth, literal, met
-
     if x is None or y is None:
         raise untraceable("np.where without values", "Its shape depends on data.")
 
     def chosen(c: Any, a: Any, b: Any) -> Expr:
-        test = literal(bool(c)) if isinstance(c, bool | int | float) else _truth(c)
-        then, otherwise = _met(a, b, met, literal)
-        return choose(test, then, otherwise)
+        test = literal(bool(c)) if isinstance(c, bool | int | float) else truth(c)
+        return choose(test, *meeting(a, b))
 
     return combine(chosen, condition, x, y)
-
-
-def _met(a: Any, b: Any, met: Any, literal: Any) -> tuple[Expr, Expr]:
-    """Two values in NumPy's common type, of which Python numbers are weak."""
-    weak = [isinstance(v, bool | int | float) for v in (a, b)]
-    if all(weak):
-        dtype = DType.of(np.result_type(np.asarray(a), np.asarray(b)))
-        assert dtype is not None
-        return literal(dtype.numpy.type(a).item(), dtype), literal(dtype.numpy.type(b).item(), dtype)
-    if not any(weak):
-        dtype = met(a.dtype, b.dtype)
-        return cast(a, dtype), cast(b, dtype)
-    number_, array = (a, b) if weak[0] else (b, a)
-    from einsql.frontends.elementwise import computed, dtype_of
-
-    dtype = dtype_of(np.result_type(computed(array.dtype), number_))
-    if array.dtype.is_short and dtype is DType.FLOAT:
-        dtype = DType.FLOAT
-    made = literal(dtype.numpy.type(number_).item(), dtype)
-    return (made, cast(array, dtype)) if weak[0] else (cast(array, dtype), made)
-
-
-__all__ = ["elements", "getitem", "shifted", "take", "take_along_axis", "where"]

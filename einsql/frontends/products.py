@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from einsql.errors import Error
-from einsql.frontends.array import TracedArray, combine, graph_of, implements, lifted
-from einsql.frontends.elementwise import DEFINITIONS, met
-from einsql.frontends.expressions import ZERO, Expr, Literal, apply, cast, label
+from einsql.frontends.array import TracedArray, graph_of, implements, lifted, ufunc
+from einsql.frontends.elementwise import met
+from einsql.frontends.expressions import ZERO, Expr, Literal, apply, cast, label, substituted
 from einsql.frontends.reductions import axes_of
+from einsql.frontends.shapes import ravel
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
 from einsql.schema import DType
@@ -61,8 +62,6 @@ def contract(
 
 
 def _without(expr: Expr, rank: int, many: int) -> Expr:
-    from einsql.frontends.expressions import substituted
-
     return substituted(expr, [label(n) if n < rank else ZERO for n in range(many)])
 
 
@@ -93,7 +92,9 @@ def matmul(x1: Any, x2: Any) -> TracedArray:
         raise ValueError("matmul: an operand does not have enough dimensions")
     inner = (a.shape[-1], b.shape[-2] if b.ndim > 1 else b.shape[-1])
     if inner[0] != inner[1]:
-        raise ValueError(f"matmul: {a.shape} and {b.shape} do not fit: {inner[0]} is not {inner[1]}")
+        raise ValueError(
+            f"matmul: {a.shape} and {b.shape} do not fit: {inner[0]} is not {inner[1]}"
+        )
     stack = max(a.ndim, b.ndim) - 2
     batch = [f"b{n}" for n in range(max(stack, 0))]
     left = [*batch[max(stack, 0) - max(a.ndim - 2, 0) :], "m", "k"][-a.ndim :]
@@ -109,17 +110,12 @@ def dot(a: Any, b: Any, out: None = None) -> TracedArray:
     """np.dot."""
     x, y = _lifted(a, b)
     if not x.ndim or not y.ndim:
-        return combine(DEFINITIONS["multiply"], *_alike(x, y))
+        return ufunc(np.multiply, x, y)
     left, right = [f"a{n}" for n in range(x.ndim)], [f"b{n}" for n in range(y.ndim)]
     right[max(0, y.ndim - 2)] = left[-1]
     _same(x.shape[-1], y.shape[max(0, y.ndim - 2)], "dot")
     kept = [n for n in (*left, *right) if n != left[-1]]
     return contract([x, y], [left, right], kept)
-
-
-def _alike(x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
-    dtype = met(x.step.dtype, y.step.dtype)
-    return tuple(v if v.step.dtype is dtype else v.astype(dtype.numpy) for v in (x, y))  # type: ignore[return-value]  # two
 
 
 def _same(m: int, n: int, what: str) -> None:
@@ -141,7 +137,7 @@ def inner(a: Any, b: Any) -> TracedArray:
 def vdot(a: Any, b: Any) -> TracedArray:
     """np.vdot."""
     x, y = _lifted(a, b)
-    return inner(np.ravel(x), np.ravel(y))
+    return inner(ravel(x), ravel(y))
 
 
 @implements(np.vecdot)
@@ -157,7 +153,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> TracedArray:
 def outer(a: Any, b: Any, out: None = None) -> TracedArray:
     """np.outer."""
     x, y = _lifted(a, b)
-    return contract([np.ravel(x), np.ravel(y)], [["i"], ["j"]], ["i", "j"])  # type: ignore[list-item]  # traced
+    return contract([ravel(x), ravel(y)], [["i"], ["j"]], ["i", "j"])
 
 
 @implements(np.tensordot)
@@ -186,7 +182,7 @@ def clip(a: Any, a_min: Any = None, a_max: Any = None, out: None = None, **optio
     """np.clip."""
     low = options.pop("min", a_min)
     high = options.pop("max", a_max)
-    found = a
+    found: Any = a
     if low is not None and low is not np._NoValue:
         found = np.maximum(found, low)
     if high is not None and high is not np._NoValue:

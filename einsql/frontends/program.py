@@ -290,7 +290,9 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     try:
         bound = inspect.signature(fn).bind(*args)
     except TypeError as error:
-        raise ProgrammingError(f"The function does not take {len(args)} arguments: {error}") from None
+        raise ProgrammingError(
+            f"The function does not take {len(args)} arguments: {error}"
+        ) from None
     except ValueError:  # a builtin tells nothing of its arguments
         return [f"x{n}" for n in range(len(args))]
     found: list[str] = []

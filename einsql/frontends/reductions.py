@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import TracedArray, implements
-from einsql.frontends.elementwise import computed, dtype_of, number
-from einsql.frontends.expressions import Expr, Literal, apply, cast, label
+from einsql.frontends.array import TracedArray, implements, ufunc
+from einsql.frontends.elementwise import computed, dtype_of, number, truth
+from einsql.frontends.expressions import (
+    ZERO,
+    Expr,
+    Literal,
+    apply,
+    cast,
+    label,
+    labels,
+    substituted,
+)
+from einsql.frontends.shapes import axis_of, diagonal, expand_dims, ravel
 from einsql.frontends.source import untraceable
-from einsql.frontends.shapes import axis_of
 from einsql.frontends.steps import read
 from einsql.schema import DType
 
@@ -65,8 +74,6 @@ def reduced(
 
 def _alone(expr: Expr, rank: int) -> Expr:
     """The element of an axis of one."""
-    from einsql.frontends.expressions import ZERO, labels, substituted
-
     most = max(labels(expr), default=-1) + 1
     return substituted(expr, [label(n) if n < rank else ZERO for n in range(max(most, rank))])
 
@@ -157,18 +164,18 @@ def variance(
     gone = axes_of(axis, a.ndim)
     many = prod(a.shape[n] for n in gone)
     x = a if a.step.dtype is real else a.astype(real.numpy)
-    away = np.subtract(x, mean(x, gone, keepdims=True))
-    square = np.multiply(away, away)
+    away = ufunc(np.subtract, x, mean(x, gone, keepdims=True))
+    square = ufunc(np.multiply, away, away)
     if degrees == 0:
-        return mean(square, gone, keepdims=_keep(keepdims))  # type: ignore[arg-type]  # traced
-    total = _sum(square, gone, keepdims=_keep(keepdims))  # type: ignore[arg-type]  # traced
-    return np.divide(total, float(max(many - degrees, 0)))  # type: ignore[return-value]  # traced
+        return mean(square, gone, keepdims=_keep(keepdims))
+    total = _sum(square, gone, keepdims=_keep(keepdims))
+    return ufunc(np.divide, total, float(max(many - degrees, 0)))
 
 
 @implements(np.std)
 def deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
     """np.std."""
-    return np.sqrt(variance(a, *args, **options))  # type: ignore[call-overload, no-any-return]  # traced
+    return ufunc(np.sqrt, variance(a, *args, **options))
 
 
 @implements(np.max, np.amax)
@@ -186,45 +193,39 @@ def minimum(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: 
     keep = _keep(keepdims)
     if not a.step.dtype.is_float:
         return reduced(a, axis, keep, "BOOL_AND" if a.step.dtype is B else "MIN")
-    return np.negative(reduced(a, axis, keep, "MAX", lambda e: apply("neg", e)))  # type: ignore[call-overload, no-any-return]  # traced
+    return ufunc(np.negative, reduced(a, axis, keep, "MAX", lambda e: apply("neg", e)))
 
 
 @implements(np.ptp)
 def spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     """np.ptp."""
-    return np.subtract(maximum(a, axis, keepdims), minimum(a, axis, keepdims))  # type: ignore[call-overload, no-any-return]  # traced
-
-
-def _truths(e: Expr) -> Expr:
-    from einsql.frontends.elementwise import _truth
-
-    return _truth(e)
+    return ufunc(np.subtract, maximum(a, axis, keepdims), minimum(a, axis, keepdims))
 
 
 @implements(np.any)
 def any_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     """np.any."""
     _options("np.any", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_OR", _truths, B, False)
+    return reduced(a, axis, _keep(keepdims), "BOOL_OR", truth, B, False)
 
 
 @implements(np.all)
 def all_(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     """np.all."""
     _options("np.all", options)
-    return reduced(a, axis, _keep(keepdims), "BOOL_AND", _truths, B, True)
+    return reduced(a, axis, _keep(keepdims), "BOOL_AND", truth, B, True)
 
 
 @implements(np.count_nonzero)
 def count(a: TracedArray, axis: Any = None, *, keepdims: Any = False) -> TracedArray:
     """np.count_nonzero."""
-    return reduced(a, axis, keepdims, "SUM", lambda e: cast(_truths(e), I64), I64, 0)
+    return reduced(a, axis, keepdims, "SUM", lambda e: cast(truth(e), I64), I64, 0)
 
 
 def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedArray:
     """Where the greatest or least element is; the first among equals, or the first NaN."""
     if axis is None:
-        flat = _extreme(np.ravel(a), 0, False, negate)  # type: ignore[arg-type]  # traced
+        flat = _extreme(ravel(a), 0, False, negate)
         return flat.reshape((1,) * a.ndim) if _keep(keepdims) else flat
     at = axis_of(axis, a.ndim)
     if a.shape[at] == 0:
@@ -237,33 +238,41 @@ def _extreme(a: TracedArray, axis: Any, keepdims: Any, negate: bool) -> TracedAr
     if value.dtype is B:
         value = cast(value, DType.INTEGER)
     if negate:
-        value = apply("neg", value) if value.dtype.is_float else apply("sub", number(-1, value), value)
+        value = (
+            apply("neg", value) if value.dtype.is_float else apply("sub", number(-1, value), value)
+        )
     step = (
         a.graph.map(extents[:-1], Literal(0, I64))
         if extents[-1] == 1
         else a.graph.reduce(extents, len(kept), "ARG_MAX", value, I64)
     )
     found = TracedArray(a.graph, step)
-    return np.expand_dims(found, at) if _keep(keepdims) else found  # type: ignore[return-value]  # traced
+    return expand_dims(found, at) if _keep(keepdims) else found
 
 
 @implements(np.argmax)
-def argmax(a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False) -> TracedArray:
+def argmax(
+    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
+) -> TracedArray:
     """np.argmax."""
     return _extreme(a, axis, keepdims, False)
 
 
 @implements(np.argmin)
-def argmin(a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False) -> TracedArray:
+def argmin(
+    a: TracedArray, axis: Any = None, out: None = None, *, keepdims: Any = False
+) -> TracedArray:
     """np.argmin."""
     return _extreme(a, axis, keepdims, True)
 
 
 @implements(np.trace)
-def trace(a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any) -> TracedArray:
+def trace(
+    a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1, **options: Any
+) -> TracedArray:
     """np.trace."""
     _options("np.trace", options)
-    return _sum(np.diagonal(a, offset, axis1, axis2), -1)  # type: ignore[arg-type]  # traced
+    return _sum(diagonal(a, offset, axis1, axis2), -1)
 
 
 @implements(np.linalg.norm)
@@ -273,10 +282,10 @@ def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = Fal
     gone = axes_of(axis, x.ndim)
     real = x if x.step.dtype.is_float else x.astype(np.float64)
     if ord is None or (ord == "fro" and len(gone) == 2) or (ord == 2 and len(gone) == 1):
-        return np.sqrt(_sum(np.multiply(real, real), gone, keepdims=keepdims))  # type: ignore[call-overload, no-any-return, arg-type]  # traced
-    if len(gone) != 1 or whole and x.ndim != 1:
+        return ufunc(np.sqrt, _sum(ufunc(np.multiply, real, real), gone, keepdims=keepdims))
+    if len(gone) != 1 or (whole and x.ndim != 1):
         raise untraceable(f"np.linalg.norm with ord={ord!r}", "Spell it with sums and maxima.")
-    size: Any = np.abs(real)
+    size = ufunc(np.abs, real)
     if ord == np.inf:
         return maximum(size, gone, keepdims)
     if ord == -np.inf:
@@ -287,20 +296,19 @@ def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = Fal
 
 
 @implements(np.cumsum)
-def cumsum(a: TracedArray, axis: int | None = None, dtype: Any = None, out: None = None) -> TracedArray:
+def cumsum(
+    a: TracedArray, axis: int | None = None, dtype: Any = None, out: None = None
+) -> TracedArray:
     """np.cumsum: each element sums those up to it, in the square of the extent's time."""
-    x = np.ravel(a) if axis is None else a
+    x = ravel(a) if axis is None else a
     at = axis_of(0 if axis is None else axis, x.ndim)
     total = _summed(a.step.dtype, dtype)
     extents = [*x.shape, x.shape[at]]
     places: list[Expr] = [label(n) for n in range(x.ndim)]
     places[at] = label(x.ndim)
     zero = Literal(total.numpy.type(0).item(), total)
-    value = cast(read(x.step, places), total)  # type: ignore[attr-defined]  # traced
+    value = cast(read(x.step, places), total)
     summed = apply("if", apply("le", label(x.ndim), label(at)), value, zero)
     if x.size == 0:
         return TracedArray(a.graph, a.graph.map(x.shape, zero))
     return TracedArray(a.graph, a.graph.reduce(extents, x.ndim, "SUM", summed, total))
-
-
-__all__ = ["Sequence", "axes_of", "reduced"]

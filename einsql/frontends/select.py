@@ -8,7 +8,7 @@ from einsql.frontends.expressions import Affine, Expr, Read, labels, reads
 from einsql.frontends.steps import Step
 from einsql.frontends.text import Printer, name_text
 
-LETTERS = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1000)))
+LETTERS: tuple[str, ...] = (*"ijklmnopqrstuvwxyz", *(f"i{n}" for n in range(1, 1000)))
 
 
 @dataclass
@@ -166,7 +166,8 @@ class Select:
                 self.names.keys[step] = named
 
     def _fresh(self, taken: set[str]) -> str:
-        return next(x for x in LETTERS if x not in taken and x not in self.names.taken)
+        free = (x for x in LETTERS if x not in taken and x not in self.names.taken)
+        return next(free)
 
     @staticmethod
     def _unused(name: str, taken: set[str]) -> str:
@@ -189,7 +190,9 @@ class Select:
         if body.finish is not None and body.place is not None:
             special = {body.place: value}
             value = Printer(self.labels, self.printer.values, special).text(body.finish)
-        shown = ", ".join([*map(name_text, self.keys), f"{value} AS val" if value != "val" else value])
+        shown = ", ".join(
+            [*map(name_text, self.keys), f"{value} AS val" if value != "val" else value]
+        )
         lines = [f"SELECT {shown}"]
         source, where = self._from()
         lines += source
@@ -205,11 +208,9 @@ class Select:
         bare = {n for s in self.sources for n in s.bare}
         free = [n for n in self.labels if n not in bare]
         where = self._limits()
-        lines: list[str] = []
         scope: set[int] = set()
         present: list[_Source] = []
-        for s in plain:
-            lines.append(self._joined(s, scope, present, where))
+        lines = [self._joined(s, scope, present, where) for s in plain]
         for n in free:
             name, alias = self.labels[n], self.labels[n]
             aliases = {x.alias.lower() for x in self.sources}
@@ -219,8 +220,7 @@ class Select:
                 text = f"range({self.body.extents[n]}) AS {name_text(other)}({name_text(name)})"
             lines.append(f"{'CROSS JOIN ' if lines else 'FROM '}{text}")
             scope.add(n)
-        for s in later:
-            lines.append(self._joined(s, scope, present, where))
+        lines += [self._joined(s, scope, present, where) for s in later]
         return lines, where
 
     def _joined(
@@ -229,7 +229,8 @@ class Select:
         """A source with what it is joined by."""
         name = name_text(s.alias)
         conditions = [
-            (f"{name}.{name_text(column)} = {self._compared(i)}", i) for column, i in s.conditions
+            (f"{name}.{name_text(column)} = {self.printer.text(i, True)}", i)
+            for column, i in s.conditions
         ]
         first = not scope and not present
         shared = [n for n in s.bare if n in scope]
@@ -251,10 +252,6 @@ class Select:
         scope.update(s.bare)
         present.append(s)
         return line
-
-    def _compared(self, i: Expr) -> str:
-        text = self.printer.text(i, bare=True)
-        return text
 
     def _item(self, s: _Source) -> str:
         """An array as FROM names it."""
@@ -278,4 +275,3 @@ class Select:
             if reach and min(reach) > self.body.extents[n]:
                 found.append(f"{name_text(name)} < {self.body.extents[n]}")
         return found
-

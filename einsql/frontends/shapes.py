@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -326,7 +327,7 @@ def split(ary: TracedArray, indices_or_sections: Any, axis: int = 0) -> list[Tra
     else:
         edges = [0, *map(int, indices_or_sections), extent]
     before = (slice(None),) * at
-    return [ary[(*before, slice(a, b))] for a, b in zip(edges, edges[1:], strict=False)]
+    return [ary[(*before, slice(a, b))] for a, b in pairwise(edges)]
 
 
 @implements(np.pad)

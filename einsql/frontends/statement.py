@@ -140,9 +140,7 @@ class _Writer:
         shown = [o for o in self.outputs if o not in self.kept or self.readers[o] or o.expr is None]
         bodies = {s: self._body(s) for s in self.steps if s in self.kept and s.expr is not None}
         merged = {b.place.step for b in bodies.values() if isinstance(b.place, Read)}
-        last = {
-            o: self._body(o) for o in self.outputs if o not in bodies and o.expr is not None
-        }
+        last = {o: self._body(o) for o in self.outputs if o not in bodies and o.expr is not None}
         merged |= {b.place.step for b in last.values() if isinstance(b.place, Read)}
         main: dict[Step, str] = {}
         for s in self.steps:

@@ -76,7 +76,7 @@ class Printer:
     def _key(self, e: Affine) -> tuple[str, int]:
         terms = sorted(e.terms, key=lambda t: (t[1] < 0, -abs(t[1])))
         text, level = "", _ATOM
-        if e.constant > 0 and terms and terms[0][1] < 0 or not terms:
+        if (e.constant > 0 and terms and terms[0][1] < 0) or not terms:
             text = str(e.constant)
             level = _ATOM if e.constant >= 0 else _NEGATED
         for n, c in terms:

@@ -64,7 +64,7 @@ class Writer:
         values = self.data.integers(-6, 7, shape)
         array = np.asarray(values > 0 if dtype is np.bool_ else values, dtype)
         if dtype in FLOATS:
-            array = np.asarray(array / dtype(4), dtype)
+            array = (array / 4).astype(dtype)
             if self.random.random() < 0.2 and array.size:
                 array.flat[self.random.randrange(array.size)] = self.random.choice(
                     (np.nan, np.inf, -np.inf)
@@ -159,7 +159,7 @@ class Writer:
                 return x @ y
             if x.ndim == 2 and y.ndim == 2 and x.shape[0] == y.shape[0]:
                 return np.einsum("ij,ik->jk", x, y)
-            return np.tensordot(x, y, axes=0)
+            return np.multiply.outer(x, y)
 
         return run
 
