@@ -96,10 +96,10 @@ class TracedArray(NDArrayOperatorsMixin):
         if method != "__call__" or given:
             how = f".{method}" if method != "__call__" else f" with {', '.join(given)}"
             raise untraceable(f"np.{ufunc.__name__}{how}", "Call the plain function.")
-        if ufunc in FUNCTIONS:
-            found = FUNCTIONS[ufunc](*inputs)
-        else:
-            found = combine(lambda *args: define(ufunc, args), *inputs)
+        try:
+            found = FUNCTIONS[ufunc](*inputs) if ufunc in FUNCTIONS else apply_(ufunc, *inputs)
+        except (TypeError, ValueError) as error:
+            raise ProgrammingError(f"np.{ufunc.__name__}: {error}{place()}") from error
         return _done(found if dtype is None else found.astype(dtype))
 
     def __array_function__(
@@ -315,7 +315,7 @@ def combine(build: Callable[..., Expr], *operands: object) -> TracedArray:
     return TracedArray(graph, graph.map(shape, build(*args)))
 
 
-def ufunc(function: np.ufunc, *operands: object) -> TracedArray:
+def apply_(function: np.ufunc, *operands: object) -> TracedArray:
     """One of NumPy's element-wise functions."""
     return combine(lambda *args: define(function, args), *operands)
 

@@ -170,22 +170,27 @@ def _fmax(a: Expr, b: Expr) -> Expr:
 
 def _remainder(a: Expr, b: Expr) -> Expr:
     """The rest of a division, with the divisor's sign."""
-    rest, zero = apply("mod", a, b), number(0, a)
+    rest = apply("mod", a, b)
+    return choose(_opposite(rest, b), apply("add", rest, b), rest)
+
+
+def _opposite(rest: Expr, b: Expr) -> Expr:
+    """Whether a rest is not 0, and of another sign than the divisor."""
+    zero = number(0, b)
     if isinstance(b, Literal) and b.value > 0:
-        other = apply("lt", rest, zero)
-    else:
-        opposite = apply("ne", apply("lt", b, zero), apply("lt", rest, zero))
-        other = apply("and", apply("ne", rest, zero), opposite)
-        if a.dtype.is_float:
-            other = apply("and", other, _not(apply("isnan", rest)))
-    return choose(other, apply("add", rest, b), rest)
+        return apply("lt", rest, zero)
+    opposite = apply("ne", apply("lt", b, zero), apply("lt", rest, zero))
+    opposite = apply("and", apply("ne", rest, zero), opposite)
+    return _guarded(opposite, rest)
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
-    whole = apply("sub", a, _remainder(a, b))
     if not a.dtype.is_float:
-        return apply("idiv", whole, b)
-    found = apply("round", apply("div", whole, b))
+        return apply("idiv", apply("sub", a, _remainder(a, b)), b)
+    rest = apply("mod", a, b)
+    found = apply("round", apply("div", apply("sub", a, rest), b))
+    less_ = choose(_opposite(rest, b), number(1, a), number(0, a))
+    found = apply("sub", found, less_)
     if isinstance(b, Literal) and b.value != 0:
         return found
     return choose(apply("eq", b, number(0, b)), apply("div", a, b), found)
@@ -237,6 +242,17 @@ def _logaddexp(a: Expr, b: Expr) -> Expr:
     return choose(apply("eq", a, b), apply("add", a, number(math.log(2), a)), sum_)
 
 
+def _hypot(a: Expr, b: Expr) -> Expr:
+    far = apply("or", apply("isinf", a), apply("isinf", b))
+    near = apply("sqrt", apply("add", apply("mul", a, a), apply("mul", b, b)))
+    return choose(far, number(math.inf, a), near)
+
+
+def _gammaln(a: Expr) -> Expr:
+    """LGAMMA, which SciPy has as -inf at -inf, and C as inf."""
+    return choose(apply("eq", a, number(-math.inf, a)), a, apply("lgamma", a))
+
+
 def sigmoid(a: Expr) -> Expr:
     """1 / (1 + EXP(-a))."""
     one = number(1, a)
@@ -279,7 +295,7 @@ DEFINITIONS: dict[str, Build] = {
     "arccos": _plain("acos"), "arctan": _plain("atan"), "arctan2": _plain("atan2"),
     "sinh": _plain("sinh"), "cosh": _plain("cosh"), "tanh": _plain("tanh"),
     "arcsinh": _plain("asinh"), "arccosh": _plain("acosh"), "arctanh": _plain("atanh"),
-    "hypot": lambda a, b: apply("sqrt", apply("add", apply("mul", a, a), apply("mul", b, b))),
+    "hypot": _hypot,
     "degrees": _plain("degrees"), "rad2deg": _plain("degrees"), "radians": _plain("radians"),
     "deg2rad": _plain("radians"), "maximum": maximum, "minimum": minimum, "fmax": _fmax,
     "fmin": lambda a, b: apply("neg", _fmax(apply("neg", a), apply("neg", b))),
@@ -296,7 +312,7 @@ DEFINITIONS: dict[str, Build] = {
     "isinf": lambda a: apply("isinf", a) if a.dtype.is_float else Literal(False, B),
     "isfinite": lambda a: apply("isfinite", a) if a.dtype.is_float else Literal(True, B),
     "erf": _plain("erf"), "erfc": lambda a: apply("sub", number(1, a), apply("erf", a)),
-    "expit": sigmoid, "gammaln": _plain("lgamma"),
+    "expit": sigmoid, "gammaln": _gammaln,
 }  # fmt: skip
 """Ufuncs of NumPy and of scipy.special by name."""
 

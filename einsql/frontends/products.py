@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.errors import Error
-from einsql.frontends.array import TracedArray, graph_of, implements, lifted, ufunc
+from einsql.frontends.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.elementwise import met
 from einsql.frontends.expressions import ZERO, Expr, Literal, apply, cast, label, substituted
 from einsql.frontends.reductions import axes_of
@@ -110,7 +110,7 @@ def dot(a: Any, b: Any, out: None = None) -> TracedArray:
     """np.dot."""
     x, y = _lifted(a, b)
     if not x.ndim or not y.ndim:
-        return ufunc(np.multiply, x, y)
+        return apply_(np.multiply, x, y)
     left, right = [f"a{n}" for n in range(x.ndim)], [f"b{n}" for n in range(y.ndim)]
     right[max(0, y.ndim - 2)] = left[-1]
     _same(x.shape[-1], y.shape[max(0, y.ndim - 2)], "dot")

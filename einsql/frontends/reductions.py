@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import TracedArray, implements, ufunc
+from einsql.frontends.array import TracedArray, apply_, implements
 from einsql.frontends.elementwise import computed, dtype_of, number, truth
 from einsql.frontends.expressions import (
     ZERO,
@@ -164,18 +164,18 @@ def variance(
     gone = axes_of(axis, a.ndim)
     many = prod(a.shape[n] for n in gone)
     x = a if a.step.dtype is real else a.astype(real.numpy)
-    away = ufunc(np.subtract, x, mean(x, gone, keepdims=True))
-    square = ufunc(np.multiply, away, away)
+    away = apply_(np.subtract, x, mean(x, gone, keepdims=True))
+    square = apply_(np.multiply, away, away)
     if degrees == 0:
         return mean(square, gone, keepdims=_keep(keepdims))
     total = _sum(square, gone, keepdims=_keep(keepdims))
-    return ufunc(np.divide, total, float(max(many - degrees, 0)))
+    return apply_(np.divide, total, float(max(many - degrees, 0)))
 
 
 @implements(np.std)
 def deviation(a: TracedArray, *args: Any, **options: Any) -> TracedArray:
     """np.std."""
-    return ufunc(np.sqrt, variance(a, *args, **options))
+    return apply_(np.sqrt, variance(a, *args, **options))
 
 
 @implements(np.max, np.amax)
@@ -193,13 +193,13 @@ def minimum(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: 
     keep = _keep(keepdims)
     if not a.step.dtype.is_float:
         return reduced(a, axis, keep, "BOOL_AND" if a.step.dtype is B else "MIN")
-    return ufunc(np.negative, reduced(a, axis, keep, "MAX", lambda e: apply("neg", e)))
+    return apply_(np.negative, reduced(a, axis, keep, "MAX", lambda e: apply("neg", e)))
 
 
 @implements(np.ptp)
 def spread(a: TracedArray, axis: Any = None, keepdims: Any = False, **options: Any) -> TracedArray:
     """np.ptp."""
-    return ufunc(np.subtract, maximum(a, axis, keepdims), minimum(a, axis, keepdims))
+    return apply_(np.subtract, maximum(a, axis, keepdims), minimum(a, axis, keepdims))
 
 
 @implements(np.any)
@@ -282,10 +282,10 @@ def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = Fal
     gone = axes_of(axis, x.ndim)
     real = x if x.step.dtype.is_float else x.astype(np.float64)
     if ord is None or (ord == "fro" and len(gone) == 2) or (ord == 2 and len(gone) == 1):
-        return ufunc(np.sqrt, _sum(ufunc(np.multiply, real, real), gone, keepdims=keepdims))
+        return apply_(np.sqrt, _sum(apply_(np.multiply, real, real), gone, keepdims=keepdims))
     if len(gone) != 1 or (whole and x.ndim != 1):
         raise untraceable(f"np.linalg.norm with ord={ord!r}", "Spell it with sums and maxima.")
-    size = ufunc(np.abs, real)
+    size = apply_(np.abs, real)
     if ord == np.inf:
         return maximum(size, gone, keepdims)
     if ord == -np.inf:

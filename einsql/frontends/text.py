@@ -28,7 +28,10 @@ _ADAPTING = {*_BINARY, "greatest", "least", "pow", "atan2"}
 def name_text(name: str) -> str:
     """A name, in quotes where SQL needs them."""
     plain = name.isascii() and name.isidentifier()
-    return name if plain and name.upper() not in DuckDB.Tokenizer.KEYWORDS else in_quotes(name)
+    return name if plain and name.upper() not in _WORDS else in_quotes(name)
+
+
+_WORDS = {word for keyword in DuckDB.Tokenizer.KEYWORDS for word in keyword.split()}
 
 
 class Printer:
@@ -156,11 +159,10 @@ def _float_text(value: float, dtype: DType) -> str:
     """The shortest decimal number that means a float, with an exponent if it is long."""
     if value == int(value) and abs(value) < 1e15:
         return "-0e0" if value == 0 and math.copysign(1, value) < 0 else str(int(value))
-    single = dtype is DType.FLOAT and np.float32(value) == value
-    shown = repr(np.float32(value).item() if not single else value)
-    if single:
+    shown = repr(value)
+    if dtype is DType.FLOAT and np.float32(value) == value:
         short = np.format_float_positional(np.float32(value), unique=True, trim="-")
-        shown = short if float(np.float32(float(short))) == value else shown
+        shown = short if np.float32(float(short)) == value else shown
     digits = Decimal(shown).as_tuple()
     exponent = int(digits.exponent)
     if exponent >= -17 and len(digits.digits) <= 17 and len(digits.digits) + exponent <= 17:

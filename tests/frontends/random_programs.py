@@ -48,6 +48,7 @@ class Writer:
         self.random = random.Random(seed)
         self.data = np.random.default_rng(seed)
         self.arrays: list[Array] = []
+        self.real: Any = self.random.choice(FLOATS)
         self.extents = {n: self.random.choice((1, 2, 3, 4, 5)) for n in "abcde"}
         if self.random.random() < 0.1:
             self.extents[self.random.choice("abcde")] = 0
@@ -60,7 +61,7 @@ class Writer:
             if same:
                 number = self.random.choice(same)
                 return lambda *arrays: arrays[number]
-        dtype = self.random.choice((*FLOATS, *FLOATS, np.int64, np.int32, np.bool_))
+        dtype = self.random.choice((*[self.real] * 4, np.int64, np.int32, np.bool_))
         values = self.data.integers(-6, 7, shape)
         array = np.asarray(values > 0 if dtype is np.bool_ else values, dtype)
         if dtype in FLOATS:
@@ -256,7 +257,7 @@ class Writer:
 
     def cast(self, dims: Sequence[str], depth: int) -> Program:
         inner = self.tree(dims, depth)
-        dtype = self.random.choice((np.float32, np.float64, np.int32))
+        dtype = self.random.choice((self.real, np.float64, np.int32))
 
         def run(*arrays: Array) -> Array:
             x = inner(*arrays)
@@ -267,11 +268,11 @@ class Writer:
         return run
 
 
-def program(seed: int) -> tuple[Program, list[Array]]:
-    """A random program and its arrays."""
+def program(seed: int) -> tuple[Program, list[Array], Any]:
+    """A random program, its arrays, and the least exact type it computes in."""
     writer = Writer(seed)
     dims = [writer.random.choice("abcde") for _ in range(writer.random.randint(0, 3))]
     run = writer.tree(dims, writer.random.randint(1, 5))
     if not writer.arrays:
         run = writer.leaf(dims)
-    return run, writer.arrays
+    return run, writer.arrays, writer.real
