@@ -257,7 +257,7 @@ def _done(found: Any) -> Any:
     """The result of an operation, under the name of the variable it is assigned to."""
     several = isinstance(found, list | tuple)
     made = list(found) if several else [found]
-    if any(isinstance(m, TracedArray) and m.step.name is None for m in made):
+    if any(isinstance(m, TracedArray) and not m.graph.silent and m.step.name is None for m in made):
         for m, name in zip(made, assigned(), strict=False):
             if isinstance(m, TracedArray) and m.step.name is None and not name.startswith("_"):
                 m.step.name = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +150,12 @@ class Recorded:
             raise InterfaceError(
                 f"dims names {unknown[0]}, which is no array", hint=f"Arrays are {known}."
             )
-        found = fn(*traced)
+        if is_module(fn):
+            from einsql.frontends.modules.graph import run_module  # for who has modules
+
+            found = run_module(fn, args, traced, self.graph)
+        else:
+            found = fn(*traced)
         self.outputs: list[Step] = []
         self._form = self._unpacked(found)
         if not self.outputs:
@@ -281,6 +287,12 @@ def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
     )
 
 
+def is_module(fn: object) -> bool:
+    """True for PyTorch's modules."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(fn, torch.nn.Module)
+
+
 def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """What a function calls its positional arguments.
 
@@ -288,7 +300,7 @@ def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
         ProgrammingError: It takes others.
     """
     try:
-        bound = inspect.signature(fn).bind(*args)
+        bound = inspect.signature(getattr(fn, "forward", fn)).bind(*args)
     except TypeError as error:
         raise ProgrammingError(
             f"The function does not take {len(args)} arguments: {error}"

@@ -57,11 +57,13 @@ class Graph:
     Attributes:
         tensors: Names of tensors, each with its step and array, in their order.
         checks: Steps that index others, and the extent of what they index.
+        silent: Whether steps are not named after variables of the user's.
     """
 
     steps: list[Step] = field(default_factory=list)
     tensors: dict[str, tuple[Step, object]] = field(default_factory=dict)
     checks: list[tuple[Step, int]] = field(default_factory=list)
+    silent: bool = False
     _known: dict[object, Step] = field(default_factory=dict)
     _constants: dict[int, Step] = field(default_factory=dict)
 
