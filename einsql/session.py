@@ -313,11 +313,11 @@ class Connection:
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
         """Remembers whose variables may be named in FROM while a statement runs."""
-        self._caller = frame
+        before, self._caller = self._caller, frame
         try:
             yield
         finally:
-            self._caller = None
+            self._caller = before  # a loop may go on, which has been told of a step here
 
     def in_scope(self, name: str) -> object | None:
         """An array among the caller's variables."""

@@ -256,3 +256,15 @@ def test_a_training_step_is_planned_once(con: einsql.Connection) -> None:
     before = con.planner_calls
     con.execute(sql.format(40))
     assert con.planner_calls <= before + 3
+
+
+def test_who_is_told_of_a_step_may_ask_the_same_connection(con: einsql.Connection) -> None:
+    scale = np.full(3, 2.0)
+    seen = []
+    con.stepped = lambda description, row: seen.append(total(con))
+    sql = """FOR s IN range(4) DO
+        UPDATE w SET val = w.val * scale.val FROM scale AS scale(i) WHERE scale.i = w.i;
+        SELECT s; END FOR"""
+    con.execute(sql)
+    assert seen == [6, 12, 24, 48]
+    assert scale.sum() == 6
