@@ -10,6 +10,7 @@ from einsql import errors
 from einsql.changes import Changing
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, ProgrammingError
+from einsql.looping import run_loop
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -63,6 +64,12 @@ def _repeated(con: Connection, text: str, cursor: Cursor, key: object, start: in
             cursor._clear()
 
 
+def _in_loop(con: Connection, text: str, cursor: Cursor, key: object) -> None:
+    """Runs a statement of a loop's body; its plan is kept, for it comes again."""
+    if not con._planned_before(key, cursor) and not con._run_before(key, cursor):
+        _repeated(con, text, cursor, key, 0)
+
+
 def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
     """Runs a statement; one that stands alone begins at `start`, and is remembered."""
     con.store.refresh()
@@ -70,6 +77,9 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
     if doubt is not None:
         _try(con, statement, text, cursor)
         raise doubt.locate(text)
+    if isinstance(statement, st.For):
+        run_loop(con, statement, cursor, partial(_in_loop, con))
+        return
     if con.duck.aborted and not isinstance(statement, st.Transaction):
         raise errors.OperationalError(
             "The transaction is aborted: a statement has failed in DuckDB",

@@ -48,6 +48,7 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             made = hybrid.split(con, text, error)
@@ -73,6 +74,7 @@ def run_again(con: Connection, made: Repeated, cursor: Cursor) -> bool:
             return False
     from einsql import hybrid  # as above
 
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             found = hybrid.answer_again(con, made)
@@ -89,6 +91,7 @@ def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) ->
 
     if con.settings.fallback == "off":
         raise error
+    con.duck.asked = True
     found = foreign.run(con, text, error)
     if isinstance(found, int):
         cursor._changed(found)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -27,6 +28,19 @@ __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
 Index = Any
 """What NumPy takes between brackets."""
+
+
+class _Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
+    """What was overwritten: the array, the cells, and what they held."""
+
+    __slots__ = ("__weakref__",)
+
+    def take_back(self) -> None:
+        """Writes it again, the latest first."""
+        while self:
+            array, at, values = self[-1]
+            array[at] = values
+            self.pop()
 
 
 class Store:
@@ -61,7 +75,8 @@ class Store:
         self._changes = 0
         self._pinned = False
         self._since = object()
-        self._undo: list[tuple[np.ndarray, Index, np.ndarray]] = []
+        self._undo = _Overwritten()
+        self._savepoint: ReferenceType[_Overwritten] | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
@@ -135,14 +150,12 @@ class Store:
 
     def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
         """Writes what `overwritable` gave; the running statement takes it back if it fails."""
-        self._undo.append((array, at, np.array(array[at])))
+        before = array, at, np.array(array[at])
+        self._undo.append(before)
+        since = None if self._savepoint is None else self._savepoint()
+        if since is not None:
+            since.append(before)
         array[at] = values
-
-    def _take_back(self) -> None:
-        while self._undo:
-            array, at, values = self._undo[-1]
-            array[at] = values
-            self._undo.pop()
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
         """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
@@ -264,12 +277,28 @@ class Store:
                 self._written = {}  # it has been committed, for nobody else commits there
                 self._show(self.database.state)
             else:
-                self._take_back()
+                self._undo.take_back()
                 if self._changes != changes:
                     self._restore(before, written)
             raise
         finally:
             self._undo.clear()
+
+    def savepoint(self) -> Callable[[], None]:
+        """Remembers what names mean now; what it gives makes them mean that again.
+
+        Only the newest one does.
+        """
+        objects, written, changes = dict(self.objects), dict(self._written), self._changes
+        overwritten = _Overwritten()
+        self._savepoint = ref(overwritten)  # for as long as somebody may go back
+
+        def back() -> None:
+            overwritten.take_back()
+            if self._changes != changes:
+                self._restore(dict(objects), dict(written))
+
+        return back
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -280,7 +309,7 @@ class Store:
         try:
             yield
         finally:
-            self._take_back()
+            self._undo.take_back()
             self._restore(before, written)
 
     @contextmanager
