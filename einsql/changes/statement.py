@@ -219,8 +219,14 @@ def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing 
     """
     if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and not changing(tree):
         return _run_alone(con, tree, text, cursor)
-    made = bind(con, tree)
-    made.run(con, con._inputs, cursor)
+    return _run_first(con, bind(con, tree), cursor)
+
+
+def _run_first(con: Connection, made: Changing, cursor: Cursor) -> Changing:
+    try:
+        made.run(con, con._inputs, cursor)
+    finally:
+        con._inputs = {}  # what has been replaced is to be freed
     return made
 
 
@@ -233,8 +239,7 @@ def _run_alone(
     except Error as error:
         cursor._changed(_by_duckdb(con, tree, text, error))
         return None
-    made.run(con, con._inputs, cursor)
-    return made
+    return _run_first(con, made, cursor)
 
 
 def _by_duckdb(
