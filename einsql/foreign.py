@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from sqlglot import Token, TokenType
@@ -38,6 +38,8 @@ _INSTEAD = {
 }
 _MAKING = ("CREATE", "ALTER", "IMPORT")
 """Statements that may make tables."""
+_READING = (*_MAKING, "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
+"""Statements that may read tables and tensors, which are to be of one commit."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -60,15 +62,13 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(con, structure, sql)
-    made = hybrid.split_foreign(con, sql)
-    if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
-        raise refusal  # DuckDB would not find the tensors again
     try:
-        if word in _MAKING:
-            with con.store.snapshot():
+        with con.store.snapshot() if word in _READING else nullcontext():
+            made = hybrid.split_foreign(con, sql)
+            if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+                raise refusal  # DuckDB would not find the tensors again
+            if word in _MAKING:
                 con.duck.names_changed = True
-                found = hybrid.run(con, made)
-        else:
             found = hybrid.run(con, made)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):

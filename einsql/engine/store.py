@@ -262,8 +262,24 @@ class Store:
         self.seen = state
 
     @contextmanager
-    def statement(self) -> Iterator[None]:
-        """A statement that may write: whole or not at all, and a transaction if none runs."""
+    def statement(self, tables: bool = False) -> Iterator[None]:
+        """A statement that may write: whole or not at all, and a transaction if none runs.
+
+        Args:
+            tables: Whether it may read tables as well, which are to be of the same commit as
+                the tensors that it reads.
+        """
+        pins = tables and self.database.path is not None
+        if not pins or self._saved is not None or self._pinned:
+            with self._whole():
+                yield
+            return
+        self.database.prepare()
+        with self._one_commit(), self._whole():
+            yield
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
         self.refresh()
         before, written, changes = dict(self.objects), dict(self._written), self._changes
         state = self.database.state
@@ -328,14 +344,20 @@ class Store:
             finally:
                 self.duck.names_changed = False  # no transaction ends there
             return
+        with self._one_commit():
+            yield
+            if self.duck.names_changed:
+                self.database.commit(self.seen, {}, self.duck)
+
+    @contextmanager
+    def _one_commit(self) -> Iterator[None]:
+        """Meanwhile DuckDB sees the tables of the commit whose tensors are seen here."""
         try:
             self._begin_duck()
             self._pinned = True
             yield
-            if self.duck.names_changed:
-                self.database.commit(self.seen, {}, self.duck)
-            else:
-                self.duck.commit()  # what it read is read; there is nothing to keep
+            if self.duck.in_transaction:  # what it read is read, and what it did is done
+                self.duck.commit()
         except BaseException:
             self._roll_back_duck()
             raise
