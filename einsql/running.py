@@ -77,14 +77,11 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
     if doubt is not None:
         _try(con, statement, text, cursor)
         raise doubt.locate(text)
+    if not isinstance(statement, st.Transaction):
+        con.duck.refuse_aborted()
     if isinstance(statement, st.For):
         run_loop(con, statement, cursor, partial(_in_loop, con))
         return
-    if con.duck.aborted and not isinstance(statement, st.Transaction):
-        raise errors.OperationalError(
-            "The transaction is aborted: a statement has failed in DuckDB",
-            hint="ROLLBACK it; COMMIT would keep nothing of it.",
-        )
     if isinstance(statement, st.Query):
         try:
             plan = con.plan_any(statement.tree)

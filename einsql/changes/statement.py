@@ -140,6 +140,7 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
+        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
         start: Where it begins in the text.
     """
 
@@ -147,12 +148,8 @@ class Changing:
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
+    is_volatile: bool
     start: int = 0
-
-    @property
-    def is_volatile(self) -> bool:
-        """True if it is for once."""
-        return any(p.volatile for p in self.plans)
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -292,7 +289,8 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
         raise
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    return Changing(tuple(parts), shown, plans, version)
+    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
+    return Changing(tuple(parts), shown, plans, version, once)
 
 
 def _part(

@@ -23,6 +23,11 @@ from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.settings import Settings
 
+_INSTEAD = (
+    "CREATE TEMP TENSOR makes a tensor of this session alone; connect without read_only=True to "
+    "write."
+)
+
 __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
 
@@ -196,13 +201,9 @@ class Store:
         else:
             self.objects[low] = item
 
-    def _refuse_reader(self) -> None:
+    def _refuse_reader(self, hint: str = _INSTEAD) -> None:
         if self.database.read_only:
-            raise OperationalError(
-                f"'{self.database.path}' is open for reading only",
-                hint="CREATE TEMP TENSOR makes a tensor of this session alone; connect without "
-                "read_only=True to write.",
-            )
+            raise OperationalError(f"'{self.database.path}' is open for reading only", hint=hint)
 
     # ---- registered arrays, which are outside of transactions
 
@@ -329,22 +330,27 @@ class Store:
             self._restore(before, written)
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self, makes_tables: bool = False) -> Iterator[None]:
         """A statement over tables and tensors sees both as of one commit.
 
         What it does to tables is committed when the block ends, unless a transaction runs.
+
+        Args:
+            makes_tables: Whether it may make tables, whose names are to be looked at.
+
+        Raises:
+            OperationalError: It has given a table the name of something else.
         """
         if self._saved is not None or self._pinned:
+            self.duck.names_changed |= makes_tables
             yield
             return
-        if self.database.path is None:  # nobody else commits there
+        if self.database.path is None and not makes_tables:  # nobody else commits there
             self.refresh()
-            try:
-                yield
-            finally:
-                self.duck.names_changed = False  # no transaction ends there
+            yield
             return
         with self._one_commit():
+            self.duck.names_changed |= makes_tables
             yield
             if self.duck.names_changed:
                 self.database.commit(self.seen, {}, self.duck)
@@ -455,7 +461,7 @@ class Store:
             raise OperationalError(
                 "VACUUM cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
             )
-        self._refuse_reader()
+        self._refuse_reader("Connect without read_only=True to VACUUM.")
         self.database.vacuum()
 
     def close(self) -> None:
