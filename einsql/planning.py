@@ -27,8 +27,10 @@ from einsql.programs import check_domains, compiled, compiler, joining, sited
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sparse import Sparse
+from einsql.sql.edges import Cut, within
+from einsql.sql.given import Given, Use
 from einsql.sql.macros import Macro
-from einsql.sql.scope import Column, Relation, TileRelation
+from einsql.sql.scope import Column, Relation, TileRelation, known_bounds
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
@@ -86,6 +88,10 @@ class Plan:
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each."""
     memory: Memory | None = None
+    use: Use = Use()
+    """What it makes of the statement's parameters."""
+    cuts: tuple[Cut, ...] = ()
+    """Where parameters end the keys of the result."""
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -106,7 +112,7 @@ class Plan:
         return computed(self.parts, inputs, tick)
 
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
-        """Dresses the root's fields as a result.
+        """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
@@ -120,7 +126,10 @@ class Plan:
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
-        return Result(self._schema, safe, self.columns, self.relation.hidden)
+        made = Result(self._schema, safe, self.columns, self.relation.hidden)
+        if not self.cuts:
+            return made
+        return made.part(within(made.bounds, self.cuts, inputs), [*safe])
 
     @cached_property
     def _schema(self) -> Schema:
@@ -135,6 +144,7 @@ class BinderCatalog:
     settings: Settings
     in_scope: Callable[[str], object | None]
     tick: Tick
+    given: Given
     cluster: Cluster | None = None
     memory: Memory | None = None
     has_table: Callable[[str], bool] = lambda name: False
@@ -245,6 +255,8 @@ class BinderCatalog:
 
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
         """An input of one algebra that a part of the statement in the other one computes."""
+        if isinstance(made, Relation):
+            made = known_bounds(made)
         for name, known in self.made.items():
             if known == made:  # a WITH name that is read twice is computed once
                 return self.inputs[name]
@@ -343,6 +355,8 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
     else:
         program = catalog.compiled(optimized.root)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    keys = {k.name: (n, k.lo, k.hi) for n, k in enumerate(relation.node.schema.keys)}
+    cuts = tuple(e.cut(catalog.given, *keys[name]) for name, e in relation.edges)
     return Plan(
         relation,
         optimized,
@@ -360,6 +374,8 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         tuple(catalog.probes),
         () if several else _reads(optimized.root, catalog),
         catalog.memory,
+        catalog.given.use,
+        cuts,
     )
 
 
@@ -442,6 +458,7 @@ def make_tile_plan(
         catalog.volatile,
         tuple(d.name for d in catalog.dependencies if d.kind == "file"),
         tuple(catalog.probes),
+        catalog.given.use,
     )
 
 

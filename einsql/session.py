@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
@@ -41,10 +42,12 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
+from einsql.sql.given import Given, NeedsValues, kind
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 from einsql.statements import run_again
+from einsql.variants import Variants
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ class Connection:
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.planner_calls = 0
-        self._plans: dict[object, Plan | TilePlan] = {}
+        self._plans: dict[object, Plan | TilePlan | Variants] = {}
         self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
@@ -262,14 +265,14 @@ class Connection:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
-            # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
-            key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             aborted = self.store.duck.aborted
-            plan = None if aborted else self._plans.get(key)
+            plan = None if aborted else self._known(sql, given)
             if plan is not None:
                 if self.store.seen is not self.store.database.state:
                     self.store.refresh()
-                inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
+                inputs = current_inputs(
+                    plan, self.store, self.in_scope, self._tick, given=given
+                )  # fmt: skip
                 if inputs is not None:
                     try:
                         cursor._show(plan.result(inputs, self._tick), plan.description)
@@ -279,13 +282,42 @@ class Connection:
                     except Error as error:
                         errors.place(error, 0, sql)
                         raise
-            elif not aborted and (made := self._hybrids.pop(key, None)) is not None:
-                self._parameters = given
-                with errors.located(made.start, sql):
-                    if run_again(self, made, cursor):
-                        self._hybrids[key] = made
-                        return
-            run_text(self, sql, given, cursor, key)
+            elif not aborted and self._hybrids:
+                key = spelled(sql, given)
+                made = self._hybrids.pop(key, None)
+                if made is not None:
+                    self._parameters = given
+                    with errors.located(made.start, sql):
+                        if run_again(self, made, cursor):
+                            self._hybrids[key] = made
+                            return
+            run_text(self, sql, given, cursor)
+
+    def _known(self, sql: str, given: Sequence[object]) -> Plan | TilePlan | None:
+        """The plan of a text that stands alone, for the values of its parameters."""
+        if not given:
+            found = self._plans.get(sql)
+            return None if isinstance(found, Variants) else found
+        variants = self._plans.get((sql, tuple(map(kind, given))))
+        return variants.find(given) if isinstance(variants, Variants) else None
+
+    def remember_hybrid(self, sql: str, made: Hybrid) -> None:
+        """Keeps what runs a text that stands alone for the same values of its parameters."""
+        self._remember(self._hybrids, spelled(sql, self._parameters), made)
+
+    def remember_plan(
+        self, sql: str, given: Sequence[object], plan: Plan | TilePlan
+    ) -> None:  # fmt: skip
+        """Keeps the plan of a text that stands alone."""
+        if not given:
+            self._remember(self._plans, sql, plan)
+            return
+        key = (sql, tuple(map(kind, given)))
+        variants = self._plans.get(key)
+        if not isinstance(variants, Variants):
+            variants = Variants()
+            self._remember(self._plans, key, variants)
+        variants.keep(plan, given)
 
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
@@ -329,26 +361,35 @@ class Connection:
     # ---- queries
 
     def query_binder(
-        self, **more: Any
-    ) -> QueryBinder:  # fmt: skip
+        self, late: bool = False, fixed: AbstractSet[int] = frozenset(), **more: Any
+    ) -> QueryBinder:
         """A binder over this connection's catalog and the statement's parameters.
 
         Args:
+            late: Whether what is bound is run with values of parameters given at run time.
+            fixed: Numbers of parameters whose values the plan is for in any case.
             more: Further attributes of the catalog.
         """
         self._inputs = {}
+        given = Given(self._parameters, late and self._alone, set(fixed), self._inputs)
         found = BinderCatalog(
             self.store,
             self.settings,
             self.array_named,
             self._tick,
+            given,
             self.cluster,
             self.memory,
             self.duck.has,
             fields=self._inputs,
             **more,
         )
-        return QueryBinder(found, self._parameters, self.notices)
+        return QueryBinder(found, given, self.notices)
+
+    @property
+    def _alone(self) -> bool:
+        """True if one site does the work; over several, plans are for values."""
+        return self.cluster is None and self.settings.sites == 1
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query over elements."""
@@ -362,9 +403,33 @@ class Connection:
             tree: The query.
             foreign: Names, in small letters, that are no tensors in it.
         """
-        binder = self.query_binder()
-        binder.foreign = foreign
-        return self.planned(binder.bind_any(tree), binder)
+        return self.planned(*self.bound(tree, foreign))
+
+    def bound(
+        self, tree: exp.Expr, foreign: frozenset[str] = frozenset()
+    ) -> tuple[Relation | TileRelation, QueryBinder]:
+        """Binds a query, with parameters that are read at run time wherever that can be.
+
+        Args:
+            tree: The query.
+            foreign: Names, in small letters, that are no tensors in it.
+        """
+        late, fixed, told = True, frozenset[int](), len(self.notices)
+        while True:
+            binder = self.query_binder(late, fixed)
+            binder.foreign = foreign
+            del self.notices[told:]
+            try:
+                made = binder.bind_any(tree)
+                if isinstance(made, Relation) or not binder.parameters.read:
+                    return made, binder
+                late = False
+            except NeedsValues as needs:
+                fixed |= needs.numbers
+            except Error:
+                if not binder.parameters.read:
+                    raise
+                late = False  # what is wrong with the values, or wants them
 
     def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder
@@ -449,3 +514,11 @@ class Connection:
             raise
         self.memory.change(settings)
         self.forget_plans()
+
+
+def spelled(sql: str, given: Sequence[object]) -> object:
+    """What tells a statement from others where it depends on the values of its parameters.
+
+    They are spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
+    """
+    return (sql, tuple((type(p), repr(p)) for p in given)) if given else sql

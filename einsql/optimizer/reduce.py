@@ -96,7 +96,8 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
         return False
     bounds = bounds_of(node)
     free = [label for label in node.reduced if node.axis(label).define is None]
-    if operands_of(condition) or not read <= {*free, *node.keys}:
+    keyed = any(node.operands[n].labels for n in operands_of(condition))
+    if keyed or not read <= {*free, *node.keys}:
         return condition == TRUE
     chosen = [label for label in free if label in read]
     if len(chosen) > 3:

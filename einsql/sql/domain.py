@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from einsql.algebra import Interval
 from einsql.einsum import (
@@ -35,6 +35,9 @@ from einsql.einsum import (
 )
 from einsql.intervals import can_raise, interval
 from einsql.schema import PRESENT, DType
+from einsql.sql.edges import Edge, edge_of
+from einsql.sql.given import Given, NeedsValues
+from einsql.sql.host import folded, parameters_of
 
 
 @dataclass
@@ -50,6 +53,10 @@ class Domain:
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
     """Into how many parts labels are to be cut over several sites."""
+    given: Given = field(default_factory=Given)
+    """The parameters that expressions may read."""
+    edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    """Bounds that parameters give to raw labels, besides `axes`."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -119,6 +126,8 @@ class Domain:
     def _solve(self, term: Expr) -> bool:
         if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
             return False
+        if self.given.values:
+            term = self._known(term)
         a, b = term.args
         if term.fn == "eq":
             return self._equate(a, b) or self._equate(b, a)
@@ -127,6 +136,58 @@ class Domain:
         if isinstance(b, Label) and isinstance(a, Const) and a.dtype.is_integer:
             return self._narrow(b.name, int(a.value) + (term.fn == "lt"), None)
         return False
+
+    def _known(self, term: Call) -> Call:
+        """A comparison of a key, with what is known of the parameters it is compared with."""
+        if not any(isinstance(a, Label) for a in term.args):
+            return term
+        args = term.args if term.fn != "eq" else map(self.given.constants, term.args)
+        return Call(term.fn, tuple(map(folded, args)), term.dtype)
+
+    def settle(self) -> None:
+        """Takes bounds that parameters give to keys; every condition on them is known."""
+        if not self.given.read:
+            return
+        found: dict[str, list[Edge]] = {}
+        guards: list[Expr] = []
+        for term in (t for g in self.guards for t in conjuncts(self.canonical(g))):
+            edge = edge_of(term)
+            free = edge is not None and edge.label not in self.defines
+            if edge is None or not free or edge.label in self.outer:
+                guards.append(term)
+                continue
+            found.setdefault(edge.label, []).append(edge)
+        for label, edges in found.items():
+            guards += self._bounded(label, edges)
+        self.guards = guards
+
+    def _bounded(self, label: str, edges: list[Edge]) -> list[Expr]:
+        """The conditions that edges of a label are, where it cannot be narrowed for them."""
+        if len({e.upper for e in edges}) > 1:
+            raise NeedsValues(set().union(*(parameters_of(e.value) for e in edges)))
+        terms: list[Expr] = []
+        for e in edges:
+            bounds, term = e.narrowed(self.given, *self.axes[label])
+            self.axes[label] = bounds
+            terms.append(term)
+        self.edges[label] = (*self.edges.get(label, ()), *edges)
+        return terms
+
+    def edges_of(self, label: str) -> tuple[Edge, ...]:
+        """The bounds that parameters give to a label."""
+        if not self.edges:
+            return ()
+        return tuple(e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+
+    def refuse_edges(self, expr: Expr) -> None:
+        """Requires that bounds of an expression's labels are known.
+
+        Raises:
+            NeedsValues: Parameters give some of them.
+        """
+        edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
+        if edges:
+            raise NeedsValues(set().union(*(parameters_of(e.value) for e in edges)))
 
     def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
         if label in self.outer:
@@ -190,7 +251,8 @@ class Domain:
 
     def _indexes(self, expr: Expr) -> set[str]:
         """Labels that index the operands an expression reads."""
-        return {self.find(label) for n in operands_of(expr) for label in self.operands[n].labels}
+        read = (self.operands[n] for n in operands_of(expr) if n >= 0)
+        return {self.find(label) for o in read for label in o.labels}
 
     def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
         """Adds a label computed by an expression."""
@@ -198,8 +260,19 @@ class Domain:
         self.defines[label] = define
         return label
 
+    def shift(self, expr: Expr) -> tuple[str, int, int] | None:
+        """As `affine`; the values of parameters in such an expression are then fixed."""
+        if not parameters_of(expr):
+            return affine(expr)
+        probe = replace(self.given, fixed=set())
+        found = affine(probe.constants(expr))
+        if found is not None:
+            self.given.constants(expr)
+        return found
+
     def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
         """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
+        self.refuse_edges(Label(label))
         lo, hi = self.axes[label]
         ends = (sign * lo + offset, sign * (hi - 1) + offset)
         new = self.fresh(hint, min(ends), max(min(ends), max(ends) + 1) if hi > lo else min(ends))
@@ -245,6 +318,8 @@ class Domain:
             dict(self.merged),
             self.outer,
             dict(self.hint),
+            self.given,
+            dict(self.edges),
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
@@ -267,7 +342,7 @@ class Domain:
             for o in outputs
         )
         hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
-        return EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        return self.given.lowered(EinSum(axes, operands, guard, tuple(keys), changed, hint))
 
     def _ordered(self) -> list[str]:
         """Free labels first, then derived ones after what they depend on.

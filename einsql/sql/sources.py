@@ -8,7 +8,7 @@ stands further left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
@@ -261,6 +261,9 @@ class FromBinder:
     def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
         relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
+        self.select.domain.edges |= {
+            labels[key]: tuple(e for k, e in relation.edges if k == key) for key, _ in relation.edges
+        }
         return Source(name, read(relation, number, labels))
 
     def _named(self, item: exp.Table) -> Relation | TileRelation:
@@ -316,6 +319,7 @@ class FromBinder:
     def _constant(self, node: exp.Expr, function: str) -> int | None:
         """The value of an integer expression without columns; None for NULL."""
         bound = ScalarBinder(self.select).bind(node)
+        bound = replace(bound, value=self.select.parameters.constants(bound.value))
         if bound.type is None or bound.valid == FALSE:
             return None
         whole = isinstance(bound.type, DType) and bound.type.is_integer

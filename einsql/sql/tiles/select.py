@@ -46,7 +46,7 @@ class TileSelect:
         self.domain = KeyDomain()
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
-        self.parameters: Sequence[object] = query.parameters
+        self.parameters: Given = query.parameters.early
         self.select = exp.Select()
         self.leaves = Leaves()
         self.items: list[Item] = []
