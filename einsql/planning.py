@@ -28,7 +28,7 @@ from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sparse import Sparse
 from einsql.sql.edges import Cut, within
-from einsql.sql.given import Given, Use
+from einsql.sql.given import NOTHING, Given, Use
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation, known_bounds
 
@@ -88,7 +88,7 @@ class Plan:
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each."""
     memory: Memory | None = None
-    use: Use = Use()
+    use: Use = NOTHING
     """What it makes of the statement's parameters."""
     cuts: tuple[Cut, ...] = ()
     """Where parameters end the keys of the result."""

@@ -42,7 +42,7 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
-from einsql.sql.given import Given, NeedsValues, kind
+from einsql.sql.given import Given, NeedsValuesError, kind
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
@@ -424,7 +424,7 @@ class Connection:
                 if isinstance(made, Relation) or not binder.parameters.read:
                     return made, binder
                 late = False
-            except NeedsValues as needs:
+            except NeedsValuesError as needs:
                 fixed |= needs.numbers
             except Error:
                 if not binder.parameters.read:

@@ -109,7 +109,7 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             result = compute(operands, tick)
-            return {name: result if finish is None else finish(result)}
+            return {name: result if finish is None else finish(result, operands)}
 
     return run
 
@@ -200,7 +200,7 @@ def _pair(
 
 def _finish(
     node: EinSum, found: Product, dtype: np.dtype
-) -> Callable[[np.ndarray], np.ndarray] | None:
+) -> Callable[[np.ndarray, Sequence[Fields]], np.ndarray] | None:
     """What remains after the product: constants, labels of no operand, rounding to HALF."""
     held = {x for f in (*found.left, *found.right) for x in node.operands[f.operand].labels}
     repeats = prod(a.extent for a in node.axes if a.label not in held and a.label not in node.keys)
@@ -208,13 +208,17 @@ def _finish(
     lift: tuple[slice | None, ...] | None = None
     if not held.issuperset(node.keys):
         lift = tuple(slice(None) if k in held else None for k in node.keys)
-    if scale == 1.0 and lift is None and dtype != np.float16:
+    scalars = found.scalars
+    if scale == 1.0 and not scalars and lift is None and dtype != np.float16:
         return None
     shape = node.schema.shape
 
-    def finish(result: np.ndarray) -> np.ndarray:
-        if scale != 1.0:
-            result = from_zero(np.asarray(result * result.dtype.type(scale)))
+    def finish(result: np.ndarray, operands: Sequence[Fields]) -> np.ndarray:
+        if scale != 1.0 or scalars:
+            factor = result.dtype.type(scale)
+            for s in scalars:
+                factor = factor * operands[s.operand][s.field].astype(result.dtype)
+            result = from_zero(np.asarray(result * factor))
         result = np.asarray(result).astype(dtype, copy=False)
         return result if lift is None else np.broadcast_to(result[lift], shape)
 

@@ -36,7 +36,7 @@ from einsql.einsum import (
 from einsql.intervals import can_raise, interval
 from einsql.schema import PRESENT, DType
 from einsql.sql.edges import Edge, edge_of
-from einsql.sql.given import Given, NeedsValues
+from einsql.sql.given import Given, NeedsValuesError
 from einsql.sql.host import folded, parameters_of
 
 
@@ -164,7 +164,7 @@ class Domain:
     def _bounded(self, label: str, edges: list[Edge]) -> list[Expr]:
         """The conditions that edges of a label are, where it cannot be narrowed for them."""
         if len({e.upper for e in edges}) > 1:
-            raise NeedsValues(set().union(*(parameters_of(e.value) for e in edges)))
+            raise NeedsValuesError(set().union(*(parameters_of(e.value) for e in edges)))
         terms: list[Expr] = []
         for e in edges:
             bounds, term = e.narrowed(self.given, *self.axes[label])
@@ -183,11 +183,11 @@ class Domain:
         """Requires that bounds of an expression's labels are known.
 
         Raises:
-            NeedsValues: Parameters give some of them.
+            NeedsValuesError: Parameters give some of them.
         """
         edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
         if edges:
-            raise NeedsValues(set().union(*(parameters_of(e.value) for e in edges)))
+            raise NeedsValuesError(set().union(*(parameters_of(e.value) for e in edges)))
 
     def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
         if label in self.outer:

@@ -48,7 +48,7 @@ class Edge:
             hi: The value behind its last one.
 
         Raises:
-            NeedsValues: The values leave it none.
+            NeedsValuesError: The values leave it none.
         """
         numbers = parameters_of(self.value)
         label, value = Label(self.label), _wide(self.value)
@@ -58,7 +58,9 @@ class Edge:
             hi = min(hi, lo + given.extent(f"{self.text} - {lo}", hi - lo))
             # Written so that the least value of the label provably meets it.
             least = Const(lo + self.strict, DType.BIGINT)
-            return (lo, hi), call(fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least))
+            return (lo, hi), call(
+                fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
+            )
         given.require(f"{self.text} < {hi}", numbers)
         lo = max(lo, hi - given.extent(f"{hi} - {self.text}", hi - lo))
         most = Const(hi - 1 - self.strict, DType.BIGINT)

@@ -46,7 +46,7 @@ from einsql.sql.host import (
 from einsql.sql.typed import NULL, Typed, integer
 
 
-class NeedsValues(Exception):
+class NeedsValuesError(Exception):
     """Binding cannot go on without the values of some parameters: it begins anew with them."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
@@ -146,6 +146,10 @@ class Use:
             inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
 
 
+NOTHING = Use()
+"""What a statement without parameters makes of them."""
+
+
 @dataclass
 class Given:
     """The parameters of one statement while it is bound.
@@ -195,8 +199,9 @@ class Given:
             number = number_of(x)
             if number is not None:
                 return bind_parameter(self.values[number - 1]).value
-            is_cast = isinstance(x, Call) and x.fn == "cast"
-            return cast_expr(x.args[0], x.dtype) if is_cast else x
+            if isinstance(x, Call) and x.fn == "cast":
+                return cast_expr(x.args[0], x.dtype)
+            return x
 
         return rewrite(e, visit)
 
@@ -204,12 +209,12 @@ class Given:
         """The value of an integer expression of parameters alone.
 
         Raises:
-            NeedsValues: It overflows or divides by zero.
+            NeedsValuesError: It overflows or divides by zero.
         """
         try:
             (found,) = evaluator([source(e)])(self.values)
         except (OverflowError, ZeroDivisionError):
-            raise NeedsValues(parameters_of(e)) from None
+            raise NeedsValuesError(parameters_of(e)) from None
         return int(found)
 
     def require(self, test: str, numbers: Iterable[int]) -> None:
@@ -220,14 +225,14 @@ class Given:
             numbers: The parameters it reads.
 
         Raises:
-            NeedsValues: These values do not meet it.
+            NeedsValuesError: These values do not meet it.
         """
         try:
             holds = evaluator([test])(self.values)[0]
         except (OverflowError, ZeroDivisionError):
             holds = False
         if not holds:
-            raise NeedsValues(numbers)
+            raise NeedsValuesError(numbers)
         self._tests[test] = None
 
     def depend(self, text: str) -> int:
@@ -314,7 +319,7 @@ class _Lowering:
         try:
             source = self.given.scalar(e)
         except (OverflowError, ZeroDivisionError):
-            raise NeedsValues(parameters_of(e)) from None
+            raise NeedsValuesError(parameters_of(e)) from None
         if e not in self._numbers:
             self._numbers[e] = len(self.operands)
             self.operands.append(Operand(source, ()))

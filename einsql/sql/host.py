@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.casting import cast_array
+from einsql.casting import cast_array, cast_failure
 from einsql.einsum import Call, Const, Expr, Value, subexpressions
 from einsql.printer import format_expr
 from einsql.schema import DType
@@ -58,9 +58,13 @@ def _remainder(a: int, b: int) -> int:
     return a - b * _quotient(a, b)
 
 
-def _as_float(n: int, name: str) -> Any:
-    target = DType(name)
-    return cast_array(np.asarray(n, np.int64), target).item()
+def _as_float(n: Any, source: str, name: str) -> Any:
+    given, target = np.asarray(n, DType(source).carrier), DType(name)
+    failure = cast_failure(DType(source), target)
+    if failure is not None and failure.numpy(given).any():
+        raise OverflowError
+    with np.errstate(all="ignore"):
+        return cast_array(given, target).item()
 
 
 def bucket(extent: int) -> int:
@@ -85,10 +89,12 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "idiv": "//", "mod": "%"}
 def computable(e: Expr) -> bool:
     """True for an integer expression of parameters and constants that the host can compute.
 
-    A cast of such an integer to FLOAT or DOUBLE may stand around it.
+    A cast to FLOAT or DOUBLE may stand around it, or around a parameter of the other type.
     """
     if isinstance(e, Call) and e.fn == "cast" and e.dtype in (DType.FLOAT, DType.DOUBLE):
         (e,) = e.args
+        if number_of(e) is not None and e.dtype in (DType.FLOAT, DType.DOUBLE):
+            return True
     return _whole(e)
 
 
@@ -110,7 +116,7 @@ def source(e: Expr) -> str:
     assert isinstance(e, Call)
     args = [source(a) for a in e.args]
     if e.fn == "cast" and e.dtype.is_float:
-        return f"as_float({args[0]}, {e.dtype.value!r})"
+        return f"as_float({args[0]}, {e.args[0].dtype.value!r}, {e.dtype.value!r})"
     text = args[0] if e.fn == "cast" else _SPELLED[e.fn].format(*args)
     least, most = e.dtype.range
     return f"fit({text}, {least}, {most})"

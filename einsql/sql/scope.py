@@ -11,7 +11,7 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Expr, Label, Node, Value
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType, valid
-from einsql.sql.given import NeedsValues
+from einsql.sql.given import NeedsValuesError
 from einsql.sql.host import parameters_of
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed
@@ -76,10 +76,10 @@ def known_bounds(relation: Relation) -> Relation:
     """The relation, if the bounds of its keys depend on no parameter.
 
     Raises:
-        NeedsValues: Parameters give some of them.
+        NeedsValuesError: Parameters give some of them.
     """
     if relation.edges:
-        raise NeedsValues(set().union(*(parameters_of(e.value) for _, e in relation.edges)))
+        raise NeedsValuesError(set().union(*(parameters_of(e.value) for _, e in relation.edges)))
     return relation
 
 

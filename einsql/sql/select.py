@@ -21,7 +21,6 @@ from einsql.sql.calls import (
     is_aggregate,
 )
 from einsql.sql.domain import Domain
-from einsql.sql.given import Given
 from einsql.sql.grouping import Grouping, check_group, key_label
 from einsql.sql.hints import bind_hint
 from einsql.sql.items import Item, expand, find_alias, has_window, keys_of_all

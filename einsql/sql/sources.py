@@ -262,7 +262,8 @@ class FromBinder:
         relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
         self.select.domain.edges |= {
-            labels[key]: tuple(e for k, e in relation.edges if k == key) for key, _ in relation.edges
+            labels[key]: tuple(e for k, e in relation.edges if k == key)
+            for key, _ in relation.edges
         }
         return Source(name, read(relation, number, labels))
 

@@ -25,11 +25,16 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ scale · factors: the factors of each side, which is one operand's."""
+    """Σ scale · factors: the factors of each side, which is one operand's, and scalars.
+
+    With a scalar of 0 or infinity, and data that hold infinities or NaN, factoring it out
+    decides whether 0 · inf arises; so does the order of any product.
+    """
 
     left: tuple[Factor, ...]
     right: tuple[Factor, ...]
     scale: float
+    scalars: tuple[Factor, ...] = ()
 
 
 def product_of(node: EinSum, output: Output) -> Product | None:
@@ -54,13 +59,18 @@ def product_of(node: EinSum, output: Output) -> Product | None:
         if value is None:
             return None
         values.append(Factor(value.operand, value.field))
+    scalars = tuple(v for v in values if not node.operands[v.operand].labels)
+    if len(scalars) < len(values):
+        values = [v for v in values if v not in scalars]
+    else:
+        scalars = ()
     owners = list(dict.fromkeys(v.operand for v in values))
     if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > LABELS for o in owners):
         return None
     if len(owners) == 1:  # x·x is a product of two sides as well
-        return Product(tuple(values[:1]), tuple(values[1:]), scale)
+        return Product(tuple(values[:1]), tuple(values[1:]), scale, scalars)
     left = tuple(v for v in values if v.operand == owners[0])
-    return Product(left, tuple(v for v in values if v.operand == owners[1]), scale)
+    return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
 
 
 def _is_safe_scale(scale: float, dtype: DType) -> bool:
