@@ -76,7 +76,7 @@ def _value(e: Expr, operands: Sequence[Fields]) -> int:
 
 
 def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
-    """A node without limits in its guard, and those of labels that are summed; or None."""
+    """A node without limits in its guard, and these; None if it has none."""
     limits: list[Limit] = []
     kept: list[Expr] = []
     for term in conjuncts(node.guard):
@@ -87,26 +87,39 @@ def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
             limits.append(found)
     if not limits:
         return None
-    within = tuple(m for m in limits if m.label not in node.keys)
-    return replace(node, guard=conj(*kept)), within
+    return replace(node, guard=conj(*kept)), tuple(limits)
 
 
 def over_ranges(
     node: EinSum, limits: Sequence[Limit], compile_node: Callable[[EinSum], Runner]
 ) -> Runner:
-    """Runs a node within limits; kernels are made for each range as it comes.
+    """Runs sums within limits; kernels are made for each range of what is summed as it comes.
 
     Args:
-        node: The node without the limits.
-        limits: Of labels that are summed.
+        node: The node without the limits; its outputs are float sums.
+        limits: Of its labels. Beyond those of keys nothing is summed.
         compile_node: Makes a kernel.
     """
     known: dict[tuple[tuple[int, int], ...], Runner] = {}
-    labels = list(dict.fromkeys(m.label for m in limits))
+    summed = [m for m in limits if m.label not in node.keys]
+    labels = list(dict.fromkeys(m.label for m in summed))
+    keys = [(node.keys.index(m.label), node.axis(m.label), m) for m in limits if m not in summed]
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        found = within(operands, tick)
+        for n, axis, m in keys:
+            lo, hi = m.cut(axis.lo, axis.hi, operands)
+            for name, array in found.items():
+                beyond = slice(hi - axis.lo, None) if m.upper else slice(0, lo - axis.lo)
+                at = (slice(None),) * n
+                if array[(*at, beyond)].size:
+                    found[name] = array = array if array.flags.writeable else array.copy()
+                    array[(*at, beyond)] = 0
+        return found
+
+    def within(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         bounds = {x: ((a := node.axis(x)).lo, a.hi) for x in labels}
-        for m in limits:
+        for m in summed:
             bounds[m.label] = m.cut(*bounds[m.label], operands)
         key = tuple(bounds.values())
         runner = known.get(key)

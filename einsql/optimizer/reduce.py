@@ -26,7 +26,6 @@ from einsql.einsum import (
     Output,
     Value,
     conj,
-    conjuncts,
     exprs,
     hint_over,
     labels_of,
@@ -47,6 +46,7 @@ from einsql.optimizer.facts import (
     is_pointwise,
     is_total,
     key,
+    unguarded,
     used_labels,
 )
 from einsql.optimizer.fold import simplify
@@ -232,26 +232,12 @@ def _condition(
 
 
 def drop_unseen(node: EinSum) -> EinSum:
-    """Drops conditions on keys and scalars from a node that does not tell which keys exist.
+    """Drops conditions on keys and scalars from an element-wise node that tells of no keys.
 
-    No reader looks at the others, so any value may be theirs. A condition on keys alone stays:
-    kernels skip what it leaves out, while one on scalars would be asked at every point.
+    No reader looks at the others, so any value may be theirs.
     """
-    if any(is_flag(o.name) for o in node.outputs) or any(a.define for a in node.axes):
-        return node
-    kept: list[Expr] = []
-    for term in conjuncts(node.guard):
-        scalars = operands_of(term)
-        keyed = any(node.operands[n].labels for n in scalars)
-        if not scalars or keyed or not labels_of(term) <= set(node.keys):
-            kept.append(term)
-    bounds = bounds_of(node)
-    safe = all(
-        (o.reduction is None or o.dtype.is_float) and not any(can_raise(a, bounds) for a in o.args)
-        for o in node.outputs
-    )
-    guard = conj(*kept)
-    return replace(node, guard=guard) if safe and guard != node.guard else node
+    told = any(is_flag(o.name) for o in node.outputs)
+    return node if told or not node.is_elementwise else unguarded(node)
 
 
 def drop_repeats(node: EinSum) -> EinSum:

@@ -27,8 +27,7 @@ class Factor:
 class Product:
     """Σ scale · factors: the factors of each side, which is one operand's, and scalars.
 
-    With a scalar of 0 or infinity, and data that hold infinities or NaN, factoring it out
-    decides whether 0 · inf arises; so does the order of any product.
+    A scalar is known at run time alone, and may be no safe scale.
     """
 
     left: tuple[Factor, ...]
@@ -52,7 +51,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     scale = 1.0
     for term in _factors(output.args[0], output.dtype):
         if isinstance(term, Const):
-            if not _is_safe_scale(scale := scale * float(term.value), output.dtype):
+            if not is_safe_scale(scale := scale * float(term.value), output.dtype):
                 return None
             continue
         value = _uncast(term)
@@ -73,7 +72,7 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
 
 
-def _is_safe_scale(scale: float, dtype: DType) -> bool:
+def is_safe_scale(scale: float, dtype: DType) -> bool:
     """True if Σ scale·x = scale·Σ x for infinite x too: the scale is no 0, inf or NaN."""
     with np.errstate(all="ignore"):
         rounded = float(np.asarray(scale).astype(dtype.numpy))
