@@ -27,6 +27,7 @@ from einsql.programs import check_domains, compiled, compiler, joining, sited
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sparse import Sparse
+from einsql.sql.built_in import built_in
 from einsql.sql.edges import Cut, within
 from einsql.sql.given import NOTHING, Given, Use
 from einsql.sql.macros import Macro
@@ -247,7 +248,7 @@ class BinderCatalog:
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
         found = self.store.get(f"{name}()")
-        return found.body if isinstance(found, Definition) else None
+        return found.body if isinstance(found, Definition) else built_in(name)
 
     def names(self) -> list[str]:
         """Names of tensors and views."""

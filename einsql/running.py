@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from einsql import errors
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, ProgrammingError
+from einsql.looping import run_loop
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -64,6 +65,12 @@ def _repeated(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -
             cursor._clear()
 
 
+def _in_loop(con: Connection, text: str, cursor: Cursor) -> None:
+    """Runs a statement of a loop's body; its plan is kept, for it comes again."""
+    if not con._planned_before(text, con._parameters, cursor):
+        _repeated(con, text, cursor, (text, 0))
+
+
 def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:
     """Runs a statement; one that stands alone is remembered."""
     con.store.refresh()
@@ -71,6 +78,9 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
     if doubt is not None:
         _try(con, statement, text, cursor)
         raise doubt.locate(text)
+    if isinstance(statement, st.For):
+        run_loop(con, statement, cursor, partial(_in_loop, con))
+        return
     if con.duck.aborted and not isinstance(statement, st.Transaction):
         raise errors.OperationalError(
             "The transaction is aborted: a statement has failed in DuckDB",
@@ -86,7 +96,7 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
                 con.remember_hybrid(alone[0], made)
             return
         if alone is not None and not plan.volatile:
-            con.remember_plan(alone[0], con._parameters, plan)
+            con.remember_plan(alone[0], plan)
         cursor._show(plan.result(con._inputs, con._tick), plan.description)
         return
     _other(con, statement, text, cursor)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,12 +43,12 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
-from einsql.sql.given import Given, NeedsValuesError, kind
+from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 from einsql.statements import run_again
-from einsql.variants import Variants
+from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ class Connection:
         cluster: The MPI ranks that do the work, if there are any.
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
+        stepped: Called from the executing thread with the columns' description and the row of
+            each step of a FOR that is complete, or None.
+        stage: Where the running statement begins in what progress tells, and its share.
         planner_calls: How many queries were planned so far; a repeated one is not.
     """
 
@@ -95,6 +99,8 @@ class Connection:
         self.store.settle = self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
+        self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
+        self.stage = (0.0, 1.0)
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan | Variants] = {}
         self._hybrids: dict[object, Hybrid] = {}
@@ -266,23 +272,13 @@ class Connection:
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
             aborted = self.store.duck.aborted
-            plan = None if aborted else self._known(sql, given)
-            if plan is not None:
-                if self.store.seen is not self.store.database.state:
-                    self.store.refresh()
-                inputs = current_inputs(
-                    plan, self.store, self.in_scope, self._tick, given=given
-                )  # fmt: skip
-                if inputs is not None:
-                    try:
-                        cursor._show(plan.result(inputs, self._tick), plan.description)
-                        return
-                    except errors.RanksLost:
-                        pass  # it is planned again, for those that are left
-                    except Error as error:
-                        errors.place(error, 0, sql)
-                        raise
-            elif not aborted and self._hybrids:
+            try:
+                if self._planned_before(sql, given, cursor):
+                    return
+            except Error as error:
+                errors.place(error, 0, sql)
+                raise
+            if not aborted and self._hybrids:
                 key = spelled(sql, given)
                 made = self._hybrids.pop(key, None)
                 if made is not None:
@@ -293,31 +289,37 @@ class Connection:
                             return
             run_text(self, sql, given, cursor)
 
-    def _known(self, sql: str, given: Sequence[object]) -> Plan | TilePlan | None:
-        """The plan of a text that stands alone, for the values of its parameters."""
-        if not given:
-            found = self._plans.get(sql)
-            return None if isinstance(found, Variants) else found
-        variants = self._plans.get((sql, tuple(map(kind, given))))
-        return variants.find(given) if isinstance(variants, Variants) else None
-
     def remember_hybrid(self, sql: str, made: Hybrid) -> None:
         """Keeps what runs a text that stands alone for the same values of its parameters."""
         self._remember(self._hybrids, spelled(sql, self._parameters), made)
 
-    def remember_plan(
-        self, sql: str, given: Sequence[object], plan: Plan | TilePlan
-    ) -> None:  # fmt: skip
-        """Keeps the plan of a text that stands alone."""
-        if not given:
-            self._remember(self._plans, sql, plan)
-            return
-        key = (sql, tuple(map(kind, given)))
-        variants = self._plans.get(key)
-        if not isinstance(variants, Variants):
-            variants = Variants()
-            self._remember(self._plans, key, variants)
-        variants.keep(plan, given)
+    def remember_plan(self, sql: str, plan: Plan | TilePlan) -> None:
+        """Keeps the plan of a text that stands alone, for the parameters of the moment."""
+        key = kinds(sql, self._parameters) if self._parameters else sql
+        known = self._plans.get(key)
+        kept = kept_with(known, plan, self._parameters) if self._parameters else plan
+        if kept is not known:
+            self._remember(self._plans, key, kept)
+
+    def _planned_before(self, sql: str, given: Sequence[object], cursor: Cursor) -> bool:
+        """Runs the plan that is kept of a text, if it holds still and for its parameters."""
+        if self.store.duck.aborted:
+            return False
+        plan = self._plans.get(kinds(sql, given) if given else sql)
+        if isinstance(plan, Variants):
+            plan = plan.find(given)
+        if plan is None:
+            return False
+        if self.store.seen is not self.store.database.state:
+            self.store.refresh()
+        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+        if inputs is None:
+            return False
+        try:
+            cursor._show(plan.result(inputs, self._tick), plan.description)
+        except errors.RanksLost:
+            return False  # it is planned again, for those that are left
+        return True
 
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
@@ -361,13 +363,15 @@ class Connection:
     # ---- queries
 
     def query_binder(
-        self, late: bool = False, fixed: AbstractSet[int] = frozenset(), **more: Any
-    ) -> QueryBinder:
+        self, late: bool = False, fixed: AbstractSet[int] = frozenset(),
+        foreign: frozenset[str] = frozenset(), **more: Any,
+    ) -> QueryBinder:  # fmt: skip
         """A binder over this connection's catalog and the statement's parameters.
 
         Args:
             late: Whether what is bound is run with values of parameters given at run time.
             fixed: Numbers of parameters whose values the plan is for in any case.
+            foreign: Names, in small letters, that are no tensors in what is bound.
             more: Further attributes of the catalog.
         """
         self._inputs = {}
@@ -384,7 +388,7 @@ class Connection:
             fields=self._inputs,
             **more,
         )
-        return QueryBinder(found, given, self.notices)
+        return QueryBinder(found, given, self.notices, foreign=foreign)
 
     @property
     def _alone(self) -> bool:
@@ -403,33 +407,8 @@ class Connection:
             tree: The query.
             foreign: Names, in small letters, that are no tensors in it.
         """
-        return self.planned(*self.bound(tree, foreign))
-
-    def bound(
-        self, tree: exp.Expr, foreign: frozenset[str] = frozenset()
-    ) -> tuple[Relation | TileRelation, QueryBinder]:
-        """Binds a query, with parameters that are read at run time wherever that can be.
-
-        Args:
-            tree: The query.
-            foreign: Names, in small letters, that are no tensors in it.
-        """
-        late, fixed, told = True, frozenset[int](), len(self.notices)
-        while True:
-            binder = self.query_binder(late, fixed)
-            binder.foreign = foreign
-            del self.notices[told:]
-            try:
-                made = binder.bind_any(tree)
-                if isinstance(made, Relation) or not binder.parameters.read:
-                    return made, binder
-                late = False
-            except NeedsValuesError as needs:
-                fixed |= needs.numbers
-            except Error:
-                if not binder.parameters.read:
-                    raise
-                late = False  # what is wrong with the values, or wants them
+        make = partial(self.query_binder, foreign=foreign)
+        return self.planned(*bind_late(make, tree, self.notices))
 
     def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder
@@ -491,7 +470,7 @@ class Connection:
     def _tick(self, fraction: float) -> None:
         self._check(fraction)
         if self.progress is not None:
-            self.progress(fraction)
+            self.progress(self.stage[0] + self.stage[1] * fraction)
 
     def _remember(self, known: dict[object, T], key: object, plan: T) -> None:
         if len(known) >= CACHED_PLANS:
@@ -514,11 +493,3 @@ class Connection:
             raise
         self.memory.change(settings)
         self.forget_plans()
-
-
-def spelled(sql: str, given: Sequence[object]) -> object:
-    """What tells a statement from others where it depends on the values of its parameters.
-
-    They are spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
-    """
-    return (sql, tuple((type(p), repr(p)) for p in given)) if given else sql

@@ -44,6 +44,7 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             made = hybrid.split(con, text, error)
@@ -64,6 +65,7 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
     """
     from einsql import hybrid  # as above
 
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             found = hybrid.answer_again(con, made)
@@ -80,6 +82,7 @@ def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) ->
 
     if con.settings.fallback == "off":
         raise error
+    con.duck.asked = True
     found = foreign.run(con, text, error)
     if isinstance(found, int):
         cursor._changed(found)

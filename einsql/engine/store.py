@@ -229,6 +229,16 @@ class Store:
                 self._restore(before, written)
             raise
 
+    def savepoint(self) -> Callable[[], None]:
+        """Remembers what names mean now; what it gives makes them mean that again."""
+        objects, written, changes = dict(self.objects), dict(self._written), self._changes
+
+        def back() -> None:
+            if self._changes != changes:
+                self._restore(dict(objects), dict(written))
+
+        return back
+
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A statement whose changes are undone in any case."""

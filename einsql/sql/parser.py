@@ -16,6 +16,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar
+from einsql.sql.loops import read_loop
 from einsql.sql.scalar import unsupported
 from einsql.sql.syntax import (
     Calibrate,
@@ -30,7 +31,7 @@ from einsql.sql.syntax import (
     Transaction,
     Vacuum,
 )
-from einsql.sql.tokens import tokenize
+from einsql.sql.tokens import tokenize, word_of
 from einsql.sql.trees import as_query
 
 _SHARED = (
@@ -56,6 +57,8 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         tokens = tokenize(sql)
         if not tokens:
             raise ProgrammingError("The statement is empty")
+        if word_of(tokens[0]) == "FOR":
+            return read_loop(sql), None
         reader = Reader(sql, tokens)
         return reader.statement(), reader.doubt
     except Error as error:
@@ -146,6 +149,12 @@ class Reader(DefinitionReader):
         options = explain_options(self, _QUERY)
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
+        if self.word() == "FOR":
+            raise ProgrammingError(
+                "EXPLAIN shows one statement, and a loop has several",
+                hint="EXPLAIN one of its body, with a number in place of the loop's variable.",
+                position=self.position(),
+            )
         text = self.sql[self.position() :].strip()
         return Explain(self.statement(), **asdict(options), text=text)
 

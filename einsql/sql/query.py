@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sqlglot import exp
 
@@ -27,6 +27,9 @@ from einsql.sql.sources import (
 )
 from einsql.sql.tiles.recognise import over_tiles
 from einsql.sql.typed import Typed
+
+if TYPE_CHECKING:
+    from einsql.gradient import Backward
 
 T = TypeVar("T")
 Named = TypeVar("Named", Relation, TileRelation)
@@ -67,6 +70,10 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """Names of tensors, views and arrays, for hints."""
 
+    @property
+    def made(self) -> Mapping[str, Relation | TileRelation]:
+        """What parts of the statement in one algebra compute for the other, by input."""
+
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
         """An input of one algebra that a part of the statement in the other one computes."""
 
@@ -86,6 +93,8 @@ class QueryBinder:
     """Views and table macros that are being bound, outermost first."""
     foreign: frozenset[str] = frozenset()
     """Names of WITH around the query, in small letters, that are no tensor work."""
+    backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
+    """Backward passes by the node and the field of their losses."""
     expanded_nodes: int = 0
     """How many syntax nodes macros have added."""
     recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
