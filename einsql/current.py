@@ -34,8 +34,6 @@ def current_inputs(
     if plan.version != store.version:
         return None
     inputs: dict[str, Fields] = {}
-    if plan.use.scalars:
-        plan.use.feed(given, inputs)
     for d in plan.dependencies:
         if d.kind in ("once", "table"):
             found_fields = other(d)
@@ -65,4 +63,6 @@ def current_inputs(
         if held.schema != d.schema:
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
+    if plan.use.scalars:
+        plan.use.feed(given, inputs)
     return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

@@ -32,6 +32,7 @@ from einsql.sql.edges import Cut, within
 from einsql.sql.given import NOTHING, Given, Use
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation, known_bounds
+from einsql.sql.windows import Shift, shifted
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
@@ -91,8 +92,8 @@ class Plan:
     memory: Memory | None = None
     use: Use = NOTHING
     """What it makes of the statement's parameters."""
-    cuts: tuple[Cut, ...] = ()
-    """Where parameters end the keys of the result."""
+    ends: tuple[Cut | Shift, ...] = ()
+    """Where parameters begin and end the keys of the result."""
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -118,8 +119,9 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
+        schema = shifted(self._schema, self.ends, inputs) if self.ends else self._schema
         if isinstance(fields, DistantFields) and fields.lasting:
-            return Result(self._schema, fields, self.columns, self.relation.hidden)
+            return self._ended(Result(schema, fields, self.columns, self.relation.hidden), inputs)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         copy = copied if self.memory is None else self.memory.copied
@@ -127,10 +129,13 @@ class Plan:
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
-        made = Result(self._schema, safe, self.columns, self.relation.hidden)
-        if not self.cuts:
+        return self._ended(Result(schema, safe, self.columns, self.relation.hidden), inputs)
+
+    def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        if not cuts:
             return made
-        return made.part(within(made.bounds, self.cuts, inputs), [*safe])
+        return made.part(within(made.bounds, cuts, inputs), [*made.fields])
 
     @cached_property
     def _schema(self) -> Schema:
@@ -356,8 +361,8 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
     else:
         program = catalog.compiled(optimized.root)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-    keys = {k.name: (n, k.lo, k.hi) for n, k in enumerate(relation.node.schema.keys)}
-    cuts = tuple(e.cut(catalog.given, *keys[name]) for name, e in relation.edges)
+    keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
+    ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
     return Plan(
         relation,
         optimized,
@@ -376,7 +381,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         () if several else _reads(optimized.root, catalog),
         catalog.memory,
         catalog.given.use,
-        cuts,
+        ends,
     )
 
 

@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from einsql.errors import Error
 from einsql.planning import Plan
-from einsql.sql.given import NeedsValuesError, Use, kind
+from einsql.sql.given import Use, kind
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 

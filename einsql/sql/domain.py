@@ -35,9 +35,11 @@ from einsql.einsum import (
 )
 from einsql.intervals import can_raise, interval
 from einsql.schema import PRESENT, DType
-from einsql.sql.edges import Edge, edge_of
-from einsql.sql.given import Given, NeedsValuesError
-from einsql.sql.host import folded, parameters_of
+from einsql.sql.bounded import settle
+from einsql.sql.edges import Edge, edges_of
+from einsql.sql.given import Given
+from einsql.sql.host import NeedsValuesError, folded, parameters_of
+from einsql.sql.windows import Window
 
 
 @dataclass
@@ -55,8 +57,10 @@ class Domain:
     """Into how many parts labels are to be cut over several sites."""
     given: Given = field(default_factory=Given)
     """The parameters that expressions may read."""
-    edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
     """Bounds that parameters give to raw labels, besides `axes`."""
+    settled: set[Expr] = field(default_factory=set)
+    """Conditions that are such bounds and stay."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -68,7 +72,14 @@ class Domain:
 
     def scan(self, node: Node) -> tuple[int, dict[str, str]]:
         """Adds an operand with fresh labels; returns its number and key → label."""
-        labels = {k.name: self.fresh(k.name, k.lo, k.hi) for k in node.schema.keys}
+        windows = self.given.views.of(node)
+        labels: dict[str, str] = {}
+        for n, k in enumerate(node.schema.keys):
+            w = windows.get(n)
+            lo, hi = (k.lo, k.hi) if w is None else (w.lo, w.hi)
+            labels[k.name] = self.fresh(k.name, lo, hi)
+            if w is not None:
+                self.edges[labels[k.name]] = (w,)
         return self.attach(node, tuple(labels.values())), labels
 
     def attach(self, node: Node, labels: tuple[str, ...]) -> int:
@@ -138,46 +149,32 @@ class Domain:
         return False
 
     def _known(self, term: Call) -> Call:
-        """A comparison of a key, with what is known of the parameters it is compared with."""
+        """A comparison of a key, with the value of what it is compared with if that is known."""
         if not any(isinstance(a, Label) for a in term.args):
             return term
-        args = term.args if term.fn != "eq" else map(self.given.constants, term.args)
-        return Call(term.fn, tuple(map(folded, args)), term.dtype)
+        return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
 
     def settle(self) -> None:
         """Takes bounds that parameters give to keys; every condition on them is known."""
-        if not self.given.read:
-            return
-        found: dict[str, list[Edge]] = {}
-        guards: list[Expr] = []
-        for term in (t for g in self.guards for t in conjuncts(self.canonical(g))):
-            edge = edge_of(term)
-            free = edge is not None and edge.label not in self.defines
-            if edge is None or not free or edge.label in self.outer:
-                guards.append(term)
-                continue
-            found.setdefault(edge.label, []).append(edge)
-        for label, edges in found.items():
-            guards += self._bounded(label, edges)
-        self.guards = guards
+        if self.given.read:
+            settle(self)
 
-    def _bounded(self, label: str, edges: list[Edge]) -> list[Expr]:
-        """The conditions that edges of a label are, where it cannot be narrowed for them."""
-        if len({e.upper for e in edges}) > 1:
-            raise NeedsValuesError(set().union(*(parameters_of(e.value) for e in edges)))
-        terms: list[Expr] = []
-        for e in edges:
-            bounds, term = e.narrowed(self.given, *self.axes[label])
-            self.axes[label] = bounds
-            terms.append(term)
-        self.edges[label] = (*self.edges.get(label, ()), *edges)
-        return terms
-
-    def edges_of(self, label: str) -> tuple[Edge, ...]:
+    def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
         """The bounds that parameters give to a label."""
         if not self.edges:
             return ()
         return tuple(e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+
+    def window_of(self, label: str) -> Window | None:
+        """The window of a label, which counts from its start once a node is built.
+
+        Raises:
+            NeedsValuesError: There are several.
+        """
+        found = {e for e in self.edges_of(label) if isinstance(e, Window)}
+        if len(found) > 1:
+            raise NeedsValuesError(set().union(*(w.numbers for w in found)))
+        return found.pop() if found else None
 
     def refuse_edges(self, expr: Expr) -> None:
         """Requires that bounds of an expression's labels are known.
@@ -187,7 +184,7 @@ class Domain:
         """
         edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
         if edges:
-            raise NeedsValuesError(set().union(*(parameters_of(e.value) for e in edges)))
+            raise NeedsValuesError(set().union(*(e.numbers for e in edges)))
 
     def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
         if label in self.outer:
@@ -205,6 +202,8 @@ class Domain:
             return self._narrow(a.name, int(b.value), int(b.value) + 1)
         if isinstance(b, Label):
             return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
+        if self.given.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
+            return False  # it is a window once all conditions are known
         whole = b.dtype.is_integer and a.name not in self.outer
         if not whole or a.name in self.defines or a.name in self.reach(b):
             return False
@@ -320,6 +319,7 @@ class Domain:
             dict(self.hint),
             self.given,
             dict(self.edges),
+            set(self.settled),
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
@@ -342,7 +342,11 @@ class Domain:
             for o in outputs
         )
         hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
-        return self.given.lowered(EinSum(axes, operands, guard, tuple(keys), changed, hint))
+        made = EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        if not self.edges:
+            return self.given.lowered(made)
+        windows = {n: w for n in order if (w := self.window_of(n)) is not None}
+        return self.given.views.within(made, windows)
 
     def _ordered(self) -> list[str]:
         """Free labels first, then derived ones after what they depend on.

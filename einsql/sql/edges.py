@@ -13,6 +13,9 @@ from einsql.schema import DType
 from einsql.sql.given import Given
 from einsql.sql.host import FIELD, computable, parameters_of, source
 
+FAR = 2**62
+"""Beyond every key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -29,6 +32,11 @@ class Edge:
     value: Expr
     upper: bool
     strict: bool
+
+    @property
+    def numbers(self) -> set[int]:
+        """The parameters that it depends on."""
+        return parameters_of(self.value)
 
     @property
     def text(self) -> str:
@@ -50,7 +58,7 @@ class Edge:
         Raises:
             NeedsValuesError: The values leave it none.
         """
-        numbers = parameters_of(self.value)
+        numbers = self.numbers
         label, value = Label(self.label), _wide(self.value)
         fn = "lt" if self.strict else "le"
         if self.upper:
@@ -66,17 +74,15 @@ class Edge:
         most = Const(hi - 1 - self.strict, DType.BIGINT)
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 
-    def cut(self, given: Given, axis: int, lo: int, hi: int) -> Cut:
+    def end(self, given: Given, axis: int) -> Cut:
         """Where it ends a key of a result.
 
         Args:
             given: The parameters.
             axis: The number of the key.
-            lo: The least value of the key.
-            hi: The value behind its last one.
         """
-        text = f"min(max({self.text}, {lo}), {hi})"
-        return Cut(axis, self.upper, given.told(text))
+        text = f"min(max({self.text}, {-FAR}), {FAR})"  # no key lies beyond
+        return Cut(axis, self.upper, given.tell(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +113,15 @@ def _wide(e: Expr) -> Expr:
     return e if e.dtype is DType.BIGINT else call("cast", DType.BIGINT, e)
 
 
-def edge_of(term: Expr) -> Edge | None:
-    """A condition as an edge, or None if it is none."""
-    if not isinstance(term, Call) or term.fn not in ("lt", "le"):
-        return None
+def edges_of(term: Expr) -> tuple[Edge, ...]:
+    """A condition as an edge, an equality as two of them; none if it is anything else."""
+    if not isinstance(term, Call) or term.fn not in ("lt", "le", "eq"):
+        return ()
     a, b = term.args
     for key, value, upper in ((a, b, True), (b, a, False)):
-        if isinstance(key, Label) and value.dtype.is_integer and parameters_of(value):
-            return Edge(key.name, value, upper, term.fn == "lt") if computable(value) else None
-    return None
+        known = isinstance(key, Label) and value.dtype.is_integer and parameters_of(value)
+        if isinstance(key, Label) and known and computable(value):
+            if term.fn == "eq":
+                return tuple(Edge(key.name, value, end, False) for end in (True, False))
+            return (Edge(key.name, value, upper, term.fn == "lt"),)
+    return ()

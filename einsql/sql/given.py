@@ -34,6 +34,7 @@ from einsql.sql.host import (
     BUCKET,
     FIELD,
     Evaluate,
+    NeedsValuesError,
     Values,
     computable,
     evaluator,
@@ -44,14 +45,7 @@ from einsql.sql.host import (
     source,
 )
 from einsql.sql.typed import NULL, Typed, integer
-
-
-class NeedsValuesError(Exception):
-    """Binding cannot go on without the values of some parameters: it begins anew with them."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        super().__init__()
-        self.numbers = frozenset(numbers)
+from einsql.sql.windows import View, Views, part_of
 
 
 def bind_parameter(value: object) -> Typed:
@@ -115,12 +109,14 @@ class Use:
         keys: Expressions whose values it is for, as `host.source` spells them.
         tests: Conditions that must hold, likewise.
         scalars: What it reads at run time.
+        views: Parts of other inputs that it reads.
     """
 
     fixed: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     scalars: tuple[Scalar, ...] = ()
+    views: tuple[View, ...] = ()
     _key: Evaluate = field(init=False, compare=False, repr=False)
     _scalars: Evaluate = field(init=False, compare=False, repr=False)
 
@@ -141,9 +137,11 @@ class Use:
         return (*found[:count], *(repr(values[n - 1]) for n in self.fixed))
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:
-        """Adds what the plan reads of the parameters to its inputs."""
+        """Adds what the plan reads of the parameters, and through them, to its inputs."""
         for s, value in zip(self.scalars, self._scalars(values), strict=True):
             inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
+        for view in self.views:
+            inputs[view.name] = part_of(view, inputs)
 
 
 NOTHING = Use()
@@ -167,10 +165,15 @@ class Given:
     inputs: dict[str, Any] = field(default_factory=dict)
     read: bool = False
     """Whether any has been read as a value that is not known."""
+    views: Views = field(init=False)
+    """What is read within windows."""
     _scalars: dict[Expr, Input] = field(default_factory=dict)
     _texts: list[Scalar] = field(default_factory=list)
     _keys: dict[str, None] = field(default_factory=dict)
     _tests: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.views = Views(self)
 
     @property
     def early(self) -> Given:
@@ -241,7 +244,7 @@ class Given:
         self._keys[text] = None
         return int(found)
 
-    def told(self, text: str) -> str:
+    def tell(self, text: str) -> str:
         """The name of a BIGINT scalar that no expression reads.
 
         Args:
@@ -266,8 +269,9 @@ class Given:
     def use(self) -> Use:
         """What the statement makes of its parameters."""
         return Use(
-            tuple(sorted(self.fixed)), tuple(self._keys), tuple(self._tests), tuple(self._texts)
-        )
+            tuple(sorted(self.fixed)), tuple(self._keys), tuple(self._tests), tuple(self._texts),
+            tuple(self.views.inputs),
+        )  # fmt: skip
 
     # ---- scalars as operands
 
@@ -316,6 +320,8 @@ class _Lowering:
         return (e if same else Call(e.fn, args, e.dtype)), False
 
     def _read(self, e: Expr) -> Expr:
+        if isinstance(e, Call) and e.fn == "cast" and _widens(e):
+            return Call("cast", (self._read(e.args[0]),), e.dtype)  # its bounds stay known
         try:
             source = self.given.scalar(e)
         except (OverflowError, ZeroDivisionError):
@@ -324,3 +330,8 @@ class _Lowering:
             self._numbers[e] = len(self.operands)
             self.operands.append(Operand(source, ()))
         return Value(self._numbers[e], FIELD, e.dtype)
+
+
+def _widens(e: Call) -> bool:
+    before, after = e.args[0].dtype, e.dtype
+    return before.is_integer and after.is_integer and after.range[1] >= before.range[1]

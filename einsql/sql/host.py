@@ -28,6 +28,14 @@ Values = Sequence[Any]
 Evaluate = Callable[[Values], tuple[Any, ...]]
 
 
+class NeedsValuesError(Exception):
+    """Binding cannot go on without the values of some parameters: it begins anew with them."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        super().__init__()
+        self.numbers = frozenset(numbers)
+
+
 def parameter(number: int, dtype: DType) -> Value:
     """The value of a parameter, counted from 1."""
     return Value(FIRST - number, FIELD, dtype)
@@ -141,6 +149,8 @@ def _shown(e: Expr) -> str:
     if not isinstance(e, Call):
         return f"?{number_of(e)}" if isinstance(e, Value) else format_expr(e)
     args = [_shown(a) for a in e.args]
+    if e.fn == "cast" and e.dtype is DType.BIGINT:
+        return args[0]
     if e.fn == "cast":
         return f"{args[0]}::{e.dtype.value}"
     infix = _INFIX.get(e.fn)

@@ -11,14 +11,14 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Expr, Label, Node, Value
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType, valid
-from einsql.sql.given import NeedsValuesError
-from einsql.sql.host import parameters_of
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed
 
 if TYPE_CHECKING:
     from einsql import relational as ra
     from einsql.sql.edges import Edge
+    from einsql.sql.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Relation:
 
     node: Node
     columns: tuple[Column, ...]
-    edges: tuple[tuple[str, Edge], ...] = ()
+    edges: tuple[tuple[str, Edge | Window], ...] = ()
     """Keys of the node with bounds that parameters give them, where no tuple lies beyond."""
 
     @property
@@ -79,7 +79,7 @@ def known_bounds(relation: Relation) -> Relation:
         NeedsValuesError: Parameters give some of them.
     """
     if relation.edges:
-        raise NeedsValuesError(set().union(*(parameters_of(e.value) for _, e in relation.edges)))
+        raise NeedsValuesError(set().union(*(e.numbers for _, e in relation.edges)))
     return relation
 
 

@@ -25,6 +25,7 @@ from einsql.errors import (
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
 from einsql.sql.domain import Domain
+from einsql.sql.edges import Edge
 from einsql.sql.einsum_call import bind_einsum
 from einsql.sql.scalar import Environment, ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import (
@@ -274,10 +275,10 @@ class FromBinder:
     def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
         relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
-        self.select.domain.edges |= {
-            labels[key]: tuple(e for k, e in relation.edges if k == key)
-            for key, _ in relation.edges
-        }
+        for key, e in relation.edges:
+            if isinstance(e, Edge):  # a window is known by the node
+                edges = self.select.domain.edges
+                edges[labels[key]] = (*edges.get(labels[key], ()), e)
         return Source(name, read(relation, number, labels))
 
     def _named(self, item: exp.Table) -> Relation | TileRelation:

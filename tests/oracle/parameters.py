@@ -67,6 +67,8 @@ def parameter_campaign(
             before = late.con.planner_calls
             for given in (first, *(changed(first, rng) for _ in range(VALUES - 1))):
                 found, wanted = (answer(p.con, sql, given) for p in (late, early))
+                if len(set(map(repr, given))) < len(given):  # as constants they are one
+                    found, wanted = (*found[:2], None, None), (*wanted[:2], None, None)
                 if not alike(found, wanted):
                     report.differences.append(
                         f"database {number}: {sql}\n{given}\nlate {found}\nearly {wanted}"
