@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
-    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
+    from einsql.statements import Repeated
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Connection:
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan | Variants] = {}
-        self._hybrids: dict[object, Hybrid] = {}
+        self._hybrids: dict[object, Repeated] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -289,7 +289,7 @@ class Connection:
                             return
             run_text(self, sql, given, cursor)
 
-    def remember_hybrid(self, sql: str, made: Hybrid) -> None:
+    def remember_hybrid(self, sql: str, made: Repeated) -> None:
         """Keeps what runs a text that stands alone for the same values of its parameters."""
         self._remember(self._hybrids, spelled(sql, self._parameters), made)
 
