@@ -120,7 +120,7 @@ class Plan:
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
-        schema = shifted(self._schema, self.ends, inputs) if self.ends else self._schema
+        schema = shifted(self._schema, self.ends, inputs)
         if isinstance(fields, DistantFields) and fields.lasting:
             return self._ended(Result(schema, fields, self.columns, self.relation.hidden), inputs)
         shared = owners(inputs.values())
@@ -135,9 +135,7 @@ class Plan:
 
     def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
         cuts = [e for e in self.ends if isinstance(e, Cut)]
-        if not cuts:
-            return made
-        return made.part(within(made.bounds, cuts, inputs), [*made.fields])
+        return made.part(within(made.bounds, cuts, inputs), [*made.fields]) if cuts else made
 
     @cached_property
     def _schema(self) -> Schema:

@@ -119,7 +119,7 @@ class Domain:
         for term in conjuncts(self.guard):
             if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
                 continue
-            a, b = term.args
+            a, b = self._about(term, value).args
             if a == value and isinstance(b, Const) and b.dtype.is_integer:
                 hi = min(hi, int(b.value) + (term.fn != "lt"))
                 lo = max(lo, int(b.value)) if term.fn == "eq" else lo
@@ -127,6 +127,16 @@ class Domain:
                 lo = max(lo, int(a.value) + (term.fn == "lt"))
                 hi = min(hi, int(a.value) + 1) if term.fn == "eq" else hi
         return lo, hi
+
+    def _about(self, term: Call, value: Expr) -> Call:
+        """A comparison with the values of parameters, if it is one of an expression then."""
+        if not parameters_of(term):
+            return term
+        known = replace(self.given, fixed=set()).constants(term)
+        if isinstance(known, Call) and value in known.args:
+            self.given.constants(term)
+            return known
+        return term
 
     def require(self, condition: Expr) -> None:
         """Restricts the domain to the points where a BOOLEAN expression holds."""

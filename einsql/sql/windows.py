@@ -8,7 +8,7 @@ the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -231,8 +231,10 @@ class Views:
         return Operand(self.through(o.source, windows), followed)
 
 
-def shifted(schema: Schema, ends: Iterable[object], inputs: Mapping[str, Any]) -> Schema:
+def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -> Schema:
     """The schema of a result with the true values of keys that count from windows' starts."""
+    if not ends:
+        return schema
     keys = list(schema.keys)
     for e in ends:
         if isinstance(e, Shift):
