@@ -7,7 +7,7 @@ import re
 from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
 
-from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.sql.dialect import EinSQL
 from einsql.sql.parameters import mark
 
@@ -31,6 +31,11 @@ def tokenize(sql: str) -> list[Token]:
         if token.token_type is TokenType.IDENTIFIER and not token.text:
             raise ProgrammingError("A zero-length name", position=token.start)
     return tokens
+
+
+def is_parameter(token: Token) -> bool:
+    """True for `?`, `?1` and `$1`."""
+    return token.token_type is TokenType.PLACEHOLDER
 
 
 def word_of(token: Token) -> str:
@@ -117,8 +122,6 @@ class TokenReader:
             if name.lower() in {n.lower() for n in found}:
                 raise ProgrammingError(f"{name} is named twice", position=position)
             found.append(name)
-            if self.word() == ":=":
-                raise NotSupportedError("A default argument", position=self.position())
         return found
 
     def integer(self, what: str, least: int = 0) -> int:

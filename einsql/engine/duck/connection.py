@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -94,6 +94,7 @@ class Duck:
         aborted: Whether a statement has failed so that the transaction can only be undone.
         names_changed: Whether the transaction may have made tables.
         dropped: Names of tables that it has dropped, perhaps, in small letters.
+        asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Duck:
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
-        self.aborted = self.names_changed = False
+        self.aborted = self.names_changed = self.asked = False
         self.dropped: set[str] = set()
 
     @property
@@ -238,6 +239,18 @@ class Duck:
                 self._con.execute("SELECT 1").fetchall()
             except duckdb.Error:
                 self.aborted = True
+
+    def refuse_aborted(self) -> None:
+        """Refuses to go on in a transaction that can only be undone.
+
+        Raises:
+            OperationalError: It is one.
+        """
+        if self.aborted:
+            raise OperationalError(
+                "The transaction is aborted: a statement has failed in DuckDB",
+                hint="ROLLBACK it; COMMIT would keep nothing of it.",
+            )
 
     def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
         """Gives DuckDB a function of a DOUBLE, once."""
@@ -393,11 +406,16 @@ class Duck:
         Raises:
             Error: DuckDB fails, or is stopped.
         """
-        con, done = self.con, threading.Event()
+        con, begun, done = self.con, threading.Event(), threading.Event()
+        given_up, gate = threading.Event(), threading.Lock()
         found: list[T] = []
         failed: list[BaseException] = []
 
         def worker() -> None:
+            with gate:
+                if given_up.is_set():
+                    return
+                begun.set()
             try:
                 found.append(work())
             except BaseException as error:
@@ -405,17 +423,16 @@ class Duck:
             finally:
                 done.set()
 
-        thread = threading.Thread(target=worker, daemon=True)
-        thread.start()
-        try:
+        try:  # Ctrl-C may come while the thread starts
+            threading.Thread(target=worker, daemon=True).start()
             while not done.wait(POLL):
                 tick(max(0.0, con.query_progress() / 100))
         except BaseException:
-            while not done.wait(POLL):
+            with gate:
+                given_up.set()
+            while begun.is_set() and not done.wait(POLL):
                 con.interrupt()
             raise
-        finally:
-            thread.join()
         if failed:
             raise failed[0]
         return found[0]
