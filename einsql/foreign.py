@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from einsql.session import Connection
 
-_COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO")
+_COUNTING = ("INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "COPY", "MERGE INTO", "TRUNCATE")
+_SHOWING = ("SELECT", "FROM", "VALUES", "PIVOT", "UNPIVOT", "EXECUTE")
+"""Statements whose columns may have any names."""
 _NAMING = (
     "CREATE", "INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "ALTER", "COPY", "DROP",
     "TRUNCATE",
@@ -37,7 +39,7 @@ _INSTEAD = {
     ("DROP", "view"): "DROP VIEW {} drops it.",
 }
 _MAKING = ("CREATE", "ALTER", "IMPORT")
-"""Statements that may make tables."""
+"""Statements that may make tables; COPY FROM DATABASE is another."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -64,9 +66,8 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
         raise refusal  # DuckDB would not find the tensors again
     try:
-        if word in _MAKING:
-            with con.store.snapshot():
-                con.duck.names_changed = True
+        if word in _MAKING or guard.carried(structure.tokens) is not None:
+            with con.store.snapshot(makes_tables=True):
                 found = hybrid.run(con, made)
         else:
             found = hybrid.run(con, made)
@@ -78,10 +79,11 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         con.duck.leave_catalog()
     if word == "WITH":
         word = structure.word(structure.query(0, len(structure.tokens)).body.first)
-    if word in _COUNTING and found.names == ("Count",):
+    returns = "RETURNING" in map(structure.word, range(len(structure.tokens)))
+    if word in _COUNTING and found.names == ("Count",) and not returns:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
-    return found if found.names != ("Count",) and found.names != ("Success",) else -1
+    return -1 if found.names == ("Success",) and word not in _SHOWING else found
 
 
 def _defines_view(structure: Structure) -> bool:

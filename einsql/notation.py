@@ -42,9 +42,11 @@ def run_einsum(con: Connection, text: str, operands: Sequence[object]) -> np.nda
     Raises:
         InterfaceError: The expression is no text, or an operand is no array.
         ProgrammingError: The expression does not fit the arrays.
+        OperationalError: The connection's transaction is aborted.
     """
     if not isinstance(text, str):
         raise InterfaceError(f"An einsum expression is a str, not a {type(text).__name__}")
+    con.duck.refuse_aborted()
     with enough_memory:
         return _evaluate(con, text, operands)
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
-    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
+    from einsql.statements import Repeated
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Connection:
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan] = {}
-        self._hybrids: dict[object, Hybrid] = {}
+        self._hybrids: dict[object, Repeated] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False

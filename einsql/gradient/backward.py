@@ -23,7 +23,6 @@ from einsql.einsum import (
     Output,
     Value,
     conjuncts,
-    rewrite,
     subexpressions,
     walk,
 )
@@ -31,6 +30,7 @@ from einsql.errors import ProgrammingError
 from einsql.gradient import domains
 from einsql.gradient.domains import VALUE, Points, summed
 from einsql.gradient.expressions import derivative
+from einsql.gradient.parts import in_parts, once_each, replaced
 from einsql.gradient.paths import refuse_choices
 from einsql.gradient.terms import Term, wider
 from einsql.schema import PRESENT, DType
@@ -182,12 +182,12 @@ class Backward:
             return
         if o.reduction is None and _is_costly(o.args[0]):
             stored = Value(seed.itself, o.name, o.dtype)
-            total = Term(rewrite(total.expr, lambda e: stored if e is o.args[0] else e))
+            total = Term(replaced(total.expr, o.args[0], stored))
         if seed.of_output.number is None and _has_pole(total.expr):
             # What a later filter left out counts for nothing, whatever its derivative is.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
-        yield Points(node.axes, seed.operands, node.guard, total, o.where)
+        yield in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
 
     # ---- adjoints of what is reduced
 
@@ -317,7 +317,7 @@ def _has_pole(expr: Expr) -> bool:
     """True if finite values may make an infinite derivative, large ones aside."""
     return any(
         e.fn in _POLES or (e.fn == "div" and not _is_number(e.args[1]))
-        for e in subexpressions(expr)
+        for e in once_each(expr)
         if isinstance(e, Call) and e.dtype.is_float
     )
 

@@ -76,8 +76,8 @@ def summed(points: Points, read: Operand) -> Const | EinSum | None:
     else:
         value = Value(len(operands), VALUE, made.outputs[0].dtype)
         operands = (*operands, Operand(made, first[1]))
-    reached = _reached(points, [a for a in axes if a.label in keys])
-    spread = tuple(a for a in axes if a.label in reached)
+    around = reached(points, [a for a in axes if a.label in keys])
+    spread = tuple(a for a in axes if a.label in around)
     return _sum(Points(spread, operands, TRUE, Term(value)), keys)
 
 
@@ -196,7 +196,7 @@ def _direct(points: Points, expr: Expr) -> set[str]:
     return found
 
 
-def _reached(points: Points, axes: Iterable[Axis]) -> set[str]:
+def reached(points: Points, axes: Iterable[Axis]) -> set[str]:
     """Labels of axes and of all that they are computed from."""
     known = {a.label: a for a in points.axes}
     waiting = list(axes)
@@ -220,13 +220,13 @@ def _reduced_first(
     computed = [a for a in points.axes if a.define is not None and a.label in keys]
     if not computed:
         return None
-    reached = _reached(points, [a for a in points.axes if a.label in keys])
+    around = reached(points, [a for a in points.axes if a.label in keys])
     free = [a for a in points.axes if a.define is None]
-    inner = tuple(a.label for a in free if a.label in reached)
+    inner = tuple(a.label for a in free if a.label in around)
     read = set[str]()
     for e in (points.value.expr, points.guard, points.where):
         read |= _direct(points, e)
-    if not any(a.label in read and a.label not in reached for a in free):
+    if not any(a.label in read and a.label not in around for a in free):
         return None
     by_data = any(operands_of(a.define) for a in computed if a.define is not None)
     if not by_data and not _is_injective(points, computed):

@@ -24,6 +24,8 @@ _TRUTHS = {"true": TRUE, "t": TRUE, "yes": TRUE, "y": TRUE, "1": TRUE}
 _FALSEHOODS = {"false": FALSE, "f": FALSE, "no": FALSE, "n": FALSE, "0": FALSE}
 _DIGITS = r"\d+(?:_\d+)*"
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:e[+-]?\d+)?", re.ASCII)
+_LONGEST = 1000
+"""Digits of an integer, zeros in front of it among them."""
 _SPECIAL = re.compile(r"[+-]?(?:nan|inf|infinity)")
 
 
@@ -31,7 +33,7 @@ def number(text: str) -> Typed:
     """Binds a numeric literal as DuckDB types it: INTEGER, BIGINT, DECIMAL or DOUBLE.
 
     Raises:
-        DataError: An integer literal exceeds BIGINT.
+        NotSupportedError: An integer literal exceeds BIGINT.
         ProgrammingError: The text is no number.
     """
     if not _NUMBER.fullmatch(text.lower()):
@@ -40,12 +42,23 @@ def number(text: str) -> Typed:
     if "e" in text.lower():
         return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)
     if "." not in text:
-        return integer(int(text), literal=True)
+        return whole_number(text)
     before, _, after = text.partition(".")
     width = len(before) + len(after)
     if width > WIDEST:
         return Typed(Const(float(text), DType.DOUBLE), DType.DOUBLE)
     return Typed(whole(int(before + after)), Decimal(width, len(after)), literal=True)
+
+
+def whole_number(digits: str, sign: int = 1) -> Typed:
+    """Binds a literal of digits alone.
+
+    Raises:
+        NotSupportedError: It exceeds BIGINT.
+    """
+    if len(digits) > _LONGEST:  # Python reads no number of any length
+        raise NotSupportedError(f"An integer of {len(digits)} digits does not fit BIGINT")
+    return integer(sign * int(digits), literal=True)
 
 
 def negated(t: Typed) -> Typed:
@@ -121,6 +134,8 @@ def _read_float(word: str, target: DType) -> Typed | None:
 def _read_exact(word: str, target: DType | Decimal) -> Typed | None:
     """An integer or DECIMAL, rounded half away from zero."""
     if re.fullmatch(r"0x[0-9a-f]+|0b[01]+", word) and isinstance(target, DType):
+        if not fits(int(word, 0), DType.BIGINT):
+            raise DataError(f"'{word}' does not fit {target.value}")
         return convert(integer(int(word, 0)), target)
     if not _NUMBER.fullmatch(word):
         return None

@@ -32,7 +32,7 @@ from einsql.sql.syntax import (
     Vacuum,
 )
 from einsql.sql.tokens import tokenize, word_of
-from einsql.sql.trees import as_query
+from einsql.sql.trees import as_query, changing
 
 _SHARED = (
     "CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "COPY", "INSERT", "UPDATE", "DELETE",
@@ -84,7 +84,7 @@ class Reader(DefinitionReader):
                 tree = self.rest()
             except Error as error:
                 return self.foreign(at, error)
-            if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+            if isinstance(tree, exp.Insert | exp.Update | exp.Delete) or changing(tree):
                 return Change(tree)
             if isinstance(tree, exp.Values):
                 return self.foreign(at, unsupported("VALUES", tree))

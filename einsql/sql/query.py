@@ -98,6 +98,10 @@ class QueryBinder:
     """How many syntax nodes macros have added."""
     recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
     """Queries by id, and whether they are over tiles."""
+    change: Callable[[exp.CTE], None] | None = None
+    """Takes the names of the statement's own WITH that change tensors, where it may have such."""
+    changing: set[str] = field(default_factory=set)
+    """These names, in small letters."""
 
     def bind(self, query: exp.Expr) -> Relation:
         """Binds a query to a relation of elements.
@@ -142,8 +146,11 @@ class QueryBinder:
             for cte in clause.expressions:
                 check_syntax(cte)
                 name = cte.alias
-                if name.lower() in self.ctes[-1]:
+                if name.lower() in self.ctes[-1] or name.lower() in self.changing:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
+                if isinstance(cte.this, exp.Insert | exp.Update | exp.Delete | exp.Merge):
+                    self._changed(cte)
+                    continue
                 made = self.bind_any(cte.this)
                 if isinstance(made, Relation):
                     self.ctes[-1][name.lower()] = self.renamed(made, cte)
@@ -152,6 +159,16 @@ class QueryBinder:
             return run()
         finally:
             self.ctes.pop()
+
+    def _changed(self, cte: exp.CTE) -> None:
+        if self.change is None or len(self.ctes) > 1:
+            raise ProgrammingError(
+                f"The part {cte.alias} of WITH changes data inside of a query",
+                hint="Such a part stands in the WITH that begins a statement.",
+                position=position(cte),
+            )
+        self.change(cte)
+        self.changing.add(cte.alias.lower())
 
     def renamed(self, relation: Named, item: exp.Expr) -> Named:
         """Names columns by an item's alias, such as x(i, j), and makes the names distinct.

@@ -17,7 +17,7 @@ from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.arguments import surplus, text
 from einsql.sql.functions import NAMED
-from einsql.sql.literals import negated, number, parse_type, read_text
+from einsql.sql.literals import negated, number, parse_type, read_text, whole_number
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.typed import (
     NULL,
@@ -174,7 +174,7 @@ class ScalarBinder:
         """Minus; -5 is one literal."""
         inner = node.this
         if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdecimal():
-            return integer(-int(inner.name), literal=True)
+            return whole_number(inner.name, -1)
         bound = self.bind(inner)
         is_float = isinstance(bound.type, DType) and bound.type.is_float
         constant = isinstance(bound.value, Const) and bound.valid == TRUE

@@ -137,6 +137,12 @@ def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | No
     for level in reversed(query.ctes):
         if name.lower() in level:
             return level[name.lower()]
+    if query.ctes and name.lower() in query.changing:  # a view does not see the names of WITH
+        raise ProgrammingError(
+            f'"{name}" changes a tensor and gives no rows',
+            hint="Read the tensor by its own name: every part of a statement reads what was there "
+            "before it. What it will hold can be a SELECT of WITH that both parts read.",
+        )
     if name.lower() in query.foreign:
         raise NotSupportedError(f'"{name}" is outside the tensor fragment')
     return query.view(name) or query.catalog.relation(name)

@@ -119,9 +119,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """INSERT, UPDATE or DELETE, as sqlglot parses them."""
+    """INSERT, UPDATE or DELETE, or a SELECT behind a WITH that has such, as sqlglot parses them."""
 
-    tree: exp.Insert | exp.Update | exp.Delete
+    tree: exp.Expr
 
 
 @dataclass(frozen=True, slots=True)

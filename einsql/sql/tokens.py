@@ -33,6 +33,11 @@ def tokenize(sql: str) -> list[Token]:
     return tokens
 
 
+def is_parameter(token: Token) -> bool:
+    """True for `?`, `?1` and `$1`."""
+    return token.token_type is TokenType.PLACEHOLDER
+
+
 def word_of(token: Token) -> str:
     """A token in upper case; empty for quoted text, which is no keyword."""
     return "" if token.token_type in _QUOTED else token.text.upper()

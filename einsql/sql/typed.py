@@ -9,7 +9,7 @@ from math import ceil, floor
 from einsql.algebra import SCALARS
 from einsql.casting import cast_failure
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
-from einsql.errors import DataError, NotSupportedError, ProgrammingError
+from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.casts import (
     WIDEST,
@@ -49,12 +49,14 @@ def integer(n: int, *, literal: bool = False) -> Typed:
     """Binds an integer as the narrowest of INTEGER and BIGINT.
 
     Raises:
-        DataError: It exceeds BIGINT.
+        NotSupportedError: It exceeds BIGINT; DuckDB has wider types for it.
     """
     for dtype in (DType.INTEGER, DType.BIGINT):
         if fits(n, dtype):
             return Typed(Const(n, dtype), dtype, literal=literal)
-    raise DataError(f"The integer {n} does not fit BIGINT")
+    raise NotSupportedError(
+        f"The integer {n} does not fit BIGINT", hint="With an exponent, as 1e19, it is a DOUBLE."
+    )
 
 
 # The type at which values meet

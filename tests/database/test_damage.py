@@ -79,8 +79,9 @@ def test_ten_processes_read(path: str) -> None:
             for statement in ("UPDATE x SET val = 0", "DROP TENSOR x", "VACUUM",
                               "CREATE TENSOR y AS SELECT * FROM x",
                               "CREATE VIEW v AS SELECT * FROM x"):  # fmt: skip
-                with pytest.raises(einsql.OperationalError, match="open for reading only"):
+                with pytest.raises(einsql.OperationalError, match="open for reading only") as told:
                     con.execute(statement)
+                assert ("TEMP" in told.value.hint) is (statement != "VACUUM")
             con.execute("BEGIN; CREATE TEMP TENSOR y AS SELECT * FROM x; COMMIT")
             assert con.execute("SELECT SUM(val) FROM y").fetchone() == (6.0,)
         assert len(os.listdir(f"{path}.tensors")) == 3  # readers never sweep

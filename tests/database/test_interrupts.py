@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -77,3 +78,26 @@ def test_an_interrupted_commit_is_there_or_not_for_everybody(
             assert line > EVERY
             return
     raise AssertionError("a commit has fewer lines")
+
+
+def test_ctrl_c_while_a_thread_starts_leaves_nothing_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with einsql.connect() as con:
+        con.execute("CREATE TABLE t (k INT)")
+        long = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted_start)
+            with pytest.raises(KeyboardInterrupt):
+                con.duck.run(lambda: con.duck.execute(long), lambda fraction: None)
+        for thread in threading.enumerate():
+            if "worker" in thread.name:  # what has begun is stopped, and what has not never begins
+                thread.join(10)
+                assert not thread.is_alive()
+        assert con.execute("SELECT 'a' || count(*) FROM t").fetchall() == [("a0",)]

@@ -95,3 +95,18 @@ def test_what_is_temporary_hides_what_lasts(path: str) -> None:
         assert con.execute("SELECT m(val) FROM v").fetchall() == [(19.0,)]
     with einsql.connect(path) as con:
         assert con.execute("SELECT m(val) FROM v").fetchall() == [(2.0,), (2.0,)]
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_tables_that_are_copied_have_names_of_their_own(path: str, where: str) -> None:
+    with einsql.connect(path if where == "file" else ":memory:") as con:
+        con.execute("CREATE TENSOR w (i DIM(2), val DOUBLE) DEFAULT 3")
+        con.execute("ATTACH ':memory:' AS o; CREATE TABLE o.w AS SELECT 1 AS a")
+        copy = f"COPY FROM DATABASE o TO {con.duck.database}"
+        with pytest.raises(einsql.OperationalError, match='"w" would be the name of a table and'):
+            con.execute(copy)
+        con.execute(f"BEGIN; {copy}")
+        with pytest.raises(einsql.OperationalError, match='"w" would be the name of a table and'):
+            con.execute("COMMIT")
+        con.execute(f"DROP TENSOR w; {copy}")
+        assert con.execute("SELECT a FROM w").fetchall() == [(1,)]

@@ -99,3 +99,24 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(OperationalError, match="cannot be written"):
             files.write(path, np.ones(3), "val")
     assert os.listdir(tmp_path) == ["a.npy"]
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.npz", "w.csv", "w.parquet", "w.mtx", "w.zarr"])
+def test_copy_forces_the_new_name_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name.endswith("zarr"):
+        pytest.importorskip("zarr", reason="the extra [formats] is not installed")
+    forced = list[str]()
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        there = (tmp_path / name).exists()
+        forced.append(os.readlink(f"/proc/self/fd/{file}") if there else "")
+        fsync(file)
+
+    con = einsql.connect()
+    con.register("w", np.ones((2, 3), np.float32), dims=("i", "j"))
+    monkeypatch.setattr(os, "fsync", noted)
+    con.execute(f"COPY w TO '{tmp_path / name}'")
+    assert forced[-1] == str(tmp_path)

@@ -401,3 +401,59 @@ def test_parameters_beyond_bigint_are_duckdbs(con: einsql.Connection) -> None:
     con.execute("SET fallback = off")
     with pytest.raises(einsql.NotSupportedError, match="beyond BIGINT"):
         con.execute("SELECT ? AS a", [big])
+
+
+def test_rows_of_returning_are_rows_whatever_their_columns_are_called(
+    con: einsql.Connection,
+) -> None:
+    sql = """INSERT INTO t VALUES (7, 7, 1, 'z') RETURNING r AS "Count" """
+    assert rows(con, sql) == [(7,)]
+    assert rows(con, """UPDATE t SET c = 8 WHERE r = 7 RETURNING c AS "Count" """) == [(8,)]
+    assert rows(con, """PIVOT t ON n USING count(*) AS "Success" """)
+    assert con.execute("DELETE FROM t WHERE r = 7").rowcount == 1
+
+
+def test_an_aborted_transaction_computes_nothing(con: einsql.Connection) -> None:
+    eye = np.eye(2)
+    con.einsum("ij,jk->ik", [eye, eye])
+    con.execute("BEGIN; INSERT INTO t VALUES (1, 1, 1, 'c')")
+    with pytest.raises(einsql.DataError):
+        con.execute("SELECT n::INTEGER FROM t")
+    with pytest.raises(einsql.OperationalError, match="transaction is aborted"):
+        con.einsum("ij,jk->ik", [eye, eye])
+    con.rollback()
+    assert con.einsum("ij,jk->ik", [eye, eye]).tolist() == eye.tolist()
+
+
+NINES = "9" * 20
+WIDE = [
+    f"SELECT i FROM x WHERE i < {NINES} ORDER BY 1", f"SELECT i + {NINES} AS a FROM x WHERE j = 0",
+    f"SELECT SUM(i) + -{NINES} AS a FROM x", "SELECT -9223372036854775809 AS a",
+    f"SELECT {'9' * 5000} AS a", f"SELECT -{'9' * 5000} AS a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", WIDE)
+def test_integers_beyond_bigint_are_duckdbs(con: einsql.Connection, sql: str) -> None:
+    plain = duckdb.connect()
+    plain.execute("CREATE TABLE x AS SELECT i, j, i * 4.0 + j AS val FROM range(3) AS a(i), "
+                  "range(4) AS b(j)")  # fmt: skip
+    found, expected = con.execute(sql), plain.execute(sql)
+    assert sorted(found.fetchall()) == sorted(expected.fetchall())
+    con.execute("SET fallback = off")
+    with pytest.raises(einsql.NotSupportedError, match=r"BIGINT|ORDER BY"):
+        con.execute(sql)
+    con.execute("SET fallback = on; CREATE TENSOR w (i DIM(3), val BIGINT) DEFAULT 0")
+    for change in (f"INSERT INTO w VALUES (0, {NINES})", f"UPDATE w SET val = {NINES}"):
+        with pytest.raises(einsql.Error, match=r"BIGINT|out of range"):
+            con.execute(change)
+
+
+@pytest.mark.parametrize("order", ["?", "? DESC, i", "i, ?", "(?)"])
+def test_order_by_takes_no_parameter(con: einsql.Connection, order: str) -> None:
+    for sql in (f"SELECT i, val FROM x ORDER BY {order}", f"SELECT r AS i FROM t ORDER BY {order}"):
+        with pytest.raises(einsql.ProgrammingError, match="ORDER BY") as caught:
+            con.execute(sql, [1])
+        assert caught.value.position == sql.index("?")
+        assert "is part of the text" in caught.value.hint
+    assert rows(con, "SELECT i FROM x WHERE j = 0 ORDER BY i * ?", [-1]) == [(2,), (1,), (0,)]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from einsql.engine.database.payload import Layout, write_payload
 from einsql.engine.database.stored import StoredFields
+from einsql.engine.files.drafts import synchronise
 from einsql.engine.objects import Tensor
 from einsql.errors import OperationalError
 from einsql.schema import Schema
@@ -84,7 +85,7 @@ class Directory:
                 os.fsync(file.fileno())
             os.replace(part, marker)
             self.sync()
-            _sync(os.path.dirname(os.path.abspath(self.path)))
+            synchronise(os.path.dirname(os.path.abspath(self.path)))
 
     def write(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
         """Writes a tensor's payload; it is on the disk once the directory is synced, too.
@@ -124,7 +125,7 @@ class Directory:
     def sync(self) -> None:
         """Forces the names of files to the disk."""
         with writing(self.path):
-            _sync(self.path)
+            synchronise(self.path)
 
     def remove(self, names: Collection[str]) -> None:
         """Removes payloads; what is gone already is no matter."""
@@ -148,14 +149,6 @@ class Directory:
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)
-
-
-def _sync(path: str) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def is_payload(name: str) -> bool:

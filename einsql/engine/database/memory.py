@@ -145,7 +145,7 @@ class Database:
         for low in sorted((mine & objects | (others - duck.dropped) & made) - both):
             raise OperationalError(
                 f'"{low}" would be the name of a table and of something else',
-                hint="Another connection was first. The transaction is rolled back.",
+                hint="What was there first has it; the transaction is rolled back.",
             )
 
     def _tables(self, duck: Duck) -> set[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.failures import translated
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -240,6 +240,18 @@ class Duck:
             except duckdb.Error:
                 self.aborted = True
 
+    def refuse_aborted(self) -> None:
+        """Refuses to go on in a transaction that can only be undone.
+
+        Raises:
+            OperationalError: It is one.
+        """
+        if self.aborted:
+            raise OperationalError(
+                "The transaction is aborted: a statement has failed in DuckDB",
+                hint="ROLLBACK it; COMMIT would keep nothing of it.",
+            )
+
     def give(self, name: str, function: Callable[[np.ndarray], np.ndarray]) -> None:
         """Gives DuckDB a function of a DOUBLE, once."""
         if name in self._given:
@@ -394,11 +406,16 @@ class Duck:
         Raises:
             Error: DuckDB fails, or is stopped.
         """
-        con, done = self.con, threading.Event()
+        con, begun, done = self.con, threading.Event(), threading.Event()
+        given_up, gate = threading.Event(), threading.Lock()
         found: list[T] = []
         failed: list[BaseException] = []
 
         def worker() -> None:
+            with gate:
+                if given_up.is_set():
+                    return
+                begun.set()
             try:
                 found.append(work())
             except BaseException as error:
@@ -406,17 +423,16 @@ class Duck:
             finally:
                 done.set()
 
-        thread = threading.Thread(target=worker, daemon=True)
-        thread.start()
-        try:
+        try:  # Ctrl-C may come while the thread starts
+            threading.Thread(target=worker, daemon=True).start()
             while not done.wait(POLL):
                 tick(max(0.0, con.query_progress() / 100))
         except BaseException:
-            while not done.wait(POLL):
+            with gate:
+                given_up.set()
+            while begun.is_set() and not done.wait(POLL):
                 con.interrupt()
             raise
-        finally:
-            thread.join()
         if failed:
             raise failed[0]
         return found[0]

@@ -6,6 +6,7 @@ disjoint boxes of it with `pwrite`, so not even a page is shared on network file
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -162,6 +163,7 @@ def commit(draft: Draft) -> None:
         with open(draft.part, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(draft.part, draft.path)
+        synchronise(os.path.dirname(draft.path))
 
 
 def abandon(draft: Draft) -> None:
@@ -184,6 +186,26 @@ def part_file(path: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
+        synchronise(os.path.dirname(target))
+
+
+def synchronise(folder: str) -> None:
+    """Forces the names of a folder's files to the disk, where the system can.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    try:
+        opened = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except PermissionError:
+        return  # one that may be written and not read; Windows opens none
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+            raise
+    finally:
+        os.close(opened)
 
 
 def _target(path: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from einsql import boxes
-from einsql.engine.files.drafts import part_name, writing
+from einsql.engine.files.drafts import part_name, synchronise, writing
 from einsql.engine.files.mapped import Found, pick, refusing
 from einsql.engine.files.rows import damaged
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
@@ -211,6 +211,7 @@ def write(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
                 _write(zarr, part, None if alone else column.name, shape, column)
             _synchronise(part)
             _replace(part, target)
+            synchronise(os.path.dirname(target))
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -233,6 +234,7 @@ def _synchronise(part: str) -> None:
         for name in names:
             with open(os.path.join(folder, name), "rb") as file:
                 os.fsync(file.fileno())
+        synchronise(folder)
 
 
 def _replace(part: str, target: str) -> None:

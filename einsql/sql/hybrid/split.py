@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.quoting import in_quotes
 from einsql.sql.hybrid.blocks import (
     STARTS,
@@ -19,7 +19,7 @@ from einsql.sql.hybrid.blocks import (
     Structure,
 )
 from einsql.sql.hybrid.edits import Edits
-from einsql.sql.tokens import tokenize
+from einsql.sql.tokens import is_parameter, tokenize
 from einsql.sql.trees import parse_tree
 
 PREFIX = "__einsql_"
@@ -105,7 +105,12 @@ class Splitter:
     # ---- queries
 
     def query(self, query: QueryText, scope: Scope) -> None:
-        """Splits a query that is no fragment as a whole, or makes it one."""
+        """Splits a query that is no fragment as a whole, or makes it one.
+
+        Raises:
+            ProgrammingError: ORDER BY has a parameter in the place of a column.
+        """
+        self._check_order(query)
         whole = len(query.operands) == 1 and not query.modifiers
         if whole and self._whole(query.range, scope):
             return
@@ -126,6 +131,27 @@ class Splitter:
         for child in query.children:
             self.query(child, inner)
         self._with(query, scope)
+
+    def _check_order(self, query: QueryText) -> None:
+        """Refuses a parameter that ORDER BY would take for a constant, as DuckDB does."""
+        clause = query.modifiers.get("ORDER BY")
+        if clause is None:
+            return
+        word = self.structure.word
+        for at in self.structure.outer(clause.first + 1, clause.last):
+            if at > clause.first + 1 and word(at - 1) != ",":
+                continue
+            first, end = at, self.structure.closes.get(at, at) + 1
+            while word(first) == "(":
+                first += 1
+            is_last = end >= clause.last or word(end) in (",", "ASC", "DESC", "NULLS")
+            token = self.structure.tokens[first]
+            if is_last and end - first == first - at + 1 and is_parameter(token):
+                raise ProgrammingError(
+                    "A parameter is no column that ORDER BY could take",
+                    hint="A column's name or number is part of the text: write it there.",
+                    position=token.start,
+                )
 
     def _whole(self, part: Range, scope: Scope) -> bool:
         start, end = self.structure.span(part)
