@@ -30,7 +30,6 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
-_CACHES = "key", "val"
 _TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
 
 
@@ -51,15 +50,17 @@ class Model:
         self.layers, width = con.execute(
             "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
         ).fetchone() or (0, 0)
+        self.length = length
         self.at = 0
-        self._keys, self._vals = (
-            np.zeros((self.layers, GROUPS, length, DEPTH), np.float32) for _ in range(2)
-        )
+        for cache in ("key_cache", "val_cache"):
+            con.execute(
+                f"CREATE TENSOR {cache} (layer DIM({self.layers}), g DIM({GROUPS}), "
+                f"t DIM({length}), d DIM({DEPTH}), val FLOAT) DEFAULT 0"
+            )
+        # What changes with each token is read at run time, so that no statement is planned twice.
         self._here, self._word = np.zeros((), np.int64), np.zeros(1, np.int64)
         self._x = np.zeros((1, width), np.float32)
         self._own, self._other = (np.zeros((1, DEPTH), np.float32) for _ in range(2))
-        con.register("key_cache", self._keys, dims=("layer", "g", "t", "d"))
-        con.register("val_cache", self._vals, dims=("layer", "g", "t", "d"))
         con.register("here", self._here, dims=())
         con.register("word", self._word, dims=("t",))
         con.register("x", self._x, dims=("t", "i"))
@@ -71,41 +72,42 @@ class Model:
 
         Returns:
             The logits of the token that follows, float32 (tokens known).
+
+        Raises:
+            ValueError: There is no room for so many.
         """
+        con, words = self.con, np.array(tokens, np.int64)
+        self._require(len(words))
         # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
         # which depend on what is registered, stay.
-        con, words = self.con, np.array(tokens, np.int64)
         stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
         for layer in range(self.layers):
             of = f"(SELECT * FROM stream AS x(t, i)), {layer}, turn"
-            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
-            k, v = found["key"], found["val"]
-            self._keys[layer, :, : len(words)] = k.transpose(1, 0, 2)
-            self._vals[layer, :, : len(words)] = v.transpose(1, 0, 2)
-            of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
-            stream = con.execute(f"SELECT * FROM continued({of})").fetch_numpy()
+            con.execute(_remember(layer, f"remembered({of})"))
+            cached = _cached(layer, f"AND t < {len(words)}")
+            stream = con.execute(f"SELECT * FROM continued({of}, {cached})").fetch_numpy()
         self.at = len(words)
         self._x[...] = stream[-1:]
         return self._logits()
 
     def step(self, token: int) -> np.ndarray:
-        """Reads one more token; returns as `prefill`."""
+        """Reads one more token; returns and raises as `prefill`."""
         con = self.con
-        if self.at == self._keys.shape[2]:
-            raise ValueError(f"There is no room for more than {self.at} tokens")
+        self._require(self.at + 1)
         self._here[...], self._word[...] = self.at, token
         self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
         turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
         self._own[...], self._other[...] = turned["own"], turned["other"]
         for layer in range(self.layers):
-            of = f"x, {layer}, {_TURN}"
-            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
-            self._keys[layer, :, self.at] = found["key"][0]
-            self._vals[layer, :, self.at] = found["val"][0]
-            k, v = (f"(SELECT t, g, d, val FROM {c}_cache WHERE layer = {layer})" for c in _CACHES)
-            self._x[...] = con.execute(f"SELECT * FROM next({of}, {k}, {v}, here)").fetch_numpy()
+            con.execute(_remember(layer, f"remembered_last(x, {layer}, {_TURN}, here)"))
+            of = f"x, {layer}, {_TURN}, {_cached(layer)}, here"
+            self._x[...] = con.execute(f"SELECT * FROM next({of})").fetch_numpy()
         self.at += 1
         return self._logits()
+
+    def _require(self, positions: int) -> None:
+        if positions > self.length:
+            raise ValueError(f"There is no room for more than {self.length} tokens")
 
     def _logits(self) -> np.ndarray:
         found = self.con.execute("SELECT v, SUM(val) AS val FROM logits(x) GROUP BY v")
@@ -121,6 +123,21 @@ class Model:
             yield token
             if left:
                 logits = self.step(token)
+
+
+def _remember(layer: int, found: str) -> str:
+    """Stores keys and values of new positions, both from one pass."""
+    return (
+        f"WITH m AS (SELECT * FROM {found}), "
+        f"kept AS (INSERT INTO key_cache SELECT {layer} AS layer, g, t, d, key FROM m) "
+        f"INSERT INTO val_cache SELECT {layer} AS layer, g, t, d, val FROM m"
+    )
+
+
+def _cached(layer: int, more: str = "") -> str:
+    """Keys and values of a layer, as two tables."""
+    read = "(SELECT t, g, d, val FROM {} WHERE layer = {} {})"
+    return f"{read.format('key_cache', layer, more)}, {read.format('val_cache', layer, more)}"
 
 
 def model_path() -> Path | None:
@@ -147,7 +164,7 @@ def main() -> int:
     tokens = tokenizer.encode(prompt)
     with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
         start = time.perf_counter()
-        model = Model(con, options.model)
+        model = Model(con, options.model, len(tokens) + options.tokens)
         if options.sites:
             con.execute(f"SET sites = {options.sites}")
         loaded = time.perf_counter()

@@ -163,6 +163,11 @@ CREATE MACRO turn_at(position) AS TABLE
 SELECT z.t, w.d, w.own, w.other
 FROM range(1) AS z(t), turn AS w, position AS p WHERE w.t = p.val;
 
+CREATE MACRO remembered_last(x, n, w, position) AS TABLE
+WITH one AS (SELECT * FROM remembered(x, n, w))
+SELECT m.g, m.d, MAX(p.val) AS t, MAX(m.key) AS key, MAX(m.val) AS val
+FROM one AS m, position AS p GROUP BY m.g, m.d;
+
 CREATE MACRO last_scores(q, k, position) AS TABLE
 WITH all_scores AS (
   SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
