@@ -30,7 +30,15 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
+_STORE = "INSERT INTO {} SELECT ?1 AS layer, g, t, d, val FROM {} AS n(t, g, d)"
 _TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
+_REMEMBER = f"""
+WITH m AS (SELECT * FROM remembered_last(x, ?1, {_TURN}, here)),
+kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, key FROM m)
+INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM m"""
+_CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1)"
+_CACHES = f"{_CACHED.format('key_cache')}, {_CACHED.format('val_cache')}"
+_NEXT = f"SELECT * FROM next(x, ?1, {_TURN}, {_CACHES}, here)"
 
 
 class Model:
@@ -82,10 +90,13 @@ class Model:
         # which depend on what is registered, stay.
         stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
         for layer in range(self.layers):
-            of = f"(SELECT * FROM stream AS x(t, i)), {layer}, turn"
-            con.execute(_remember(layer, f"remembered({of})"))
-            cached = _cached(layer, f"AND t < {len(words)}")
-            stream = con.execute(f"SELECT * FROM continued({of}, {cached})").fetch_numpy()
+            of = "(SELECT * FROM stream AS x(t, i)), ?1, turn"
+            found = con.execute(f"SELECT * FROM remembered({of})", [layer]).fetch_numpy()
+            k, v = found["key"], found["val"]
+            con.execute(_STORE.format("key_cache", "k"), [layer])
+            con.execute(_STORE.format("val_cache", "v"), [layer])
+            of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
+            stream = con.execute(f"SELECT * FROM continued({of})", [layer]).fetch_numpy()
         self.at = len(words)
         self._x[...] = stream[-1:]
         return self._logits()
@@ -99,9 +110,8 @@ class Model:
         turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
         self._own[...], self._other[...] = turned["own"], turned["other"]
         for layer in range(self.layers):
-            con.execute(_remember(layer, f"remembered_last(x, {layer}, {_TURN}, here)"))
-            of = f"x, {layer}, {_TURN}, {_cached(layer)}, here"
-            self._x[...] = con.execute(f"SELECT * FROM next({of})").fetch_numpy()
+            con.execute(_REMEMBER, [layer])
+            self._x[...] = con.execute(_NEXT, [layer]).fetch_numpy()
         self.at += 1
         return self._logits()
 
@@ -123,21 +133,6 @@ class Model:
             yield token
             if left:
                 logits = self.step(token)
-
-
-def _remember(layer: int, found: str) -> str:
-    """Stores keys and values of new positions, both from one pass."""
-    return (
-        f"WITH m AS (SELECT * FROM {found}), "
-        f"kept AS (INSERT INTO key_cache SELECT {layer} AS layer, g, t, d, key FROM m) "
-        f"INSERT INTO val_cache SELECT {layer} AS layer, g, t, d, val FROM m"
-    )
-
-
-def _cached(layer: int, more: str = "") -> str:
-    """Keys and values of a layer, as two tables."""
-    read = "(SELECT t, g, d, val FROM {} WHERE layer = {} {})"
-    return f"{read.format('key_cache', layer, more)}, {read.format('val_cache', layer, more)}"
 
 
 def model_path() -> Path | None:
