@@ -88,7 +88,7 @@ def moved(path: Path) -> list[str]:
     lines = [
         "What a layer moves between sites: floats by EinDecomp's count, and bytes sent once the "
         "calls are placed.",
-        "", "| sites | " + " | ".join(STRATEGIES) + " |", "|---" + " | ---: " * 4 + "|",
+        "", "| sites | " + " | ".join(STRATEGIES) + " |", "|---" + " | ---:" * 4 + " |",
     ]  # fmt: skip
     for sites in SITES:
         cells = []

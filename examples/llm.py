@@ -92,7 +92,7 @@ class Model:
         for layer in range(self.layers):
             of = "(SELECT * FROM stream AS x(t, i)), ?1, turn"
             found = con.execute(f"SELECT * FROM remembered({of})", [layer]).fetch_numpy()
-            k, v = found["key"], found["val"]
+            k, v = found["key"], found["val"]  # noqa: F841 - FROM names them
             con.execute(_STORE.format("key_cache", "k"), [layer])
             con.execute(_STORE.format("val_cache", "v"), [layer])
             of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
