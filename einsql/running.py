@@ -15,7 +15,7 @@ from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
-from einsql.statements import run_instead, run_statement
+from einsql.statements import changes_tables, run_instead, run_statement
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
@@ -68,7 +68,7 @@ def _repeated(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -
 
 def _in_loop(con: Connection, text: str, cursor: Cursor) -> None:
     """Runs a statement of a loop's body; its plan is kept, for it comes again."""
-    if not con._planned_before(text, con._parameters, cursor):
+    if not con._again(text, cursor):
         _repeated(con, text, cursor, (text, 0))
 
 
@@ -120,7 +120,10 @@ def _other(
 ) -> Changing | None:  # fmt: skip
     """Runs what is no query; gives what may run again."""
     alone = isinstance(statement, st.Transaction | st.Vacuum)
-    with nullcontext() if alone else con.store.statement():
+    tables = isinstance(statement, st.CreateTensor | st.Copy) or (
+        isinstance(statement, st.Change) and not changes_tables(con, statement.tree)
+    )
+    with nullcontext() if alone else con.store.statement(tables):
         found = run_statement(con, statement, text, cursor)
     if isinstance(found, Changing):
         return found

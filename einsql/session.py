@@ -271,22 +271,14 @@ class Connection:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
-            aborted = self.store.duck.aborted
+            self._parameters = given
+            kept = self._hybrids.get(spelled(sql, given)) if self._hybrids else None
             try:
-                if self._planned_before(sql, given, cursor):
+                if self._again(sql, cursor):
                     return
             except Error as error:
-                errors.place(error, 0, sql)
+                errors.place(error, 0 if kept is None else kept.start, sql)
                 raise
-            if not aborted and self._hybrids:
-                key = spelled(sql, given)
-                made = self._hybrids.pop(key, None)
-                if made is not None:
-                    self._parameters = given
-                    with errors.located(made.start, sql):
-                        if run_again(self, made, cursor):
-                            self._hybrids[key] = made
-                            return
             run_text(self, sql, given, cursor)
 
     def remember_hybrid(self, sql: str, made: Repeated) -> None:
@@ -301,15 +293,16 @@ class Connection:
         if kept is not known:
             self._remember(self._plans, key, kept)
 
-    def _planned_before(self, sql: str, given: Sequence[object], cursor: Cursor) -> bool:
-        """Runs the plan that is kept of a text, if it holds still and for its parameters."""
+    def _again(self, sql: str, cursor: Cursor) -> bool:
+        """Runs what is kept of a text, if it holds still and for the parameters of the moment."""
+        given = self._parameters
         if self.store.duck.aborted:
             return False
         plan = self._plans.get(kinds(sql, given) if given else sql)
         if isinstance(plan, Variants):
             plan = plan.find(given)
         if plan is None:
-            return False
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
         inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
@@ -319,6 +312,13 @@ class Connection:
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
+        return True
+
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
+        if made is None or not run_again(self, made, cursor):
+            return False
+        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:
@@ -333,11 +333,11 @@ class Connection:
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
         """Remembers whose variables may be named in FROM while a statement runs."""
-        self._caller = frame
+        before, self._caller = self._caller, frame
         try:
             yield
         finally:
-            self._caller = None
+            self._caller = before  # a loop may go on, which has been told of a step here
 
     def in_scope(self, name: str) -> object | None:
         """An array among the caller's variables."""
