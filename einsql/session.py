@@ -304,12 +304,7 @@ class Connection:
         if isinstance(plan, Variants):
             plan = plan.find(given)
         if plan is None:
-            key = spelled(sql, given) if self._hybrids else None
-            made = self._hybrids.pop(key, None)
-            if made is None or not run_again(self, made, cursor):
-                return False
-            self._hybrids[key] = made
-            return True
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         if isinstance(plan, Changing):
             try:
                 return plan.again(self, cursor)
@@ -324,6 +319,13 @@ class Connection:
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
+        return True
+
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
+        if made is None or not run_again(self, made, cursor):
+            return False
+        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:

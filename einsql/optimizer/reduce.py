@@ -212,7 +212,6 @@ def _condition(
     """
     if not is_flag(o.name) or any(a.define is not None for a in source.axes):
         return None
-    reduced = [source.axis(x) for x in source.reduced]
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
         return None
     held = o.args[0]
@@ -221,6 +220,7 @@ def _condition(
     scalars = {n: source.operands[n] for n in operands_of(held)}
     if any(s.labels for s in scalars.values()) or not is_cheap(held):
         return None
+    reduced = [source.axis(x) for x in source.reduced]
     if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
         return None
     for scalar in scalars.values():
