@@ -212,7 +212,6 @@ def _condition(
     """
     if not is_flag(o.name) or any(a.define is not None for a in source.axes):
         return None
-    reduced = [a for a in source.axes if a.label not in source.keys]
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
         return None
     held = o.args[0]
@@ -221,9 +220,8 @@ def _condition(
     scalars = {n: source.operands[n] for n in operands_of(held)}
     if any(s.labels for s in scalars.values()) or not is_cheap(held):
         return None
-    if reduced and not (scalars and labels_of(held) <= set(source.keys)):
-        return None  # only where scalars end a range it is worth more than the flag
-    if any(a.extent == 0 for a in reduced):
+    reduced = [source.axis(x) for x in source.reduced]
+    if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
         return None
     for scalar in scalars.values():
         if scalar not in operands:

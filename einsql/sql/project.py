@@ -43,6 +43,10 @@ def project(
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
+    for label in domain.free:  # a key of one value that nobody shows makes no bag
+        lo, hi = domain.axes[label]
+        if hi - lo <= 1 and label not in {*shown.values(), *correlated}:
+            domain.defines[label] = Const(lo, DType.BIGINT)
     visible = [shown[n] for n in sorted(shown)]
     keys = visible + [label for label in domain.free if label not in visible]
 
