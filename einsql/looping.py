@@ -162,6 +162,8 @@ class _Run:
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
         self._give(at)
+        given = enumerate(self.con._parameters, 1)  # what is not read has no plan of its own
+        self.con._parameters = tuple(v if n in part.numbers else None for n, v in given)
         cursor = Cursor(self.con)
         try:
             self.execute(part.text.text, cursor)

@@ -93,8 +93,7 @@ class Plan:
     memory: Memory | None = None
     use: Use = NOTHING
     """What it makes of the statement's parameters."""
-    ends: tuple[Cut | Shift, ...] = ()
-    """Where parameters begin and end the keys of the result."""
+    ends: tuple[Cut | Shift, ...] = ()  # where parameters begin and end the keys of the result
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""

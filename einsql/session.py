@@ -304,26 +304,25 @@ class Connection:
         if isinstance(plan, Variants):
             plan = plan.find(given)
         if plan is None:
-            key = spelled(sql, given) if self._hybrids else None
-            made = self._hybrids.pop(key, None)
-            if made is None or not run_again(self, made, cursor):
-                return False
-            self._hybrids[key] = made
-            return True
-        if isinstance(plan, Changing):
-            try:
-                return plan.again(self, cursor)
-            except errors.RanksLost:
-                return False
-        if self.store.seen is not self.store.database.state:
-            self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
-        if inputs is None:
-            return False
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         try:
+            if isinstance(plan, Changing):
+                return plan.again(self, cursor)
+            if self.store.seen is not self.store.database.state:
+                self.store.refresh()
+            inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+            if inputs is None:
+                return False
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
+        return True
+
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
+        if made is None or not run_again(self, made, cursor):
+            return False
+        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:

@@ -198,11 +198,13 @@ class Part:
     Attributes:
         start: Where it begins in the loop's text.
         text: It alone, with a parameter for each use of a loop's variable; blanks before it.
+        numbers: The parameters in it, each once.
         statement: What it says.
     """
 
     start: int
     text: Replaced
+    numbers: tuple[int, ...]
     statement: Statement
 
 
