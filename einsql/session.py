@@ -305,17 +305,14 @@ class Connection:
             plan = plan.find(given)
         if plan is None:
             return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
-        if isinstance(plan, Changing):
-            try:
-                return plan.again(self, cursor)
-            except errors.RanksLost:
-                return False
-        if self.store.seen is not self.store.database.state:
-            self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
-        if inputs is None:
-            return False
         try:
+            if isinstance(plan, Changing):
+                return plan.again(self, cursor)
+            if self.store.seen is not self.store.database.state:
+                self.store.refresh()
+            inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+            if inputs is None:
+                return False
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
