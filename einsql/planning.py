@@ -326,6 +326,11 @@ def inputs_of(*roots: Node) -> list[Input]:
     return [n for n in walk(*roots) if isinstance(n, Input)]
 
 
+def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
+    """The columns of a relation's result."""
+    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+
+
 def make_plan(
     relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
 ) -> Plan:
@@ -354,7 +359,7 @@ def make_plan(
         program = _sites(placed, optimized.root.schema, catalog)
     else:
         program = catalog.compiled(*optimized.roots)
-    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    columns = result_columns(relation)
     return Plan(
         relation,
         optimized,

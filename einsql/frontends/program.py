@@ -67,13 +67,12 @@ class Traced:
         for name, array in given.items():
             self.connection.register(name, array, self.dims[name], fill=_fill(array))
         self._check(given)
-        found = [self._run(n) for n in range(len(self.statements))]
-        return self._recorded.packed(found)
-
-    def _run(self, n: int) -> np.ndarray:
-        result = np.asarray(self.connection.execute(self.statements[n]).fetch_numpy())
-        result = result.reshape(self._shapes[n])
-        return result if result.flags.writeable else result.copy()
+        if len(self.statements) == 1:
+            found = [self.connection.execute(self.sql).fetch_numpy()]
+        else:
+            found = self.connection.fetch_together(self.statements)
+        shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
+        return self._recorded.packed([f if f.flags.writeable else f.copy() for f in shaped])
 
     def _check(self, given: Mapping[str, Any]) -> None:
         """Looks at arrays that are indexes."""

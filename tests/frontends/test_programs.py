@@ -186,3 +186,24 @@ def test_dtypes_follow_numpy(dtype: Any) -> None:
         found, expected = einsql.trace(fn, x)(x), fn(x)
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_several_results_are_one_program() -> None:
+    """The product that both results read is computed once."""
+
+    def program(x: Array, w: Array) -> tuple[Array, Array, Array]:
+        y = x @ w
+        return y, y.sum(axis=0), np.tanh(y)
+
+    x, w = normal(30, 40), normal(40, 20, seed=1)
+    traced = einsql.trace(program, x, w)
+    for found, expected in zip(traced(x, w), program(x, w), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (several,) = traced.connection._several.values()
+    first: Any = several.plans[0].program
+    assert [s.points for s in first.steps].count(30 * 40 * 20) == 1
+    planned = traced.connection.planner_calls
+    traced(x, w)
+    assert traced.connection.planner_calls == planned
+    traced.connection.execute("SET sites = 2")
+    np.testing.assert_allclose(traced(x, w)[1], program(x, w)[1], rtol=1e-4, atol=1e-4)
