@@ -349,7 +349,10 @@ def make_plan(
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    optimized = optimize(relation.node, *more, disabled=settings.disabled_rules, sited=several)
+    alone = not several and settings.device == "cpu"
+    optimized = optimize(
+        relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
+    )
     cut, placed = None, None
     program: Program | SiteProgram | RankProgram
     if several:
