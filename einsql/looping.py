@@ -55,7 +55,7 @@ def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) ->
         if own:
             run.begin()
         run.steps(loop, (), 0.0, 1.0)
-        if own:
+        if own and con.store.in_transaction:
             con.store.commit()
         run.show(cursor, loop)
     except BaseException as error:
@@ -69,6 +69,7 @@ def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) ->
             raise lost from None
         raise
     finally:
+        con.store.release()
         con.stage = (0.0, 1.0)
         con._parameters = run.given
 

@@ -66,7 +66,7 @@ def _repeated(con: Connection, text: str, cursor: Cursor, key: object, start: in
 
 def _in_loop(con: Connection, text: str, cursor: Cursor, key: object) -> None:
     """Runs a statement of a loop's body; its plan is kept, for it comes again."""
-    if not con._planned_before(key, cursor):
+    if not con._again(key, cursor):
         _repeated(con, text, cursor, key, 0)
 
 

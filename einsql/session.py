@@ -271,26 +271,27 @@ class Connection:
             self._open()  # another thread may have closed it meanwhile
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
-            aborted = self.store.duck.aborted
+            self._parameters = given
+            kept = self._hybrids.get(key)
             try:
-                if self._planned_before(key, cursor):
+                if self._again(key, cursor):
                     return
             except Error as error:
-                errors.place(error, 0, sql)
+                errors.place(error, 0 if kept is None else kept.start, sql)
                 raise
-            if not aborted and (made := self._hybrids.pop(key, None)) is not None:
-                self._parameters = given
-                with errors.located(made.start, sql):
-                    if run_again(self, made, cursor):
-                        self._hybrids[key] = made
-                        return
             run_text(self, sql, given, cursor, key)
 
-    def _planned_before(self, key: object, cursor: Cursor) -> bool:
-        """Runs the plan that is kept under a key, if it holds still."""
-        plan = None if self.store.duck.aborted else self._plans.get(key)
-        if plan is None:
+    def _again(self, key: object, cursor: Cursor) -> bool:
+        """Runs what is kept under a key, if it holds still."""
+        if self.store.duck.aborted:
             return False
+        plan = self._plans.get(key)
+        if plan is None:
+            made = self._hybrids.pop(key, None)
+            if made is None or not run_again(self, made, cursor):
+                return False
+            self._hybrids[key] = made
+            return True
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
         inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
@@ -314,11 +315,11 @@ class Connection:
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
         """Remembers whose variables may be named in FROM while a statement runs."""
-        self._caller = frame
+        before, self._caller = self._caller, frame
         try:
             yield
         finally:
-            self._caller = None
+            self._caller = before  # a loop may go on, which has been told of a step here
 
     def in_scope(self, name: str) -> object | None:
         """An array among the caller's variables."""

@@ -32,6 +32,8 @@ __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
 Index = Any
 """What NumPy takes between brackets."""
+Overwritten = tuple[np.ndarray, Index, np.ndarray]
+"""An array, where it was written, and what stood there."""
 
 
 class Store:
@@ -66,7 +68,8 @@ class Store:
         self._changes = 0
         self._pinned = False
         self._since = object()
-        self._undo: list[tuple[np.ndarray, Index, np.ndarray]] = []
+        self._undo: list[Overwritten] = []
+        self._done: list[Overwritten] | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
@@ -260,6 +263,8 @@ class Store:
             yield
             if self._saved is None and self._written:
                 self._commit()
+            if self._done is not None:
+                self._done += self._undo
         except BaseException:
             if self.database.path is None and self.database.state is not state:
                 self._written = {}  # it has been committed, for nobody else commits there
@@ -273,14 +278,25 @@ class Store:
             self._undo.clear()
 
     def savepoint(self) -> Callable[[], None]:
-        """Remembers what names mean now; what it gives makes them mean that again."""
+        """Remembers what names mean now; what it gives makes them mean that again.
+
+        Until `release`, or another one, the memory of what is overwritten is taken.
+        """
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
+        self._done = done = list[Overwritten]()
 
         def back() -> None:
+            while done:
+                array, at, values = done.pop()
+                array[at] = values
             if self._changes != changes:
                 self._restore(dict(objects), dict(written))
 
         return back
+
+    def release(self) -> None:
+        """Forgets what has been overwritten since the savepoint."""
+        self._done = None
 
     @contextmanager
     def attempt(self) -> Iterator[None]:

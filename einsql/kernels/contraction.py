@@ -131,11 +131,15 @@ def _load(
     view = reading(node, node.operands[operand], order)
     if len(side) == 1 and not gone and view is None:
         return lambda operands: operands[operand][field]
-    axes = tuple(order.index(x) for x in gone)
+    # A label with a single value, such as the layer whose weights are read, needs no sum.
+    once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
+    left = [x for n, x in enumerate(order) if n not in once]
+    axes = tuple(left.index(x) for x in gone if x in left)
 
     def one(operands: Sequence[Fields], factor: Factor) -> np.ndarray:
         array = operands[factor.operand][factor.field]
-        return array if view is None else view(array)
+        array = array if view is None else view(array)
+        return array.squeeze(once) if once else array
 
     def load(operands: Sequence[Fields]) -> np.ndarray:
         array = one(operands, side[0])
@@ -158,7 +162,9 @@ def _single(
     load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
-    if not summed:  # a new array, for only view kernels alias their operands
+    if all(
+        node.axis(x).extent == 1 for x in summed
+    ):  # a new array, for only view kernels alias their operands
         return lambda operands, tick: from_zero(
             load(operands).astype(work, copy=False).transpose(turn)
         )

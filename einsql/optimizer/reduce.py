@@ -188,9 +188,7 @@ def read_known(node: EinSum) -> EinSum:
 
 def _condition(source: EinSum, o: Output, labels: tuple[str, ...]) -> Expr | None:
     """A flag as a condition on the reader's labels, where it reads no data."""
-    if not is_flag(o.name) or any(
-        a.define is not None or a.label not in source.keys for a in source.axes
-    ):
+    if not is_flag(o.name) or any(a.define is not None for a in source.axes):
         return None
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
         return None
@@ -198,6 +196,9 @@ def _condition(source: EinSum, o: Output, labels: tuple[str, ...]) -> Expr | Non
     if o.reduction is not None or o.name == PRESENT:
         held = conj(source.guard, o.where, held)
     if operands_of(held) or not is_cheap(held):
+        return None
+    reduced = [source.axis(x) for x in source.reduced]
+    if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
         return None
     return relabel(held, dict(zip(source.keys, labels, strict=True)))
 
