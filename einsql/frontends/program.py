@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.engine.relation import Relation as Stored
-from einsql.errors import DataError, InterfaceError, ProgrammingError
+from einsql.errors import DataError, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
@@ -38,7 +39,8 @@ class Traced:
 
     def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
         graph, outputs = recorded.graph, recorded.outputs
-        made = write(graph, outputs)
+        made = self._written = write(graph, outputs)
+        self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
         self.statements = made.statements
         self.sql = ";\n\n".join(made.statements)
         self.dims = made.keys
@@ -72,7 +74,7 @@ class Traced:
         else:
             found = self.connection.fetch_together(self.statements)
         shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
-        return self._recorded.packed([f if f.flags.writeable else f.copy() for f in shaped])
+        return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
     def _check(self, given: Mapping[str, Any]) -> None:
         """Looks at arrays that are indexes."""
@@ -97,6 +99,40 @@ class Traced:
         """
         for name, array in self.tensors.items():
             connection.register(name, array, self.dims[name], fill=_fill(array))
+
+    def gradient(self, *names: str) -> Traced:
+        """The program that computes its result, one number, and its derivatives.
+
+        Args:
+            names: The tensors to differentiate by, as `tensors` has them; those of floats
+                among the arguments and parameters without.
+
+        Returns:
+            A program whose calls give (result, {name: derivative}); see docs/gradient.md.
+
+        Raises:
+            InterfaceError: A name is no tensor of floats.
+            ProgrammingError: The result is not one float, or does not depend on a tensor.
+        """
+        if self._shapes != [()] or not self._recorded.outputs[0].dtype.is_float:
+            raise ProgrammingError(
+                "Derivatives are those of one float",
+                hint="Give one result without axes, such as a mean.",
+            )
+        steps = {n: step for n, (step, _) in self._recorded.graph.tensors.items()}
+        floats = [n for n, step in steps.items() if step.dtype.is_float]
+        for name in names:
+            if name not in floats:
+                raise InterfaceError(
+                    f"{name} is no tensor of floats", hint=suggest(name, floats, "tensors")
+                )
+        wanted = names or tuple(floats)
+        made = copy(self)
+        made.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
+        made.sql = ";\n\n".join(made.statements)
+        made._shapes = [(), *(steps[n].shape for n in wanted)]
+        made._pack = lambda found: (found[0][()], dict(zip(wanted, found[1:], strict=True)))
+        return made
 
     def explain(self, **options: Any) -> Explanation:
         """The plan, as `Connection.explain` gives it; of the last of several results.

@@ -136,8 +136,9 @@ def test_naive_attention_streams() -> None:
 
 
 def test_fused_projections_with_an_implicit_head_axis() -> None:
-    x, w_qkv, w_o = normal(2, 48, 64), normal(64, 192, seed=1) / 8, normal(64, 64, seed=2)
-    same(fused, x, w_qkv, w_o, 4)
+    x, w_qkv, w_o = normal(2, 256, 64), normal(64, 192, seed=1) / 8, normal(64, 64, seed=2)
+    traced = same(fused, x, w_qkv, w_o, 4)
+    assert set(kernels(traced)) == {"blas", "group", "view"}
 
 
 def test_layer_norm_runs_as_one() -> None:
@@ -207,3 +208,22 @@ def test_several_results_are_one_program() -> None:
     assert traced.connection.planner_calls == planned
     traced.connection.execute("SET sites = 2")
     np.testing.assert_allclose(traced(x, w)[1], program(x, w)[1], rtol=1e-4, atol=1e-4)
+
+
+def test_derivatives_are_those_written_by_hand() -> None:
+    def loss(weights: dict[str, Array], x: Array, y: Array) -> Array:
+        h = np.maximum(x @ weights["w1"] + weights["b1"], 0)
+        return np.mean((h @ weights["w2"] - y) ** 2)
+
+    weights = {"w1": normal(20, 30), "b1": normal(30, seed=1), "w2": normal(30, 5, seed=2)}
+    x, y = normal(16, 20, seed=3), normal(16, 5, seed=4)
+    traced = einsql.trace(loss, weights, x, y)
+    found, by = traced.gradient("w1", "b1", "w2")(weights, x, y)
+    new, expected = training_step(weights, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name, value in new.items():
+        np.testing.assert_allclose(weights[name] - 0.1 * by[name], value, rtol=1e-4, atol=1e-6)
+    with pytest.raises(einsql.InterfaceError, match="w3"):
+        traced.gradient("w3")
+    with pytest.raises(einsql.ProgrammingError):
+        einsql.trace(matmul, x, weights["w1"]).gradient("w")
