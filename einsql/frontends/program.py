@@ -46,6 +46,7 @@ class Traced:
         self.dims = made.keys
         self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
         self.connection = connection if connection is not None else Connection()
+        self._shared = connection is not None
         self._recorded = recorded
         self._shapes = [o.shape for o in outputs]
         self._checks = _checks(recorded)
@@ -66,6 +67,8 @@ class Traced:
             DataError: An index lies outside, an integer overflows.
         """
         given = self._recorded.given(arrays)
+        if self._shared:  # another program may have given a name to an array of its own
+            given = {**self.tensors, **given}
         for name, array in given.items():
             self.connection.register(name, array, self.dims[name], fill=_fill(array))
         self._check(given)

@@ -227,3 +227,20 @@ def test_derivatives_are_those_written_by_hand() -> None:
         traced.gradient("w3")
     with pytest.raises(einsql.ProgrammingError):
         einsql.trace(matmul, x, weights["w1"]).gradient("w")
+
+
+def test_programs_in_one_session_keep_their_own_arrays() -> None:
+    con = einsql.connect()
+    programs = []
+    for seed in range(2):
+        weights = normal(4, 3, seed=seed)
+        programs.append(
+            (weights, einsql.trace(lambda x, w=weights: x @ w, normal(2, 4), connection=con))
+        )
+    for weights, traced in programs:
+        np.testing.assert_allclose(traced(normal(2, 4)), normal(2, 4) @ weights, rtol=1e-5)
+
+
+def test_axes_may_be_called_as_tensors_are() -> None:
+    x, w = normal(3, 4), normal(4, 4, seed=1)
+    same(lambda x, w: (x @ w) * x.sum(), x, w, dims={"x": "w x", "w": "x w"})
