@@ -69,7 +69,6 @@ def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) ->
             raise lost from None
         raise
     finally:
-        con.store.release()
         con.stage = (0.0, 1.0)
         con._parameters = run.given
 

@@ -15,7 +15,7 @@ from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
-from einsql.statements import run_instead, run_statement
+from einsql.statements import changes_tables, run_instead, run_statement
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
@@ -118,7 +118,10 @@ def _other(
 ) -> Changing | None:  # fmt: skip
     """Runs what is no query; gives what may run again."""
     alone = isinstance(statement, st.Transaction | st.Vacuum)
-    with nullcontext() if alone else con.store.statement():
+    tables = isinstance(statement, st.CreateTensor | st.Copy) or (
+        isinstance(statement, st.Change) and not changes_tables(con, statement.tree)
+    )
+    with nullcontext() if alone else con.store.statement(tables):
         found = run_statement(con, statement, text, cursor)
     if isinstance(found, Changing):
         return found

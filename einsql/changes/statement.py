@@ -140,6 +140,7 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
+        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
         start: Where it begins in the text.
     """
 
@@ -147,12 +148,8 @@ class Changing:
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
+    is_volatile: bool
     start: int = 0
-
-    @property
-    def is_volatile(self) -> bool:
-        """True if it is for once."""
-        return any(p.volatile for p in self.plans)
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -219,8 +216,14 @@ def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing 
     """
     if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and not changing(tree):
         return _run_alone(con, tree, text, cursor)
-    made = bind(con, tree)
-    made.run(con, con._inputs, cursor)
+    return _run_first(con, bind(con, tree), cursor)
+
+
+def _run_first(con: Connection, made: Changing, cursor: Cursor) -> Changing:
+    try:
+        made.run(con, con._inputs, cursor)
+    finally:
+        con._inputs = {}  # what has been replaced is to be freed
     return made
 
 
@@ -233,8 +236,7 @@ def _run_alone(
     except Error as error:
         cursor._changed(_by_duckdb(con, tree, text, error))
         return None
-    made.run(con, con._inputs, cursor)
-    return made
+    return _run_first(con, made, cursor)
 
 
 def _by_duckdb(
@@ -287,7 +289,8 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
         raise
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    return Changing(tuple(parts), shown, plans, version)
+    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
+    return Changing(tuple(parts), shown, plans, version, once)
 
 
 def _part(
