@@ -66,11 +66,11 @@ class Traced:
             InterfaceError: An array has another shape or dtype.
             DataError: An index lies outside, an integer overflows.
         """
-        given = self._recorded.given(arrays)
+        given = self._recorded.given(arrays, self.dims)
         if self._shared:  # another program may have given a name to an array of its own
-            given = {**self.tensors, **given}
-        for name, array in given.items():
-            self.connection.register(name, array, self.dims[name], fill=_fill(array))
+            self.register(self.connection)
+        for name, held in given.items():
+            self.connection.register(name, held)
         self._check(given)
         if len(self.statements) == 1:
             found = [self.connection.execute(self.sql).fetch_numpy()]
@@ -79,11 +79,13 @@ class Traced:
         shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
         return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def _check(self, given: Mapping[str, Stored]) -> None:
         """Looks at arrays that are indexes."""
         for name, sql, extent in self._checks:
             if sql is None:
-                found = np.asarray(given.get(name, self.tensors[name]))
+                found = np.asarray(
+                    given[name].fields["val"] if name in given else self.tensors[name]
+                )
             else:
                 found = np.asarray(self.connection.execute(sql).fetch_numpy())
             least, most = (int(found.min()), int(found.max())) if found.size else (0, 0)
@@ -241,8 +243,10 @@ class Recorded:
             return value
         return self._unpacked(lifted(self.graph, value))
 
-    def given(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The arrays of a call by their names.
+    def given(
+        self, arrays: Sequence[Any], dims: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, Stored]:
+        """The arrays of a call by their names, over keys of given names.
 
         Raises:
             InterfaceError: They are not as they were traced.
@@ -259,9 +263,9 @@ class Recorded:
                 "The program was traced with other arguments",
                 hint="Numbers, texts and containers are part of the program; trace it anew.",
             )
-        result: dict[str, Any] = {}
+        result: dict[str, Stored] = {}
         for (name, shape, dtype), value in zip(self._slots, found, strict=True):
-            held: Stored = array_relation(value, fill=_fill(value))
+            held = array_relation(value, dims[name], _fill(value))
             (field,) = held.schema.values
             if held.schema.shape != shape or field.dtype is not dtype:
                 raise InterfaceError(
@@ -269,7 +273,7 @@ class Recorded:
                     f"was traced with {shape} {dtype.numpy_name}",
                     hint="Trace it anew for other shapes and types.",
                 )
-            result[name] = value
+            result[name] = held
         return result
 
     def packed(self, found: Sequence[np.ndarray]) -> Any:
