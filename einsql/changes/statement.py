@@ -143,16 +143,16 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
-        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
         use: What it makes of parameters.
+        is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
     """
 
     parts: tuple[Part, ...]
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
-    is_volatile: bool
     use: Use
+    is_volatile: bool
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -275,8 +275,9 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
-    return Changing(tuple(parts), shown, plans, version, once, binder.parameters.use)
+    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    once = given or any(p.volatile for p in plans)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
 
 
 def _parts(
