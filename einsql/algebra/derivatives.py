@@ -49,17 +49,17 @@ def magnitude(g: Term, y: Term, x: Term) -> Terms:
 
 def larger(g: Term, y: Term, a: Term, b: Term) -> Terms:
     """Of GREATEST; two that tie get half each, but one that ties with a constant nothing."""
-    return _winner(g, a, b, "above"), _winner(g, b, a, "above")
+    return _winner(g, y, a, b, "above"), _winner(g, y, b, a, "above")
 
 
 def smaller(g: Term, y: Term, a: Term, b: Term) -> Terms:
     """Of LEAST; ties as in GREATEST."""
-    return _winner(g, a, b, "less"), _winner(g, b, a, "less")
+    return _winner(g, y, a, b, "less"), _winner(g, y, b, a, "less")
 
 
-def _winner(g: Term, x: Term, other: Term, wins: str) -> Term:
-    if other.number is not None:
-        return getattr(x, wins)(other).choose(g, 0)
+def _winner(g: Term, y: Term, x: Term, other: Term, wins: str) -> Term:
+    if other.number is not None:  # told by the result, so that nobody keeps the argument for it
+        return getattr(y, wins)(other).choose(g, 0)
     return getattr(other, wins)(x).choose(0, x.equal(other).choose(g * 0.5, g))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.algebra import REDUCTIONS
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -202,7 +202,7 @@ class Backward:
                 total = found if total is None else total + found
         if total is None:
             return None
-        if o.reduction is None and _is_costly(o.args[0]):
+        if o.reduction is None:  # what the node has stored is at least as cheap to read
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
         is_product = o.reduction is not None and all(map(is_plain, factors_of(total.expr)))
@@ -328,11 +328,3 @@ def _added(node: Node, parts: list[Adjoint], dtype: DType) -> Adjoint | None:
     if isinstance(value, Const):
         return value
     return EinSum(axes, tuple(operands), TRUE, labels, (Output(VALUE, (value,), dtype),))
-
-
-def _is_costly(expr: Expr) -> bool:
-    """True if reading what an expression has given is cheaper than computing it again."""
-    return any(
-        isinstance(e, Call) and e.fn != "cast" and not SCALARS[e.fn].cheap
-        for e in subexpressions(expr)
-    )
