@@ -6,8 +6,8 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test large bench gpu peers optimality fuzz everywhere ranks failures kills sqlalchemy \
-    concurrent clean
+.PHONY: help demo test large bench gpu peers optimality fuzz gradients everywhere ranks \
+    failures kills sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -43,6 +43,9 @@ optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
+
+gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
+	$(BIN)/python -m tests.gradient.campaign --losses 5000 --torch 200
 
 everywhere: $(VENV)/.dev  ## run 2000 random queries on all numbers of sites under every strategy
 	$(BIN)/python -m tests.fuzz --everywhere --queries 2000

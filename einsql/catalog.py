@@ -86,8 +86,9 @@ def _definition(statement: CreateView | CreateMacro) -> Definition:
             statement.name, "view", statement.query, statement.text, statement.temporary
         )
     macro = Macro(
-        statement.name, statement.parameters, statement.body, statement.is_table, statement.text
-    )
+        statement.name, statement.parameters, statement.body, statement.is_table, statement.text,
+        statement.defaults,
+    )  # fmt: skip
     return Definition(f"{statement.name}()", "macro", macro, statement.text, statement.temporary)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from einsql.engine.duck.table_result import TableResult
+    from einsql.engine.rows_result import RowsResult
     from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
+
+    _Results: TypeAlias = Result | TileResult | TableResult | RowsResult
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Description = tuple[tuple[Any, ...], ...] | None
@@ -90,14 +93,14 @@ class Cursor:
     def _clear(self) -> None:
         self.description: Description = None
         self._changes = -1
-        self._result: Result | TileResult | TableResult | None = None
+        self._result: _Results | None = None
         self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._given: int | None = 0  # rows so far, if they have been counted
 
     # ---- what the session fills in
 
-    def _show(self, result: Result | TileResult | TableResult, description: Description) -> Cursor:
+    def _show(self, result: _Results, description: Description) -> Cursor:
         self._clear()
         self._result, self.description = result, description
         return self
@@ -292,7 +295,7 @@ class Cursor:
             raise InterfaceError("The cursor is closed")
         self._connection._open()
 
-    def _tensor(self) -> Result | TileResult | TableResult:
+    def _tensor(self) -> _Results:
         self._open()
         if self._result is None:
             raise InterfaceError("There are no results to fetch", hint="Execute a SELECT first.")

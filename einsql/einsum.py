@@ -196,6 +196,10 @@ class EinSum:
 
 Node = Input | EinSum
 
+Roots = tuple[Node, ...]
+"""What a graph computes: most graphs have one root, a statement that changes several tensors
+one for each of them. No EinSum among them is an operand of another node (see `apart`)."""
+
 
 def hint_over(
     hint: Iterable[tuple[str, int]], labels: Container[str]
@@ -343,6 +347,37 @@ def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
     return replace(
         node,
         operands=tuple(Operand(s, o.labels) for o, s in zip(node.operands, new, strict=True)),
+    )
+
+
+def apart(roots: Iterable[Node]) -> Roots:
+    """The roots of one graph, none of which is an operand of another node.
+
+    One that is read below the others, or that stands for several, is passed on by a node of
+    its own: what is true of a root alone (nobody reads its flags, it keeps all its fields) is
+    then true of each.
+    """
+    given = tuple(roots)
+    taken = {id(c) for node in walk(*given) for c in children(node)}
+    made: list[Node] = []
+    for root in given:
+        if isinstance(root, EinSum) and id(root) in taken:
+            root = passed_on(root)
+        taken.add(id(root))
+        made.append(root)
+    return tuple(made)
+
+
+def passed_on(node: EinSum) -> EinSum:
+    """A node with the same fields over the same keys that does nothing but read them."""
+    schema = node.schema
+    labels = tuple(k.name for k in schema.keys)
+    return EinSum(
+        tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys),
+        (Operand(node, labels),),
+        TRUE,
+        labels,
+        tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in schema.fields),
     )
 
 

@@ -150,12 +150,14 @@ class GraphExplanation(Explanation):
         if plan.parts:
             lines.append("-- elements")
         if self.asked.verbose:
-            lines += ["-- as bound", *format_graph(plan.relation.node).split("\n")]
-            for rewrite in plan.optimized.trace:
+            trace = plan.optimized.trace
+            bound = trace[0].old if trace else plan.optimized.roots
+            lines += ["-- as bound", *format_graph(*bound).split("\n")]
+            for rewrite in trace:
                 lines.append(f"-- {rewrite.rule.name}: {rewrite.rule.law}")
                 lines += rewrite.after.split("\n") if rewrite.fired else ["SAME TEXT AS ABOVE"]
             lines.append("-- optimized")
-        lines += format_graph(plan.optimized.root).split("\n")
+        lines += format_graph(*plan.optimized.roots).split("\n")
         return lines + self._program_lines()
 
     def _program_lines(self) -> list[str]:
@@ -247,7 +249,7 @@ def explained(statement: Explain) -> exp.Query:
         query = inner.tree
     if query is None:
         raise NotSupportedError(
-            "EXPLAIN shows plans of SELECT and CREATE TENSOR AS SELECT",
+            "EXPLAIN shows plans of SELECT, CREATE TENSOR AS SELECT and changes of tensors",
             hint="EXPLAIN the SELECT that the statement computes.",
         )
     return query

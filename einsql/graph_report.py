@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from einsql.einsum import EinSum, Input, Node, walk
+from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.executor import Measure
 from einsql.engine.executor import Program as LocalProgram
 from einsql.optimizer.rules import Step
@@ -34,7 +34,7 @@ def with_graph(report: dict[str, Any], root: Node, placed: Program) -> dict[str,
         here moves; "shared" is what another operation has brought here), `bytes` (of the
         result) and `cells` (the site of each, if they are few).
     """
-    names = _names(root)
+    names = names_of((root,))
     nodes = [n for n in walk(root) if isinstance(n, EinSum)]
     locals_ = [s for s in placed.steps if isinstance(s, Local)]
     seen: set[int] = set()
@@ -90,11 +90,11 @@ def rewrites(trace: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _names(root: Node) -> dict[int, str]:
-    """The name of each node as the printer gives it."""
+def names_of(roots: Roots) -> dict[int, str]:
+    """The name of each node, by id, as the printer gives it."""
     names: dict[int, str] = {}
     made = 0
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, Input):
             names[id(node)] = node.name
         else:
@@ -148,7 +148,7 @@ def _node(
 # ---- what a rule changed
 
 
-def changes(old: Node, new: Node) -> list[str]:
+def changes(old: Roots, new: Roots) -> list[str]:
     """The nodes in which two graphs differ, those of the old one first.
 
     Nodes are compared without their numbers, which shift whenever one is added or goes.
@@ -169,11 +169,11 @@ def changes(old: Node, new: Node) -> list[str]:
     return lines
 
 
-def _blocks(root: Node) -> list[tuple[tuple[str, ...], list[str]]]:
+def _blocks(roots: Roots) -> list[tuple[tuple[str, ...], list[str]]]:
     """For each operation its lines, first with operands and itself nameless, then as printed."""
-    names = _names(root)
+    names = names_of(roots)
     made = []
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, EinSum):
             numbered = tuple(f"#{n}" for n in range(len(node.operands)))
             given = tuple(names[id(o.source)] for o in node.operands)

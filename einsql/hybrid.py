@@ -22,6 +22,7 @@ from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
 from einsql.quoting import in_quotes
+from einsql.sql.built_in import built_in
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
 from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
@@ -235,8 +236,11 @@ def _define(con: Connection, made: Hybrid) -> None:
         if name in seen:
             return
         seen.add(name)
+        if found is None and (known := built_in(low)) is not None:
+            found = Definition(name, "macro", known, known.text)
         if isinstance(found, Definition):
-            text = within(lambda: _macro(found, made.parts))
+            definition = found
+            text = within(lambda: _macro(definition, made.parts))
         elif low in PRELUDE:
             text = PRELUDE[low]
             visit(text)

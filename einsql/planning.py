@@ -11,10 +11,11 @@ import numpy as np
 
 from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
-from einsql.einsum import EinSum, Input, Node, walk
+from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.files.tables import is_table
+from einsql.engine.private import show
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import Result, ResultColumn
@@ -27,6 +28,7 @@ from einsql.programs import check_domains, compiled, compiler, joining, sited
 from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sparse import Sparse
+from einsql.sql.built_in import built_in
 from einsql.sql.macros import Macro
 from einsql.sql.scope import Column, Relation, TileRelation
 
@@ -120,6 +122,7 @@ class Plan:
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
+        show(safe.values())
         return Result(self._schema, safe, self.columns, self.relation.hidden)
 
     @cached_property
@@ -237,7 +240,7 @@ class BinderCatalog:
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
         found = self.store.get(f"{name}()")
-        return found.body if isinstance(found, Definition) else None
+        return found.body if isinstance(found, Definition) else built_in(name)
 
     def names(self) -> list[str]:
         """Names of tensors and views."""
@@ -274,15 +277,15 @@ class BinderCatalog:
         own = Part(name, text, lambda inputs, tick: tensor_of(plan.finish(inputs, tick)))
         return (*plan.parts, own)
 
-    def compiled(self, root: Node) -> Program:
-        """The program of a graph for one site, on the device that is set.
+    def compiled(self, root: Node, *more: Node) -> Program:
+        """The program of a graph for one site, on the device that is set; a GPU has one root.
 
         Raises:
             OperationalError: There is no such device.
             Error: As `check_domains`.
         """
         if self.settings.device == "cpu":
-            return compiled(root, self.settings, self.memory)
+            return compiled(root, self.settings, self.memory, more)
         from einsql.on_device import DeviceProgram  # GPUs are for who asks for them
 
         check_domains(root)
@@ -318,13 +321,22 @@ def _columns(held: Stored) -> tuple[str, ...]:
     return (*(k.name for k in schema.keys), *(f.name for f in schema.values))
 
 
-def inputs_of(root: Node) -> list[Input]:
+def inputs_of(*roots: Node) -> list[Input]:
     """What a graph reads."""
-    return [n for n in walk(root) if isinstance(n, Input)]
+    return [n for n in walk(*roots) if isinstance(n, Input)]
 
 
-def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) -> Plan:
-    """Optimises and compiles a bound relation."""
+def make_plan(
+    relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
+) -> Plan:
+    """Optimises and compiles a bound relation.
+
+    Args:
+        relation: What is computed.
+        catalog: The catalog it was bound over.
+        notices: What the statement wants to say; the plan adds to it.
+        more: Further roots of the same graph, for a single site; see `einsum.apart`.
+    """
     settings = catalog.settings
     several = settings.sites > 1 or catalog.cluster is not None
     if several and settings.device != "cpu":
@@ -332,7 +344,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    optimized = optimize(relation.node, disabled=settings.disabled_rules, sited=several)
+    optimized = optimize(relation.node, *more, disabled=settings.disabled_rules, sited=several)
     cut, placed = None, None
     program: Program | SiteProgram | RankProgram
     if several:
@@ -341,7 +353,7 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
             notices.append(cut.notice)
         program = _sites(placed, optimized.root.schema, catalog)
     else:
-        program = catalog.compiled(optimized.root)
+        program = catalog.compiled(*optimized.roots)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     return Plan(
         relation,
@@ -356,9 +368,9 @@ def make_plan(relation: Relation, catalog: BinderCatalog, notices: list[str]) ->
         placed,
         columns,
         tuple((c.name, c.dtype.value, None, None, None, None, None) for c in columns),
-        catalog.parts(inputs_of(optimized.root)),
+        catalog.parts(inputs_of(*optimized.roots)),
         tuple(catalog.probes),
-        () if several else _reads(optimized.root, catalog),
+        () if several else _reads(optimized.roots, catalog),
         catalog.memory,
     )
 
@@ -377,15 +389,15 @@ def _sites(
     return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
 
 
-def _reads(root: Node, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
+def _reads(roots: Roots, catalog: BinderCatalog) -> tuple[tuple[str, np.ndarray], ...]:
     """What of the tensors in payload files a graph reads: int64 (keys, 2)."""
     stored = {n for n, f in catalog.fields.items() if isinstance(f, StoredFields)}
     if not stored or catalog.settings.device != "cpu":
         return ()  # a device keeps the whole of a tensor
     found: dict[str, np.ndarray] = {}
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, Input):
-            if node is root and node.name in stored:
+            if node in roots and node.name in stored:
                 found[node.name] = _box([(k.lo, k.hi) for k in node.schema.keys])
             continue
         axes = {a.label: (a.lo, a.hi) for a in node.axes}

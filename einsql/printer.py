@@ -63,12 +63,12 @@ def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def format_graph(root: Node) -> str:
+def format_graph(*roots: Node) -> str:
     """A whole graph, producers first; nodes are numbered r0, r1, … in that order."""
     names: dict[int, str] = {}
     blocks: list[str] = []
     made = 0
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, Input):
             names[id(node)] = node.name
             keys = ", ".join(f"{k.name}:{_bounds(k.lo, k.hi)}" for k in node.schema.keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from einsql import kernels
@@ -28,21 +29,23 @@ def compiler(settings: Settings) -> Compile:
     return lambda node: kernels.compile_node(node, settings.jit)
 
 
-def compiled(root: Node, settings: Settings, memory: Memory | None = None) -> Program:
+def compiled(
+    root: Node, settings: Settings, memory: Memory | None = None, more: Sequence[Node] = ()
+) -> Program:
     """The program of a graph under the current settings, within a session's memory.
 
     Raises:
         Error: As `check_domains`.
     """
-    check_domains(root)
-    return Program(root, compiler(settings), grouping(settings), memory)
+    check_domains(root, *more)
+    return Program(root, compiler(settings), grouping(settings), memory, more)
 
 
 def grouping(settings: Settings) -> FindGroups | None:
     """What says which nodes run together; None where nothing is compiled, or it is off."""
     if settings.jit == "never" or GROUP_NODES.name in settings.disabled_rules:
         return None
-    return lambda root: kernels.find_groups(root, compiler(settings))
+    return lambda roots: kernels.find_groups(roots, compiler(settings))
 
 
 def joining(settings: Settings) -> Join:
@@ -50,7 +53,7 @@ def joining(settings: Settings) -> Join:
     return lambda nodes, visible: kernels.join(nodes, visible, compiler(settings))
 
 
-def check_domains(root: Node) -> None:
+def check_domains(*roots: Node) -> None:
     """Refuses graphs over keys that no array and no counter can hold.
 
     Raises:
@@ -59,7 +62,7 @@ def check_domains(root: Node) -> None:
         OperationalError: A node has more points than can be counted.
     """
     least, most = DType.BIGINT.range
-    for node in walk(root):
+    for node in walk(*roots):
         if not isinstance(node, EinSum):
             continue
         if len(node.axes) > MAX_AXES:
@@ -90,7 +93,7 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))
     placed, find = place(root, cut), grouping(settings)
-    return cut, placed if find is None else joined(placed, (g.nodes for g in find(root)))
+    return cut, placed if find is None else joined(placed, (g.nodes for g in find((root,))))
 
 
 def objective_of(settings: Settings) -> Objective:

@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
+from einsql.changes import Changing
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, ProgrammingError
+from einsql.looping import run_loop
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -62,6 +64,12 @@ def _repeated(con: Connection, text: str, cursor: Cursor, key: object, start: in
             cursor._clear()
 
 
+def _in_loop(con: Connection, text: str, cursor: Cursor, key: object) -> None:
+    """Runs a statement of a loop's body; its plan is kept, for it comes again."""
+    if not con._planned_before(key, cursor):
+        _repeated(con, text, cursor, key, 0)
+
+
 def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
     """Runs a statement; one that stands alone begins at `start`, and is remembered."""
     con.store.refresh()
@@ -71,6 +79,9 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
         raise doubt.locate(text)
     if not isinstance(statement, st.Transaction):
         con.duck.refuse_aborted()
+    if isinstance(statement, st.For):
+        run_loop(con, statement, cursor, partial(_in_loop, con))
+        return
     if isinstance(statement, st.Query):
         try:
             plan = con.plan_any(statement.tree)
@@ -84,7 +95,10 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
             con._remember(con._plans, key, plan)
         cursor._show(plan.result(con._inputs, con._tick), plan.description)
         return
-    _other(con, statement, text, cursor)
+    found = _other(con, statement, text, cursor)
+    if found is not None and start is not None and not found.is_volatile:
+        found.start = start
+        con._remember(con._hybrids, key, found)
 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
@@ -99,9 +113,15 @@ def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) ->
             cursor._clear()
 
 
-def _other(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
+def _other(
+    con: Connection, statement: st.Statement, text: str, cursor: Cursor
+) -> Changing | None:  # fmt: skip
+    """Runs what is no query; gives what may run again."""
     alone = isinstance(statement, st.Transaction | st.Vacuum)
     with nullcontext() if alone else con.store.statement():
-        explanation = run_statement(con, statement, text, cursor)
-    if explanation is not None:
-        con._explanation = explanation
+        found = run_statement(con, statement, text, cursor)
+    if isinstance(found, Changing):
+        return found
+    if found is not None:
+        con._explanation = found
+    return None

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
-    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
+    from einsql.statements import Repeated
 
 T = TypeVar("T")
 
@@ -67,6 +67,9 @@ class Connection:
         cluster: The MPI ranks that do the work, if there are any.
         notices: What statements wanted to say without failing; drained by the console.
         progress: Called with the fraction done from the executing thread, or None.
+        stepped: Called from the executing thread with the columns' description and the row of
+            each step of a FOR that is complete, or None.
+        stage: Where the running statement begins in what progress tells, and its share.
         planner_calls: How many queries were planned so far; a repeated one is not.
     """
 
@@ -92,9 +95,11 @@ class Connection:
         self.store.settle = self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
+        self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
+        self.stage = (0.0, 1.0)
         self.planner_calls = 0
         self._plans: dict[object, Plan | TilePlan] = {}
-        self._hybrids: dict[object, Hybrid] = {}
+        self._hybrids: dict[object, Repeated] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -265,27 +270,35 @@ class Connection:
             # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
             key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             aborted = self.store.duck.aborted
-            plan = None if aborted else self._plans.get(key)
-            if plan is not None:
-                if self.store.seen is not self.store.database.state:
-                    self.store.refresh()
-                inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
-                if inputs is not None:
-                    try:
-                        cursor._show(plan.result(inputs, self._tick), plan.description)
-                        return
-                    except errors.RanksLost:
-                        pass  # it is planned again, for those that are left
-                    except Error as error:
-                        errors.place(error, 0, sql)
-                        raise
-            elif not aborted and (made := self._hybrids.pop(key, None)) is not None:
+            try:
+                if self._planned_before(key, cursor):
+                    return
+            except Error as error:
+                errors.place(error, 0, sql)
+                raise
+            if not aborted and (made := self._hybrids.pop(key, None)) is not None:
                 self._parameters = given
                 with errors.located(made.start, sql):
                     if run_again(self, made, cursor):
                         self._hybrids[key] = made
                         return
             run_text(self, sql, given, cursor, key)
+
+    def _planned_before(self, key: object, cursor: Cursor) -> bool:
+        """Runs the plan that is kept under a key, if it holds still."""
+        plan = None if self.store.duck.aborted else self._plans.get(key)
+        if plan is None:
+            return False
+        if self.store.seen is not self.store.database.state:
+            self.store.refresh()
+        inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
+        if inputs is None:
+            return False
+        try:
+            cursor._show(plan.result(inputs, self._tick), plan.description)
+        except errors.RanksLost:
+            return False  # it is planned again, for those that are left
+        return True
 
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
@@ -426,7 +439,7 @@ class Connection:
     def _tick(self, fraction: float) -> None:
         self._check(fraction)
         if self.progress is not None:
-            self.progress(fraction)
+            self.progress(self.stage[0] + self.stage[1] * fraction)
 
     def _remember(self, known: dict[object, T], key: object, plan: T) -> None:
         if len(known) >= CACHED_PLANS:

@@ -21,6 +21,7 @@ from einsql.einsum import EinSum, Input
 from einsql.engine.block_work import counting
 from einsql.engine.blocks import PlacedBlocks, run_blocks
 from einsql.engine.implementation import SiteRun, run_on_sites
+from einsql.engine.private import show
 from einsql.engine.relation import Fields, PlacedFields, Term, copied, count
 from einsql.engine.result import Result
 from einsql.engine.sites import SiteMeasure
@@ -217,4 +218,6 @@ class TilePlan:
             blocks, PlacedBlocks
         ):  # who cuts a mapped file short kills who reads it
             blocks = {k: copied(a) if id(owner(a)) in mapped else a for k, a in blocks.items()}
+        if not isinstance(blocks, PlacedBlocks):
+            show(blocks.values())
         return TileResult(self.node, blocks, self.columns)

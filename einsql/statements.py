@@ -16,6 +16,7 @@ from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.scalar import unsupported
 from einsql.sql.tokens import tokenize
+from einsql.sql.trees import changing
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from einsql.explain import Measures
     from einsql.hybrid import Hybrid
     from einsql.session import Connection
+
+    Repeated = Hybrid | changes.Changing
+    """What is kept of a statement that is no query of one plan."""
 
 
 def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> Hybrid:
@@ -44,6 +48,7 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
 
     if con.settings.fallback == "off" or not hybrid.is_outside(error):
         raise error
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             made = hybrid.split(con, text, error)
@@ -56,14 +61,20 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     return made
 
 
-def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
-    """Runs a query once more, if it means what it did; its split and its plans hold then.
+def run_again(con: Connection, made: Repeated, cursor: Cursor) -> bool:
+    """Runs a statement once more, if it means what it did; its parts and its plans hold then.
 
     Raises:
-        Error: A fragment fails, or DuckDB does.
+        Error: A change or a fragment fails, or DuckDB does.
     """
+    if isinstance(made, changes.Changing):
+        try:
+            return made.again(con, cursor)
+        except errors.RanksLost:
+            return False
     from einsql import hybrid  # as above
 
+    con.duck.asked = True
     try:
         with con.store.snapshot():
             found = hybrid.answer_again(con, made)
@@ -80,6 +91,7 @@ def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) ->
 
     if con.settings.fallback == "off":
         raise error
+    con.duck.asked = True
     found = foreign.run(con, text, error)
     if isinstance(found, int):
         cursor._changed(found)
@@ -87,8 +99,15 @@ def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) ->
         cursor._show(found, found.description)
 
 
+def changes_tables(con: Connection, tree: exp.Expr) -> bool:
+    """True if a statement changes nothing but DuckDB's tables."""
+    parts = [cte.this for cte in changing(tree)]
+    if not isinstance(tree, exp.Query):
+        parts.append(tree)
+    return all(_is_table(con, part) for part in parts)
+
+
 def _is_table(con: Connection, tree: exp.Expr) -> bool:
-    """True if a statement changes one of DuckDB's tables."""
     target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(target, exp.Table):
         return False
@@ -99,11 +118,11 @@ def _is_table(con: Connection, tree: exp.Expr) -> bool:
 
 def run_statement(
     con: Connection, statement: st.Statement, text: str, cursor: Cursor
-) -> Explanation | None:
+) -> Explanation | changes.Changing | None:
     """Runs a statement that is no query and fills the cursor with what it gives.
 
     Returns:
-        The plan, if the statement is EXPLAIN.
+        The plan, if the statement is EXPLAIN; what may run again, if it changes tensors.
 
     Raises:
         Error: With a position in the statement's text.
@@ -115,7 +134,7 @@ def run_statement(
             return explanation
         case st.Foreign():
             _foreign(con, statement.text, statement.refusal, cursor)
-        case st.Change(tree) if con.settings.fallback == "on" and _is_table(con, tree):
+        case st.Change(tree) if con.settings.fallback == "on" and changes_tables(con, tree):
             _foreign(con, text, unsupported("A change of a table", tree), cursor)
         case st.CreateTensor():
             cursor._changed(changes.create_tensor(con, statement))
@@ -125,12 +144,8 @@ def run_statement(
             catalog.create_macro(con, statement)
         case st.Drop():
             catalog.drop(con, statement)
-        case st.Change(tree=exp.Insert() as tree):
-            cursor._changed(changes.insert(con, tree, text))
-        case st.Change(tree=exp.Update() as tree):
-            cursor._changed(changes.update(con, tree, text))
-        case st.Change(tree=exp.Delete() as tree):
-            cursor._changed(changes.delete(con, tree, text))
+        case st.Change(tree):
+            return changes.run(con, tree, text, cursor)
         case st.Copy():
             _copy(con, statement, text, cursor)
         case st.Set():
@@ -212,9 +227,15 @@ _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
 def _explain(con: Connection, statement: st.Explain) -> Explanation:
     if isinstance(statement.statement, st.Foreign):
         return _explain_hybrid(con, statement, statement.statement.refusal)
-    query, before = explained(statement), con.settings
+    inner, before = statement.statement, con.settings
+    changing_tensors = isinstance(inner, st.Change) and not changes_tables(con, inner.tree)
+    query = None if changing_tensors else explained(statement)
     con.settings, cluster = assumed(before, statement)
     try:
+        if query is None:
+            from einsql.change_report import explain_change  # few statements need it
+
+            return explain_change(con, statement, cluster)
         try:
             plan = con.plan_any(query)
         except errors.Error as error:

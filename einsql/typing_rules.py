@@ -118,6 +118,11 @@ def bits(types: tuple[DType, ...], _: bool) -> Typing | None:
     return Typing((met,) * len(types), met) if met is not None and met.is_integer else None
 
 
+def unchanged(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """Any value, as it is."""
+    return Typing(types, types[0])
+
+
 def conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
     """IF: a BOOLEAN and two values that meet."""
     chosen = choose(types[1:], stays)

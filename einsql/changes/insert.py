@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlglot import exp
 
 from einsql import buffers
-from einsql.bfloat16 import stored
+from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array, cast_failure
-from einsql.changes.target import changed, constant, writable
-from einsql.engine.relation import PlacedFields
-from einsql.engine.result import Result
+from einsql.changes.target import changed, constant
+from einsql.changes.writing import Made, Write
+from einsql.engine.relation import PlacedFields, distinct
+from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.schema import DType, Key, Schema
-from einsql.sql.changes import Insertion, LiteralRow, bind_insert, insertion, literal_rows
+from einsql.sql.changes import Insertion, LiteralRow
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation
 from einsql.sql.typed import convert
@@ -25,44 +26,49 @@ if TYPE_CHECKING:
     from einsql.session import Connection
 
 
-def insert(con: Connection, tree: exp.Insert, text: str = "") -> int:
-    """INSERT [OR REPLACE] INTO … SELECT or VALUES; returns the number of rows.
+def inserted(
+    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool
+) -> tuple[Made, int]:
+    """What INSERT … SELECT stores, and the number of rows.
+
+    Args:
+        con: The session.
+        tensor: As it is.
+        order: The tensor's column for each of the result's.
+        result: What the SELECT gave.
+        replaces: Whether rows that are there are overwritten.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
         DataError: A value is NULL or does not fit its type.
     """
-    statement = insertion(tree)
-    tensor = writable(con, statement.target)
-    binder = con.query_binder()
-    if isinstance(statement.source, exp.Values):
-        order = _column_order(tensor, statement.columns)
-        table = _literal_table(con, tensor, order, literal_rows(binder, statement.source))
-    else:
-        try:
-            relation = bind_insert(binder, statement)
-        except Error as error:
-            return _from_duckdb(con, tensor, statement, text, error)
-        order = _result_order(tensor, statement, relation)
-        result = con.run_bound(relation, binder)
-        if isinstance(result.fields, PlacedFields):
-            from einsql.changes.distant import inserted  # for ranks only
+    if isinstance(result.fields, PlacedFields):
+        from einsql.changes import distant  # for ranks only
 
-            made = inserted(con, tensor, order, result, statement.replaces)
-            if made is not None:
-                con.store.put(made)
-                return len(result)
-        table = result_table(tensor, order, result)
-    with con.memory.lending():
-        made = insert_rows(tensor, table, statement.replaces)
-    con.store.put(made)
-    return len(next(iter(table.values())))
+        made = distant.inserted(con, tensor, order, result, replaces)
+        if made is not None:
+            return made, len(result)
+    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces)
+    if box is not None:
+        return box, box.count
+    return given(tensor, result_table(tensor, order, result), replaces)
 
 
-def _from_duckdb(
+def given(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> tuple[Made, int]:
+    """What INSERT of some rows stores, and their number; each column in its type's carrier.
+
+    Raises:
+        IntegrityError: A key exists already, occurs twice or is out of bounds.
+    """
+    at, schema = _new_cells(tensor, table, replaces), tensor.relation.schema
+    values = {f.name: stored(table[f.name], f.dtype) for f in schema.values}
+    return Write(tensor, at, values, len(at), presence=True, flat=True), len(at)
+
+
+def from_duckdb(
     con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
-) -> int:
-    """INSERT of a SELECT that is no tensor work as a whole."""
+) -> tuple[Made, int]:
+    """What INSERT stores of a SELECT that is no tensor work as a whole."""
     from einsql import hybrid  # few statements need DuckDB
     from einsql.changes import tables
 
@@ -73,14 +79,85 @@ def _from_duckdb(
         order = _column_order(tensor, [(n, statement.source) for n in found.names])
     else:
         order = _column_order(tensor, statement.columns)
-    table = tables.fitted(tensor, order, tables.read(found))
-    with con.memory.lending():
-        made = insert_rows(tensor, table, statement.replaces)
-    con.store.put(made)
-    return len(found)
+    return given(tensor, tables.fitted(tensor, order, tables.read(found)), statement.replaces)
 
 
-def _result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
+def _box(
+    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool
+) -> Write | None:
+    """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
+
+    A key may be one of the result's, or a number that is the same for every row.
+
+    Args:
+        tensor: As it is.
+        source: The result's column for each of the tensor's.
+        result: What the SELECT gave.
+        replaces: Whether rows that are there are overwritten.
+    """
+    schema, made = tensor.relation.schema, result.schema
+    if result.hidden or not made.size or len(result) < made.size:
+        return None
+    axes = {k.name: n for n, k in enumerate(made.keys)}
+    box: list[slice] = []
+    moved: list[int] = []
+    spread: list[slice | None] = []
+    for key in schema.keys:
+        column = source[key.name]
+        if column.key is not None:
+            moved.append(axes[column.key])
+            spread.append(slice(None))
+            lo, hi = made.keys[moved[-1]].lo, made.keys[moved[-1]].hi
+        else:
+            number = _only(result, column)
+            if number is None:
+                return None
+            spread.append(None)
+            lo, hi = number, number + 1
+        if lo < key.lo or hi > key.hi:
+            return None
+        box.append(slice(lo - key.lo, hi - key.lo))
+    if sorted(moved) != list(range(len(made.keys))):
+        return None
+    at = tuple(box)
+    present = tensor.relation.present
+    if tensor.default is None and not replaces and (present is None or present[at].any()):
+        return None
+    values: dict[str, np.ndarray] = {}
+    for f in schema.values:
+        found = _values(result, source[f.name], f.dtype)
+        if found is None:
+            return None
+        values[f.name] = found.transpose(moved)[tuple(spread) or ...]
+    whole = made.size == schema.size
+    return Write(tensor, None if whole else at, values, made.size, presence=True)
+
+
+def _only(result: Result, column: ResultColumn) -> int | None:
+    """The one number that an integer column has in every row, if so."""
+    assert column.field is not None
+    if not column.dtype.is_integer or not result.dense(column):
+        return None
+    values = distinct(result.fields[column.field])
+    first = values.flat[0]
+    return int(first) if values.size == 1 or (values == first).all() else None
+
+
+def _values(result: Result, column: ResultColumn, dtype: DType) -> np.ndarray | None:
+    """A column as the tensor stores it, or None if it does not fit, or has NULLs."""
+    if column.field is None or not result.dense(column):
+        return None
+    values = result.fields[column.field]
+    if column.dtype is dtype:
+        return values
+    values, failure = loaded(values, column.dtype), cast_failure(column.dtype, dtype)
+    if failure is not None and failure.numpy(values).any():
+        return None
+    found: Any = stored(cast_array(values, dtype), dtype)
+    return np.asarray(found)
+
+
+def result_order(tensor: Tensor, statement: Insertion, relation: Relation) -> list[str]:
     """The tensor's column that each column of the SELECT goes to."""
     given = relation.columns
     if statement.by_name:
@@ -118,9 +195,15 @@ def _column_order(tensor: Tensor, listed: list[tuple[str, exp.Expr]]) -> list[st
     return order
 
 
-def _literal_table(
-    con: Connection, tensor: Tensor, order: list[str], rows: list[LiteralRow]
+def literal_table(
+    con: Connection, tensor: Tensor, listed: list[tuple[str, exp.Expr]], rows: list[LiteralRow]
 ) -> dict[str, np.ndarray]:
+    """The columns that VALUES gives, by the tensor's names.
+
+    Raises:
+        Error: Columns are missing, a value is NULL, does not fit or is out of bounds.
+    """
+    order = _column_order(tensor, listed)
     types = _types(tensor)
     bounds = {k.name: k for k in tensor.relation.schema.keys}
     table: dict[str, list[np.ndarray]] = {column: [] for column in order}
@@ -190,6 +273,18 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
     """
+    at, schema = _new_cells(tensor, table, replaces), tensor.relation.schema
+    present = tensor.relation.present
+    mask = _own(np.True_ if present is None else present, schema.shape)
+    mask.reshape(-1)[at] = True
+    fields = {f.name: _own(tensor.relation.fields[f.name], schema.shape) for f in schema.values}
+    for name, array in fields.items():
+        array.reshape(-1)[at] = stored(table[name], schema.dtype(name))
+    return changed(tensor, fields, mask)
+
+
+def _new_cells(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) -> np.ndarray:
+    """The flat index of each of some rows that may be inserted."""
     schema = tensor.relation.schema
     at = cells(tensor, table, len(next(iter(table.values()))))
     unique, counts = np.unique(at, return_counts=True)
@@ -199,21 +294,29 @@ def insert_rows(tensor: Tensor, table: dict[str, np.ndarray], replaces: bool) ->
             if schema.keys
             else f"{tensor.name} takes one row"
         )
-    present = tensor.relation.present
-    mask = _own(np.True_ if present is None else present, schema.shape)
-    taken = mask.reshape(-1)[at]
-    if tensor.default is None and not replaces and taken.any():
+    if tensor.default is not None or replaces:
+        return at
+    taken = _flags(tensor.relation.present, at)
+    if taken.any():
         raise IntegrityError(
             f"The key ({_key_text(schema, int(at[taken][0]))}) exists in {tensor.name}"
             if schema.keys
             else f"{tensor.name} has its value",
             hint="INSERT OR REPLACE sets it; UPDATE changes values.",
         )
-    mask.reshape(-1)[at] = True
-    fields = {f.name: _own(tensor.relation.fields[f.name], schema.shape) for f in schema.values}
-    for name, array in fields.items():
-        array.reshape(-1)[at] = stored(table[name], schema.dtype(name))
-    return changed(tensor, fields, mask)
+    return at
+
+
+def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
+    """A mask at flat indices; without one every key is there."""
+    if mask is None:
+        return np.ones(len(at), np.bool_)
+    found: np.ndarray
+    if mask.flags.c_contiguous:
+        found = mask.reshape(-1)[at]
+    else:
+        found = mask[np.unravel_index(at, mask.shape)]
+    return found
 
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.einsum import TRUE, Const
-from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count
+from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count, distinct
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.schema import PRESENT, DType, Field, Schema, valid
@@ -42,7 +42,7 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
     """The tensor with new fields; a full mask is dropped."""
     schema = tensor.relation.schema
     kept = [f for f in schema.fields if f.name != PRESENT]
-    if mask is not None and not mask.all():
+    if mask is not None and not distinct(mask).all():
         kept.append(Field(PRESENT, DType.BOOLEAN))
         fields = {**fields, PRESENT: mask}
     for array in fields.values():

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlglot import exp
 
-from einsql.changes.target import changed, refuse_null, rows, writable
-from einsql.engine.relation import PlacedFields, Term, count
-from einsql.engine.store import Tensor, owned
-from einsql.errors import Error, IntegrityError
-from einsql.schema import PRESENT, Schema
-from einsql.sql.changes import COUNT, Touch, bind_delete, bind_update, target_of
+from einsql.changes.target import refuse_null, rows
+from einsql.changes.writing import Index, Made, Write
+from einsql.engine.relation import Fields, PlacedFields, Term, count
+from einsql.engine.store import Tensor
+from einsql.errors import IntegrityError
+from einsql.schema import PRESENT
+from einsql.sql.changes import COUNT, Touch
 
 if TYPE_CHECKING:
     from einsql.session import Connection
 
-Cells = Any
-"""An index into an array: one array of positions for each key, a mask without keys."""
 
+def updated(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
+    """What UPDATE stores, and the number of changed rows.
 
-def update(con: Connection, tree: exp.Update, text: str = "") -> int:
-    """UPDATE … SET … [FROM …] [WHERE …]; returns the number of changed rows.
+    Args:
+        con: The session.
+        tensor: As it is.
+        touch: The statement, bound.
+        fields: What its node gave.
 
     Raises:
         IntegrityError: Several rows of FROM meet one row of the tensor.
         DataError: A new value is NULL.
     """
-    target = target_of(tree)
-    tensor = writable(con, target)
-    binder = con.query_binder()
-    try:
-        bound = bind_update(binder, target, tree)
-    except Error as error:
-        return _by_duckdb(con, tensor, text, target.alias, error)
-    touch = over_all_keys(con, bound, tensor)
-    fields = con.run_node(touch.node, binder)
     several = count(fields, Term(COUNT, above=1)) if COUNT in fields else 0
     if several:
         raise IntegrityError(
@@ -45,25 +41,39 @@ def update(con: Connection, tree: exp.Update, text: str = "") -> int:
         )
     for column in touch.columns:
         refuse_null(fields, column, column)
-    touched = rows(fields, touch.node.schema)
     if isinstance(fields, PlacedFields) and in_place(touch, tensor):
         from einsql.changes.distant import overwritten  # for ranks only
 
+        touched = rows(fields, touch.node.schema)
         columns = {c: c for c in touch.columns}
-        con.store.put(overwritten(con, tensor, fields, touched, columns, "as it was"))
-        return touched
-    relation, mask = tensor.relation, fields.get(PRESENT)
-    new = {f.name: relation.fields[f.name] for f in relation.schema.values}
-    for column in touch.columns:
-        new[column] = _written(tensor, touch, fields[column], mask, column, con.borrowed())
-    con.store.put(changed(tensor, new, relation.present))
-    return touched
+        return overwritten(con, tensor, fields, touched, columns, "as it was"), touched
+    cells = _touched(touch, fields, tensor)
+    values = {c: cells.take(fields[c]) for c in touch.columns}
+    return Write(tensor, cells.at, values, cells.count), cells.count
 
 
-def _by_duckdb(con: Connection, tensor: Tensor, text: str, alias: str, error: Error) -> int:
-    from einsql.changes.tables import changed_rows  # few statements need DuckDB
+def deleted(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tuple[Made, int]:
+    """What DELETE stores, and the number of deleted rows; as `updated`."""
+    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
+        from einsql.changes.distant import overwritten  # as in `updated`
 
-    return changed_rows(con, tensor, text, alias, error)
+        touched = rows(fields, touch.node.schema)
+        return overwritten(con, tensor, fields, touched, {}, "no more"), touched
+    cells = _touched(touch, fields, tensor)
+    return Write(tensor, cells.at, {}, cells.count, presence=False), cells.count
+
+
+def refuse_default(tensor: Tensor) -> None:
+    """Refuses to delete rows of a tensor that has them all.
+
+    Raises:
+        IntegrityError: The tensor has a DEFAULT, so every key exists always.
+    """
+    if tensor.default is not None:
+        raise IntegrityError(
+            f"{tensor.name} has a DEFAULT, so no key can be deleted",
+            hint=f"UPDATE {tensor.name} SET … = {tensor.default} sets values back.",
+        )
 
 
 def over_all_keys(con: Connection, touch: Touch, tensor: Tensor) -> Touch:
@@ -82,70 +92,34 @@ def in_place(touch: Touch, tensor: Tensor) -> bool:
     return named and made.shape == tensor.relation.schema.shape
 
 
-def _written(
-    tensor: Tensor,
-    touch: Touch,
-    values: np.ndarray,
-    mask: np.ndarray | None,
-    column: str,
-    foreign: set[int],
-) -> np.ndarray:
-    """The column with the touched rows' values written."""
-    if in_place(touch, tensor) and (mask is None or mask.all()):
-        return owned(values, foreign)
-    relation = tensor.relation
-    here, there = _touched(touch, mask, relation.schema)
-    result = relation.fields[column].copy()
-    result[there] = values[here]
-    return result
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The touched rows, and how an array over the node's keys becomes their values."""
+
+    at: Index
+    take: Callable[[np.ndarray], np.ndarray]
+    count: int
 
 
-def _touched(touch: Touch, mask: np.ndarray | None, schema: Schema) -> tuple[Cells, Cells]:
-    """The touched rows as an index into the node's arrays and one into the tensor's."""
-    made = touch.node.schema
-    chosen = np.ones(made.shape, np.bool_) if mask is None else mask
-    if not made.keys:
-        return chosen, chosen
+def _touched(touch: Touch, fields: Fields, tensor: Tensor) -> _Cells:
+    made, schema = touch.node.schema, tensor.relation.schema
+    labels = tuple(k.name for k in made.keys)
+    number = rows(fields, made)
+    if touch.labels == labels:  # else a diagonal
+        if number == made.size:
+            if made.shape == schema.shape:
+                return _Cells(None, lambda a: a, number)
+            pairs = zip(made.keys, schema.keys, strict=True)
+            box = tuple(slice(m.lo - k.lo, m.hi - k.lo) for m, k in pairs)
+            return _Cells(box, lambda a: a, number)
+        if made.shape == schema.shape:
+            mask = fields[PRESENT]
+            return _Cells(mask, lambda a: a[mask], number)
+    chosen = fields[PRESENT] if PRESENT in fields else np.ones(made.shape, np.bool_)
     here = np.nonzero(chosen)
-    axes = {k.name: n for n, k in enumerate(made.keys)}
+    axes = {label: n for n, label in enumerate(labels)}
     there = tuple(
         here[axes[label]] + made.keys[axes[label]].lo - k.lo
         for label, k in zip(touch.labels, schema.keys, strict=True)
     )
-    return here, there
-
-
-def delete(con: Connection, tree: exp.Delete, text: str = "") -> int:
-    """DELETE FROM … [WHERE …]; returns the number of deleted rows.
-
-    Raises:
-        IntegrityError: The tensor has a DEFAULT, so every key exists always.
-    """
-    target = target_of(tree)
-    tensor = writable(con, target)
-    binder = con.query_binder()
-    if tensor.default is not None:
-        raise IntegrityError(
-            f"{tensor.name} has a DEFAULT, so no key can be deleted",
-            hint=f"UPDATE {tensor.name} SET … = {tensor.default} sets values back.",
-        )
-    try:
-        bound = bind_delete(binder, target, tree)
-    except Error as error:
-        return _by_duckdb(con, tensor, text, target.alias, error)
-    touch = over_all_keys(con, bound, tensor)
-    fields = con.run_node(touch.node, binder)
-    relation = tensor.relation
-    if isinstance(fields, PlacedFields) and in_place(touch, tensor):
-        from einsql.changes.distant import overwritten  # as in `update`
-
-        touched = rows(fields, touch.node.schema)
-        con.store.put(overwritten(con, tensor, fields, touched, {}, "no more"))
-        return touched
-    old = relation.present
-    kept = np.ones(relation.schema.shape, np.bool_) if old is None else old.copy()
-    before = int(np.count_nonzero(kept))
-    kept[_touched(touch, fields.get(PRESENT), relation.schema)[1]] = False
-    new = {f.name: relation.fields[f.name] for f in relation.schema.values}
-    con.store.put(changed(tensor, new, kept))
-    return before - int(np.count_nonzero(kept))
+    return _Cells(there, lambda a: a[here], number)

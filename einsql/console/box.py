@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from einsql.console.values import Column, format_cell
@@ -63,6 +63,35 @@ def draw_box(
     yield _rule("└┴┘", widths)
     if types:
         yield from _footer(rows, len(columns), sum(n is not None for n in shown))
+
+
+_ROOM = {"FLOAT": 13, "DOUBLE": 22, "VARCHAR": 24}
+"""Characters of a column of a type, where its values are not known before; else 10."""
+
+
+def draw_growing(columns: Sequence[Column], rows: Iterable[Row], *, null: str) -> Iterator[str]:
+    """The lines of a table whose rows come one by one, so that its columns are wide enough first.
+
+    Args:
+        columns: The columns, in order.
+        rows: The rows.
+        null: What NULL looks like.
+    """
+    names = [format_cell(c.name, "", "") for c in columns]
+    types = [c.displayed_type for c in columns]
+    widths = [
+        max(display_width(n), len(t), _ROOM.get(c.type, 10))
+        for c, n, t in zip(columns, names, types, strict=True)
+    ]
+    yield _rule("┌┬┐", widths)
+    for line in (names, types):
+        yield _line([_centre(t, w) for t, w in zip(line, widths, strict=True)])
+    yield _rule("├┼┤", widths)
+    for row in rows:
+        (cells,) = _cells([row], columns, null)
+        padded = zip(cells, widths, columns, strict=True)
+        yield _line([_pad(t, w, c.is_numeric) for t, w, c in padded])
+    yield _rule("└┴┘", widths)
 
 
 def _cells(rows: list[Row], columns: Sequence[Column], null: str) -> list[list[str]]:

@@ -46,8 +46,8 @@ def entries(connection: einsql.Connection) -> list[Entry]:
         if isinstance(stored, Tensor):
             found.append(Entry(stored.name, "tensor"))
         elif isinstance(stored.body, Macro):
-            name, parameters = stored.name.removesuffix("()"), ", ".join(stored.body.parameters)
-            found.append(Entry(name, "macro", f"{name}({parameters})", stored.body.is_table))
+            name = stored.name.removesuffix("()")
+            found.append(Entry(name, "macro", stored.body.call, stored.body.is_table))
         else:
             found.append(Entry(stored.name, stored.kind))
     duckdbs = connection.duck.definitions()

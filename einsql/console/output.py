@@ -66,8 +66,15 @@ class Output:
             except OSError as e:
                 raise CommandError(f'cannot write "{path}": {e.strerror}') from e
 
-    def print_lines(self, lines: Iterable[str], *, paged: bool = True) -> None:
+    def print_lines(
+        self, lines: Iterable[str], *, paged: bool = True, at_once: bool = False
+    ) -> None:
         """Prints lines where results go; a pager shows more of them than the screen has.
+
+        Args:
+            lines: The lines.
+            paged: Whether a pager may show them.
+            at_once: Whether each is to be seen as soon as it is there.
 
         Raises:
             CommandError: The pager can't be run.
@@ -77,6 +84,8 @@ class Output:
         out = sys.stdout if self._file is None else self._file
         for line in lines:
             out.write(line + "\n")
+            if at_once:
+                out.flush()
         out.flush()
         if self._once:
             self.write_to(None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from einsql.console.box import Excerpt, Row, draw_box
+from einsql.console.box import Excerpt, Row, draw_box, draw_growing
 from einsql.console.values import ESCAPES, Column, format_cell, format_json, format_value
 
 
@@ -49,6 +49,10 @@ def _box(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterat
     everything = list(rows)
     shown = Excerpt(everything, [], len(everything))
     return draw_box(columns, shown, null=_null(style), types=False, width=None)
+
+
+def _growing(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
+    return draw_growing(columns, rows, null=_null(style))
 
 
 def _csv(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> Iterator[str]:
@@ -125,6 +129,9 @@ MODES: dict[str, Mode] = {
     "list": _list,
 }
 
+GROWING = {"duckbox": "growing", "box": "growing"}
+"""Modes that have to see all rows, and what prints rows as they come in place of them."""
+
 _VERBATIM = MODES.keys() - {"json", "jsonlines"}
 """Modes in which a plan, be it text or a page, is printed as it is."""
 
@@ -135,7 +142,7 @@ def render(
     """The lines of a result; a plan stands as it is unless the mode is JSON."""
     if mode in _VERBATIM and [c.name for c in columns] == ["explain"]:
         return (str(row[0]) for row in rows)
-    return MODES[mode](columns, rows, style)
+    return (_growing if mode == "growing" else MODES[mode])(columns, rows, style)
 
 
 def excerpt(rows: Iterable[Row], limit: int, known_total: int = -1) -> Excerpt:

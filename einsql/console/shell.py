@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import einsql
+from einsql.console import colours
 from einsql.console.box import Row
 from einsql.console.commands import run_command
+from einsql.console.loops import Arrivals
 from einsql.console.output import Output
-from einsql.console.render import Style, render
+from einsql.console.render import GROWING, Style, render
 from einsql.console.settings import Bail, CommandError, Database, Leave, Settings
 from einsql.console.values import columns_of
 from einsql.console.work import Worker
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BATCH = 4096
+_LOOP = re.compile(r"for\b", re.IGNORECASE)
+"""What a statement that runs step by step begins with."""
 
 
 class Shell:
@@ -190,12 +198,13 @@ class Shell:
 
     def _query(self, sql: str) -> None:
         self.latest = None  # its memory may be needed
+        if _LOOP.match(sql):
+            self._loop(sql)
+            return
         try:
             cursor = self.work(lambda: self.connection.execute(sql))
         finally:
-            for notice in self.connection.notices:
-                print(f"Notice: {notice}", file=sys.stderr)
-            self.connection.notices.clear()
+            self._tell()
         if cursor.description is not None:
             columns = columns_of(cursor.description)
             # What lies elsewhere comes with the first rows, and Ctrl-C must not cut that off.
@@ -205,6 +214,47 @@ class Shell:
             self.latest = cursor
             rows = _rows(first, cursor)
             self.output.print_lines(render(self.settings.mode, columns, rows, self._style(total)))
+
+    def _tell(self) -> None:
+        for notice in self.connection.notices:
+            print(f"Notice: {notice}", file=sys.stderr)
+        self.connection.notices.clear()
+
+    def _loop(self, sql: str) -> None:
+        """Runs a loop; a table on a terminal waits for its end, all else is printed as it comes."""
+        arrivals, cursor = Arrivals(), self.connection.cursor()
+        self.connection.stepped = arrivals.put
+        is_table = self.output.is_terminal and self.settings.mode in GROWING
+        above = partial(arrivals.lines, colours.depth(sys.stderr)) if is_table else list
+        prints = None if is_table else partial(self._print_arriving, arrivals)
+        progress = self.settings.progress
+        try:
+            with self._worker.cancelling(self.connection):
+                work = partial(cursor.execute, sql)
+                self._worker.run(self.connection, work, progress, above, prints)
+        finally:
+            self.connection.stepped = None
+            self.latest = cursor if cursor.description is not None else None
+            if cursor.description is not None and (is_table or not arrivals.columns):
+                columns, rows = columns_of(cursor.description), cursor.fetchall()
+                style = self._style(len(rows))
+                self.output.print_lines(render(self.settings.mode, columns, rows, style))
+            self._tell()
+
+    def _print_arriving(self, arrivals: Arrivals, done: threading.Event) -> None:
+        """Prints the rows of a loop as its steps end."""
+        rows = arrivals.rows(done, list if self.output.is_terminal else self._worker.draw)
+        mode = GROWING.get(self.settings.mode, self.settings.mode)
+        first = next(rows, None)
+        if first is not None:
+            lines = render(mode, arrivals.columns, chain([first], rows), self._style(-1))
+            self.output.print_lines(self._apart(lines), paged=False, at_once=True)
+
+    def _apart(self, lines: Iterator[str]) -> Iterator[str]:
+        """Takes the bar away before each line."""
+        for line in lines:
+            self._worker.erase()
+            yield line
 
     def work(self, work: Callable[[], T]) -> T:
         """Does what may take long; Ctrl-C cancels it, and a progress bar is shown."""

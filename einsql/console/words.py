@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from einsql.sql.aggregates import AGGREGATE_NAMES
 from einsql.sql.scalar import FUNCTION_NAMES
 from einsql.sql.sources import TABLE_FUNCTIONS as SOURCES
+from einsql.sql.sources import TABLE_MACROS
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 KEYWORDS = [
@@ -15,8 +16,8 @@ KEYWORDS = [
     "BOOLEAN", "BY",
     "CALIBRATE", "CASE", "CAST", "COMMIT", "COPY", "CREATE", "CROSS", "DEFAULT", "DELETE", "DESC",
     "DESCRIBE", "DIM",
-    "DISTINCT", "DOUBLE", "DROP", "EINSUM", "ELSE", "END", "EXISTS", "EXPLAIN", "FALSE", "FILTER",
-    "FLOAT", "FORMAT", "FROM", "GROUP", "HALF", "HAVING", "IF", "IN", "INSERT",
+    "DISTINCT", "DO", "DOUBLE", "DROP", "EINSUM", "ELSE", "END", "EXISTS", "EXPLAIN", "FALSE",
+    "FILTER", "FLOAT", "FOR", "FORMAT", "FROM", "GROUP", "HALF", "HAVING", "IF", "IN", "INSERT",
     "INTEGER", "INTO", "IS", "JOIN", "LEFT", "LIMIT", "MACRO", "NATURAL", "NOT", "NULL", "ON",
     "OR", "ORDER", "OVER", "PARTITION", "READ_TENSOR", "REPLACE", "ROLLBACK", "SELECT", "SET",
     "SETTINGS", "SHOW", "SIMULATE", "TABLE", "TENSOR", "TENSORS", "THEN", "TO", "TRUE", "UNION",
@@ -25,7 +26,7 @@ KEYWORDS = [
 
 FUNCTIONS = sorted({n.upper() for n in (*FUNCTION_NAMES, *AGGREGATE_NAMES, *TILE_FUNCTIONS)})
 
-TABLE_FUNCTIONS = sorted({n.upper() for n in SOURCES})
+TABLE_FUNCTIONS = sorted({n.upper() for n in (*SOURCES, *TABLE_MACROS)})
 
 _KEYWORDS, _FUNCTIONS = {*KEYWORDS, "OUTER", "RIGHT", "INNER"}, {*FUNCTIONS, *TABLE_FUNCTIONS}
 

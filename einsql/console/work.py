@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, TypeVar
 
 import einsql
@@ -31,13 +33,26 @@ class Worker:
     def __init__(self, screen: IO[str]) -> None:
         self._screen = screen
         self._fraction: float | None = None
-        self._drawn = False
+        self._drawn = 0
+        self._start = 0.0
+        self._watched = False
         self.interrupted = False
 
-    def run(self, connection: einsql.Connection, work: Callable[[], T], progress: bool) -> T:
+    def run(
+        self, connection: einsql.Connection, work: Callable[[], T], progress: bool,
+        above: Callable[[], list[str]] = list,
+        meanwhile: Callable[[threading.Event], None] | None = None,
+    ) -> T:  # fmt: skip
         """Returns what `work` returns or raises what it raises.
 
         Ctrl-C interrupts the connection; a second one ends the process.
+
+        Args:
+            connection: What it runs on.
+            work: The work.
+            progress: Whether a terminal shows how far it is.
+            above: The lines that are shown above the bar then.
+            meanwhile: What this thread does until the event comes, but wait.
         """
         results: list[T] = []
         failures: list[BaseException] = []
@@ -51,56 +66,101 @@ class Worker:
             finally:
                 done.set()
 
-        watched = progress and self._screen.isatty()
+        self._watched = progress and self._screen.isatty()
         self._fraction, self.interrupted = None, False
-        connection.progress = self._note if watched else None
+        self._start = time.monotonic()
+        connection.progress = self._note if self._watched else None
         threading.Thread(target=body, name="einsql statement", daemon=True).start()
         try:
-            self._wait(done, watched)
+            if meanwhile is not None:
+                meanwhile(done)
+            self._wait(done, above)
         except KeyboardInterrupt:
             self.interrupted = True
             connection.interrupt()
-            self._erase()
+            self.erase()
             _wait_or_die(done, connection)
-        self._erase()
+        except BaseException:  # nobody is there any more to see what comes
+            connection.interrupt()
+            done.wait()
+            raise
+        self.erase()
         if failures:
             raise failures[0]
         return results[0]
 
+    @contextmanager
+    def cancelling(self, connection: einsql.Connection) -> Iterator[None]:
+        """Meanwhile Ctrl-C cancels the work, but no printing: lines are whole, and all come.
+
+        A second one ends the process.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        self.interrupted = False
+
+        def cancel(*_: object) -> None:
+            if self.interrupted:
+                _die(connection)
+            self.interrupted = True
+            connection.interrupt()
+
+        signal.signal(signal.SIGINT, cancel)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def _note(self, fraction: float) -> None:
         self._fraction = fraction
 
-    def _wait(self, done: threading.Event, watched: bool) -> None:
-        if not watched or done.wait(_PATIENCE):
+    def _wait(self, done: threading.Event, above: Callable[[], list[str]]) -> None:
+        if not self._watched or done.wait(_PATIENCE):
             done.wait()
             return
-        start = time.monotonic() - _PATIENCE
         while not done.wait(0.1):
-            self._draw(self._fraction, time.monotonic() - start)
+            self.draw(above())
 
-    def _draw(self, fraction: float | None, seconds: float) -> None:
-        share = min(1.0, max(0.0, fraction or 0.0))
+    def draw(self, above: Sequence[str] = ()) -> None:
+        """Shows how far the work is, if it has run for a while and someone may see it.
+
+        Args:
+            above: Lines above the bar, none wider than the screen.
+        """
+        seconds = time.monotonic() - self._start
+        if not self._watched or seconds < _PATIENCE:
+            return
+        share = min(1.0, max(0.0, self._fraction or 0.0))
         full = round(_BAR * share)
         bar = "█" * full + "░" * (_BAR - full)
-        percent = "   ?" if fraction is None else f"{100 * share:3.0f}%"
-        self._screen.write(f"\r{percent} {bar} {seconds:.0f} s ")
+        percent = "   ?" if self._fraction is None else f"{100 * share:3.0f}%"
+        lines = [*above, f"{percent} {bar} {seconds:.0f} s "]
+        up = f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
+        clear = "\x1b[J" if self._drawn > len(lines) else ""
+        ends = "\x1b[K\n" if len(lines) > 1 else ""
+        self._screen.write(f"\r{up}{clear}" + ends.join(lines))
         self._screen.flush()
-        self._drawn = True
+        self._drawn = len(lines)
 
-    def _erase(self) -> None:
+    def erase(self) -> None:
+        """Takes away what `draw` has shown."""
         if self._drawn:
-            self._screen.write("\r\x1b[K")
+            up = f"\x1b[{self._drawn - 1}A\r\x1b[J" if self._drawn > 1 else "\r\x1b[K"
+            self._screen.write(up)
             self._screen.flush()
-            self._drawn = False
+            self._drawn = 0
 
 
 def _wait_or_die(done: threading.Event, connection: einsql.Connection) -> None:
     try:
         done.wait()
     except KeyboardInterrupt:
-        # No thread can be ended from outside, and an orderly exit would wait for this one.
-        try:
-            if connection.cluster is not None:
-                connection.cluster.kill()
-        finally:
-            os._exit(130)
+        _die(connection)
+
+
+def _die(connection: einsql.Connection) -> None:
+    # No thread can be ended from outside, and an orderly exit would wait for this one.
+    try:
+        if connection.cluster is not None:
+            connection.cluster.kill()
+    finally:
+        os._exit(130)

@@ -47,7 +47,7 @@ class Group(Protocol):
         """Runs the nodes on the fields of their sources; returns those of their results."""
 
 
-FindGroups = Callable[[Node], Sequence[Group]]
+FindGroups = Callable[[Sequence[Node]], Sequence[Group]]
 """What the session hands in from the kernels: which nodes of a graph run together."""
 
 
@@ -106,26 +106,30 @@ class Program:
         compile_node: Makes the kernels.
         find_groups: Finds nodes that run together.
         memory: What it may take of memory; None for what there is, or an error.
+        more: Further roots, which are computed in the same run.
     """
 
     def __init__(
         self, root: Node, compile_node: Compile, find_groups: FindGroups | None = None,
-        memory: Memory | None = None,
+        memory: Memory | None = None, more: Sequence[Node] = (),
     ) -> None:  # fmt: skip
-        nodes = walk(root)
+        roots = (root, *more)
+        nodes = walk(*roots)
         slots = {id(node): n for n, node in enumerate(nodes)}
         numbers = {id(n): at for at, n in enumerate(n for n in nodes if isinstance(n, EinSum))}
-        groups = find_groups(root) if find_groups is not None else ()
+        groups = find_groups(roots) if find_groups is not None else ()
         works: list[EinSum | Group] = _in_order(nodes, groups)
         last: dict[int, int] = {}
         for n, work in enumerate(works):
             for source in children(work) if isinstance(work, EinSum) else work.sources:
                 last[slots[id(source)]] = n
         free: list[list[int]] = [[] for _ in works]
+        shown = tuple(slots[id(r)] for r in roots)
         for slot, n in last.items():
-            if slot != slots[id(root)]:
+            if slot not in shown:
                 free[n].append(slot)
         self.root = slots[id(root)]
+        self.roots = shown
         self.inputs = tuple(
             (slots[id(node)], node.name) for node in nodes if isinstance(node, Input)
         )
@@ -161,13 +165,17 @@ class Program:
             DataError: A selected element overflows, divides by zero or cannot be cast.
             OperationalError: It takes more memory than there is, or more room for files.
         """
+        return self.run_all(inputs, tick)[0]
+
+    def run_all(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+        """As `run`; returns the fields of every root."""
         if not self._sure and self._exceeds():
             return self._within(inputs, tick)[0]
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         steps = self.steps
-        if len(steps) == 1:
+        if len(steps) == 1 and len(self.roots) == 1:
             made = steps[0].run([held[s] for s in steps[0].sources], tick)
-            return made[steps[0].targets.index(self.root)]
+            return (made[steps[0].targets.index(self.root)],)
         for n, step in enumerate(steps):
 
             def part(fraction: float, n: int = n) -> None:
@@ -180,12 +188,13 @@ class Program:
             for slot in step.free:
                 del held[slot]
             tick((n + 1) / len(steps))
-        return held[self.root]
+        return [held[root] for root in self.roots]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
         """As `run`, with what each step took."""
         if not self._sure and self._exceeds():
-            return self._within(inputs, tick)
+            found, took = self._within(inputs, tick)
+            return found[0], took
         measures: list[Measure] = []
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         for step in self.steps:
@@ -205,7 +214,9 @@ class Program:
         require(self._peak)
         return False
 
-    def _within(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
+    def _within(
+        self, inputs: Mapping[str, Fields], tick: Tick
+    ) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
         from einsql.engine.spill.within import run_within  # as in `__init__`
 
         assert self._memory is not None  # else nothing exceeds it

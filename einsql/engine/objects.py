@@ -1,4 +1,4 @@
-"""What a database holds under its names: tensors, views and macros, none ever changed in place."""
+"""What a database holds under its names: tensors, views and macros."""
 
 from __future__ import annotations
 

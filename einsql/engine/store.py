@@ -1,7 +1,8 @@
 """What a session sees of its database: a snapshot, with its own changes and arrays on top.
 
 Outside of a transaction every statement sees the newest commit; within one, what was
-committed when it began. Nothing stored is ever changed in place, so a snapshot is a mapping.
+committed when it began. What somebody else may see is never changed in place, so a snapshot is
+a mapping.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from einsql.engine import private
 from einsql.engine.database.memory import Database, State
 from einsql.engine.duck.connection import Duck
 from einsql.engine.objects import Definition, Object, Tensor, is_local, same_form
@@ -25,6 +28,10 @@ _INSTEAD = (
 )
 
 __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
+
+
+Index = Any
+"""What NumPy takes between brackets."""
 
 
 class Store:
@@ -58,6 +65,8 @@ class Store:
         self._saved: dict[str, Object] | None = None
         self._changes = 0
         self._pinned = False
+        self._since = object()
+        self._undo: list[tuple[np.ndarray, Index, np.ndarray]] = []
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
@@ -70,7 +79,10 @@ class Store:
         return self.objects.get(name.lower())
 
     def lasts(self, name: str, fields: Fields) -> bool:
-        """True if a stored tensor has these fields, which nobody ever changes in place."""
+        """True if a stored tensor has these very fields, which hold the same for ever.
+
+        A change in place puts others, over the same memory, in their place.
+        """
         found = self.get(name)
         if not isinstance(found, Tensor) or found.borrowed:
             return False
@@ -115,6 +127,27 @@ class Store:
         if not is_local(item):
             self._written[low] = item
         self._mean(low, item)
+
+    # ---- changes in place
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialised array for a tensor, which later changes may overwrite."""
+        return private.allocate(shape, dtype, self._since)
+
+    def overwritable(self, array: np.ndarray) -> np.ndarray | None:
+        """The elements of a stored array to be written, or None if somebody else may see them."""
+        return private.writable(array, self._since)
+
+    def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
+        """Writes what `overwritable` gave; the running statement takes it back if it fails."""
+        self._undo.append((array, at, np.array(array[at])))
+        array[at] = values
+
+    def _take_back(self) -> None:
+        while self._undo:
+            array, at, values = self._undo[-1]
+            array[at] = values
+            self._undo.pop()
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
         """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
@@ -221,23 +254,44 @@ class Store:
         """A statement that may write: whole or not at all, and a transaction if none runs."""
         self.refresh()
         before, written, changes = dict(self.objects), dict(self._written), self._changes
+        state = self.database.state
+        self._undo.clear()
         try:
             yield
             if self._saved is None and self._written:
                 self._commit()
         except BaseException:
-            if self._changes != changes:
-                self._restore(before, written)
+            if self.database.path is None and self.database.state is not state:
+                self._written = {}  # it has been committed, for nobody else commits there
+                self._show(self.database.state)
+            else:
+                self._take_back()
+                if self._changes != changes:
+                    self._restore(before, written)
             raise
+        finally:
+            self._undo.clear()
+
+    def savepoint(self) -> Callable[[], None]:
+        """Remembers what names mean now; what it gives makes them mean that again."""
+        objects, written, changes = dict(self.objects), dict(self._written), self._changes
+
+        def back() -> None:
+            if self._changes != changes:
+                self._restore(dict(objects), dict(written))
+
+        return back
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A statement whose changes are undone in any case."""
         self.refresh()
         before, written = dict(self.objects), dict(self._written)
+        self._undo.clear()
         try:
             yield
         finally:
+            self._take_back()
             self._restore(before, written)
 
     @contextmanager
@@ -310,6 +364,7 @@ class Store:
             with self.database.lock:
                 self.database.prepare()
                 self._begin_duck()
+            self._since = object()  # before it is true: what is there now may be wanted back
             self._saved = dict(self.objects)
         except BaseException:
             if self._saved is None:

@@ -14,8 +14,8 @@ from einsql.einsum import (
     EinSum,
     Expr,
     Label,
-    Node,
     Operand,
+    Roots,
     conj,
     conjuncts,
     hint_over,
@@ -210,14 +210,14 @@ def _define(node: EinSum, label: str, value: Expr) -> EinSum | None:
     return in_order(with_axes(node, {label: replace(axis, define=value)}))
 
 
-def push_bounds(root: Node) -> tuple[Node, int]:
+def push_bounds(roots: Roots) -> tuple[Roots, int]:
     """Narrows the keys of each producer to what its readers' axes can reach."""
     needs: dict[int, list[tuple[int, int] | None]] = {}
     narrowed: dict[int, EinSum] = {}
-    for node in reversed(walk(root)):
+    for node in reversed(walk(*roots)):
         if not isinstance(node, EinSum):
             continue
-        new = _to_needs(node, needs[id(node)]) if node is not root else node
+        new = _to_needs(node, needs[id(node)]) if id(node) in needs else node  # a root has none
         if new is not node:
             narrowed[id(node)] = new
         axes = {a.label: a for a in new.axes}
@@ -227,13 +227,13 @@ def push_bounds(root: Node) -> tuple[Node, int]:
                 a, old = axes[label], seen[n]
                 seen[n] = (min(a.lo, old[0]), max(a.hi, old[1])) if old else (a.lo, a.hi)
     if not narrowed:
-        return root, 0
+        return roots, 0
 
     def visit(old: EinSum, over: EinSum) -> EinSum:
         new = narrowed.get(id(old))
         return over if new is None else replace(new, operands=over.operands)
 
-    return rebuild(root, visit)[0], len(narrowed)
+    return rebuild(roots, visit)[0], len(narrowed)
 
 
 def _to_needs(node: EinSum, needs: list[tuple[int, int] | None]) -> EinSum:

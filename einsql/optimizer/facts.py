@@ -180,10 +180,10 @@ def with_axes(node: EinSum, changed: Mapping[str, Axis]) -> EinSum:
     return replace(node, axes=tuple(changed.get(a.label, a) for a in node.axes))
 
 
-def readers(root: Node) -> dict[int, list[tuple[EinSum, int]]]:
+def readers(*roots: Node) -> dict[int, list[tuple[EinSum, int]]]:
     """For each node, by id, the nodes and operand numbers that read it."""
     found: dict[int, list[tuple[EinSum, int]]] = {}
-    for node in walk(root):
+    for node in walk(*roots):
         if isinstance(node, EinSum):
             for n, o in enumerate(node.operands):
                 found.setdefault(id(o.source), []).append((node, n))

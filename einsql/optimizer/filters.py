@@ -9,9 +9,9 @@ from einsql.einsum import (
     TRUE,
     EinSum,
     Expr,
-    Node,
     Operand,
     Output,
+    Roots,
     Value,
     conj,
     conjuncts,
@@ -36,7 +36,7 @@ _Pushed = tuple[EinSum, EinSum]
 """The reader and its producer, after a condition moved."""
 
 
-def push_filter(root: Node) -> tuple[Node, int]:
+def push_filter(roots: Roots) -> tuple[Roots, int]:
     """Moves conditions on one operand into its producer, where that saves work.
 
     A condition on keys goes below an aggregation, so that fewer points are aggregated;
@@ -44,7 +44,7 @@ def push_filter(root: Node) -> tuple[Node, int]:
     values goes from a contraction into the map that computes them: it is then decided
     once for each element and not at every point of the contraction.
     """
-    only_reader = {source for source, found in readers(root).items() if len(found) == 1}
+    only_reader = {source for source, found in readers(*roots).items() if len(found) == 1}
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         for n, before in enumerate(old.operands):
@@ -56,7 +56,7 @@ def push_filter(root: Node) -> tuple[Node, int]:
                         node, producer = _attach(*pushed, n), pushed[1]
         return node
 
-    return rebuild(root, visit)
+    return rebuild(roots, visit)
 
 
 def _attach(node: EinSum, producer: EinSum, n: int) -> EinSum:

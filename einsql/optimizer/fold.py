@@ -50,6 +50,8 @@ def _step(e: Call, bounds: Bounds) -> Expr:
         return _constant(e)
     if e.fn == "cast":
         return _cast(e)
+    if SCALARS[e.fn].transparent:
+        return e.args[0]
     if e.fn == "not":
         return _negation(e)
     if e.fn == "if":
@@ -164,6 +166,6 @@ def _neutral(e: Call, bounds: Bounds) -> Expr:
 
 FOLD_CONSTANTS = Rule(
     "fold-constants",
-    "f(c) = ⟦f⟧(c);  x ⊗ e = x;  x AND FALSE = FALSE;  i < n = TRUE where hi(i) ≤ n",
+    "f(c) = ⟦f⟧(c);  id(x) = x;  x ⊗ e = x;  x AND FALSE = FALSE;  i < n = TRUE where hi(i) ≤ n",
     node=fold_constants,
 )

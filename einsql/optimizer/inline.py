@@ -14,9 +14,9 @@ from einsql.einsum import (
     EinSum,
     Expr,
     Label,
-    Node,
     Operand,
     Output,
+    Roots,
     Value,
     conj,
     conjuncts,
@@ -260,7 +260,7 @@ def _keeps_contraction(producer: EinSum) -> bool:
     return not reads_data and len(operands_of(producer.guard)) <= 1
 
 
-def inline_views(root: Node) -> tuple[Node, int]:
+def inline_views(roots: Roots) -> tuple[Roots, int]:
     """Composes renames, transposes, slices, diagonals and broadcasts with all readers."""
 
     def visit(_: EinSum, node: EinSum) -> EinSum:
@@ -277,7 +277,7 @@ def inline_views(root: Node) -> tuple[Node, int]:
             node, n = (node, n + 1) if new is None else (new, n)
         return node
 
-    return rebuild(root, visit)
+    return rebuild(roots, visit)
 
 
 def _compose_small(node: EinSum, n: int) -> EinSum | None:
@@ -287,9 +287,9 @@ def _compose_small(node: EinSum, n: int) -> EinSum | None:
     return new
 
 
-def fuse_maps(root: Node) -> tuple[Node, int]:
+def fuse_maps(roots: Roots) -> tuple[Roots, int]:
     """Composes element-wise arithmetic with its reader, where no work is multiplied."""
-    found = readers(root)
+    found = readers(*roots)
 
     def visit(old: EinSum, node: EinSum) -> EinSum:
         sources = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
@@ -308,7 +308,7 @@ def fuse_maps(root: Node) -> tuple[Node, int]:
             node, n = (node, n + 1) if new is None else (new, n)
         return node
 
-    return rebuild(root, visit)
+    return rebuild(roots, visit)
 
 
 def _all_fuse(source: EinSum, reading: list[tuple[EinSum, int]]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from einsql.einsum import EinSum, Node
+from einsql.einsum import EinSum, Node, Roots
 from einsql.errors import InterfaceError, suggest
 from einsql.optimizer.bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
 from einsql.optimizer.filters import PUSH_FILTER
@@ -74,8 +74,7 @@ RULES: tuple[Rule, ...] = tuple(dict.fromkeys(r for s in STAGES for r in s.rules
 
 
 def optimize(
-    root: Node,
-    *,
+    *roots: Node,
     disabled: frozenset[str] = frozenset(),
     until: str | None = None,
     sited: bool = False,
@@ -83,7 +82,8 @@ def optimize(
     """Rewrites a graph into an equal one that is cheaper to run.
 
     Args:
-        root: The graph; its result schema stays, except flags proven TRUE, which go.
+        roots: The graph, as `apart` makes it of several; each root's schema stays, except flags
+            proven TRUE, which go.
         disabled: Names of rules to leave out.
         until: Name of a rule after whose first run to stop.
         sited: Whether the graph will be cut over several sites.
@@ -96,8 +96,8 @@ def optimize(
     run = _Run(disabled, until)
     for stage in STAGES:
         if sited or not stage.sited:
-            root = run.stage(stage, root)
-    return Optimized(root, tuple(run.trace))
+            roots = run.stage(stage, roots)
+    return Optimized(roots, tuple(run.trace))
 
 
 def check_rules(disabled: frozenset[str], until: str | None = None) -> None:
@@ -134,24 +134,25 @@ class _Run:
         self._settled: dict[str, Settled] = {}
         self._verified: dict[int, EinSum] = {}
 
-    def stage(self, stage: Stage, root: Node) -> Node:
+    def stage(self, stage: Stage, roots: Roots) -> Roots:
         """Runs a stage's rules until every one of them has seen the same graph in vain."""
         unchanged = 0
         for _ in range(stage.rounds):
             for rule in stage.rules:
                 if self._stopped or unchanged == len(stage.rules):
-                    return root
-                new = root if rule.name in self._disabled else self._apply(rule, root)
-                unchanged = unchanged + 1 if new is root else 0
-                root = new
+                    return roots
+                new = roots if rule.name in self._disabled else self._apply(rule, roots)
+                unchanged = unchanged + 1 if new is roots else 0
+                roots = new
                 self._stopped = rule.name == self._until
-        return root
+        return roots
 
-    def _apply(self, rule: Rule, root: Node) -> Node:
+    def _apply(self, rule: Rule, roots: Roots) -> Roots:
         start = perf_counter()
-        new, fired = rule.apply(root, self._settled.setdefault(rule.name, {}))
-        if new is root:
-            return root
-        verify(new, root.schema, self._verified, drops_flags=rule.drops_flags)
-        self.trace.append(Step(rule, fired, perf_counter() - start, root, new))
+        new, fired = rule.apply(roots, self._settled.setdefault(rule.name, {}))
+        if new is roots:
+            return roots
+        for made, root in zip(new, roots, strict=True):
+            verify(made, root.schema, self._verified, drops_flags=rule.drops_flags)
+        self.trace.append(Step(rule, fired, perf_counter() - start, roots, new))
         return new

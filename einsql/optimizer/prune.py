@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from einsql.einsum import (
     EinSum,
-    Node,
+    Roots,
     Value,
     exprs,
     map_exprs,
@@ -20,19 +20,20 @@ from einsql.optimizer.facts import bounds_of, fits, used_labels
 from einsql.optimizer.rules import Rule, rebuild
 
 
-def prune_outputs(root: Node) -> tuple[Node, int]:
-    """Drops outputs without a reader, and what only they needed; the root keeps all.
+def prune_outputs(roots: Roots) -> tuple[Roots, int]:
+    """Drops outputs without a reader, and what only they needed; a root keeps all.
 
     An operand nobody reads is only a value source: the axes, not the operand, say which
     points exist, so it may go.
     """
     needed: dict[int, set[str]] = {}
     pruned: dict[int, EinSum] = {}
-    for node in reversed(walk(root)):
+    shown = {id(r) for r in roots}
+    for node in reversed(walk(*roots)):
         if not isinstance(node, EinSum):
             continue
         wanted = needed.get(id(node))
-        if wanted is None and node is not root:
+        if wanted is None and id(node) not in shown:
             continue  # its only readers have just dropped it
         new = node
         if wanted is not None and len(wanted) < len(node.outputs):
@@ -46,8 +47,8 @@ def prune_outputs(root: Node) -> tuple[Node, int]:
         if new is not node:
             pruned[id(node)] = new
     if not pruned:
-        return root, 0
-    result, _ = rebuild(root, lambda old, over: _resource(old, over, pruned.get(id(old))))
+        return roots, 0
+    result, _ = rebuild(roots, lambda old, over: _resource(old, over, pruned.get(id(old))))
     return result, len(pruned)
 
 

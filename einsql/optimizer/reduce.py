@@ -23,6 +23,7 @@ from einsql.einsum import (
     Label,
     Node,
     Output,
+    Roots,
     Value,
     conj,
     hint_over,
@@ -267,14 +268,20 @@ def fold_reductions(node: EinSum) -> EinSum:
     return node
 
 
-def drop_proven_flags(root: Node) -> tuple[Node, int]:
-    """Drops the root's flags proven TRUE: an absent flag says the same."""
+def drop_proven_flags(roots: Roots) -> tuple[Roots, int]:
+    """Drops the roots' flags proven TRUE: an absent flag says the same."""
+    new = tuple(map(_without_proven, roots))
+    fired = sum(a is not b for a, b in zip(new, roots, strict=True))
+    return (new if fired else roots), fired
+
+
+def _without_proven(root: Node) -> Node:
     if not isinstance(root, EinSum):
-        return root, 0
+        return root
     kept = tuple(o for o in root.outputs if not (is_flag(o.name) and constant(root, o) == TRUE))
     if not kept or len(kept) == len(root.outputs):
-        return root, 0
-    return replace(root, outputs=kept), 1
+        return root
+    return replace(root, outputs=kept)
 
 
 FOLD_REDUCTIONS = Rule(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from einsql.einsum import EinSum, Node, walk, with_sources
+from einsql.einsum import EinSum, Node, Roots, walk, with_sources
 from einsql.printer import format_graph
 
 NodeRewrite = Callable[[EinSum], EinSum]
 """Returns the very same object where it does not apply; may look at what lies below."""
-GraphRewrite = Callable[[Node], tuple[Node, int]]
-"""Returns the new root and how often the rule fired; the same root where it did not."""
+GraphRewrite = Callable[[Roots], tuple[Roots, int]]
+"""Returns the new roots and how often the rule fired; the same tuple where it did not."""
 Settled = dict[int, EinSum]
 """Nodes, by id, which a node rewrite is known to leave alone; they stay alive in here."""
 
@@ -36,15 +36,15 @@ class Rule:
     graph: GraphRewrite | None = None
     drops_flags: bool = False
 
-    def apply(self, root: Node, settled: Settled) -> tuple[Node, int]:
-        """Rewrites a graph; returns the new root and how often the rule fired."""
+    def apply(self, roots: Roots, settled: Settled) -> tuple[Roots, int]:
+        """Rewrites a graph; returns the new roots and how often the rule fired."""
         fired = 0
         if self.node is not None:
-            root, fired = _everywhere(root, self.node, settled)
+            roots, fired = _everywhere(roots, self.node, settled)
         if self.graph is not None:
-            root, more = self.graph(root)
+            roots, more = self.graph(roots)
             fired += more
-        return root, fired
+        return roots, fired
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +54,42 @@ class Step:
     rule: Rule
     fired: int
     seconds: float
-    old: Node
-    new: Node
+    old: Roots
+    new: Roots
 
     @property
     def before(self) -> str:
         """The printed graph the rule saw."""
-        return format_graph(self.old)
+        return format_graph(*self.old)
 
     @property
     def after(self) -> str:
         """The printed graph the rule left."""
-        return format_graph(self.new)
+        return format_graph(*self.new)
 
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
     """An optimized graph and how it came about."""
 
-    root: Node
+    roots: Roots
     trace: tuple[Step, ...]
 
+    @property
+    def root(self) -> Node:
+        """The first root, which is the only one of most graphs."""
+        return self.roots[0]
 
-def rebuild(root: Node, visit: Callable[[EinSum, EinSum], EinSum]) -> tuple[Node, int]:
+
+def rebuild(roots: Roots, visit: Callable[[EinSum, EinSum], EinSum]) -> tuple[Roots, int]:
     """Rewrites a graph bottom-up; `visit` sees each node as it was and over new sources.
 
     Returns:
-        The new root and at how many nodes `visit` returned another object.
+        The new roots and at how many nodes `visit` returned another object.
     """
     done: dict[int, Node] = {}
     fired = 0
-    for node in walk(root):
+    for node in walk(*roots):
         if not isinstance(node, EinSum):
             done[id(node)] = node
             continue
@@ -92,10 +97,12 @@ def rebuild(root: Node, visit: Callable[[EinSum, EinSum], EinSum]) -> tuple[Node
         new = visit(node, over)
         fired += new is not over
         done[id(node)] = new
-    return done[id(root)], fired
+    new_roots = tuple(done[id(r)] for r in roots)
+    same = all(a is b for a, b in zip(new_roots, roots, strict=True))
+    return (roots if same else new_roots), fired
 
 
-def _everywhere(root: Node, change: NodeRewrite, settled: Settled) -> tuple[Node, int]:
+def _everywhere(roots: Roots, change: NodeRewrite, settled: Settled) -> tuple[Roots, int]:
     def visit(_: EinSum, node: EinSum) -> EinSum:
         if id(node) in settled:
             return node
@@ -107,4 +114,4 @@ def _everywhere(root: Node, change: NodeRewrite, settled: Settled) -> tuple[Node
             node = new
         return node
 
-    return rebuild(root, visit)
+    return rebuild(roots, visit)

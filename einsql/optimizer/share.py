@@ -15,6 +15,7 @@ from einsql.einsum import (
     Node,
     Operand,
     Output,
+    Roots,
     Value,
     map_exprs,
     rewrite,
@@ -26,18 +27,19 @@ _Key = tuple[object, ...]
 _Fields = Mapping[str, str]
 
 
-def share(root: Node) -> tuple[Node, int]:
+def share(roots: Roots) -> tuple[Roots, int]:
     """Makes one of all equal nodes, operands and outputs.
 
     Two nodes are equal if they are the same text after labels are numbered in the order
     in which keys and operands mention them, operands and the arguments of commutative
-    functions are sorted, and fields are named by what they compute. The root's own field
+    functions are sorted, and fields are named by what they compute. A root's own field
     and key names stay.
     """
     done: dict[int, tuple[Node, _Fields]] = {}
     known: dict[_Key, tuple[Node, dict[_Key, str]]] = {}
     fired = 0
-    for node in walk(root):
+    shown: dict[int, Node] = {id(r): r for r in roots}
+    for node in walk(*roots):
         if not isinstance(node, EinSum):
             first, _ = known.setdefault(("input", node.name, node.schema), (node, {}))
             fired += first is not node
@@ -45,20 +47,20 @@ def share(root: Node) -> tuple[Node, int]:
             continue
         over = _read_shared(node, done)
         fired += len(over.operands) < len(node.operands)
+        if id(node) in shown:  # nobody reads it
+            shown[id(node)] = over
+            continue
         canonical = _Canonical(over)
         keys = {o.name: canonical.output(o) for o in over.outputs}
-        if node is not root:
-            over = _unique_outputs(over, keys)
+        over = _unique_outputs(over, keys)
         identity = (*canonical.key, frozenset(keys.values()))
         first, names = known.setdefault(
             identity, (over, {keys[o.name]: o.name for o in reversed(over.outputs)})
         )
-        merged = len(set(keys.values())) < len(keys) and node is not root
+        merged = len(set(keys.values())) < len(keys)
         fired += first is not over or merged
-        if node is root:
-            return (over if fired else root), fired
         done[id(node)] = first, {old: names[k] for old, k in keys.items() if names[k] != old}
-    return done[id(root)][0], fired
+    return (tuple(shown[id(r)] for r in roots) if fired else roots), fired
 
 
 def _read_shared(node: EinSum, done: Mapping[int, tuple[Node, _Fields]]) -> EinSum:

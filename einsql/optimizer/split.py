@@ -19,9 +19,9 @@ from einsql.einsum import (
     EinSum,
     Expr,
     Label,
-    Node,
     Operand,
     Output,
+    Roots,
     Value,
     exprs,
     hint_over,
@@ -59,9 +59,9 @@ _Reads = dict[tuple[int, int], _Split]
 """By the identity of a reader and the number of an operand."""
 
 
-def split_labels(root: Node) -> tuple[Node, int]:
+def split_labels(roots: Roots) -> tuple[Roots, int]:
     """Does each wide contraction under the digits its readers use, where all of them do."""
-    reads = _splits(root)
+    reads = _splits(roots)
     made: dict[tuple[int, _Split], EinSum] = {}
 
     def visit(node: EinSum, over: EinSum) -> EinSum:
@@ -81,19 +81,19 @@ def split_labels(root: Node) -> tuple[Node, int]:
             return over
         return _without_unread(replace(over, operands=tuple(operands)), replaced)
 
-    return rebuild(root, visit) if reads else (root, 0)
+    return rebuild(roots, visit) if reads else (roots, 0)
 
 
-def _splits(root: Node) -> _Reads:
+def _splits(roots: Roots) -> _Reads:
     """Every read of a contraction that may be split; all of its readers agree on the key."""
     readers: dict[int, list[tuple[EinSum, int]]] = {}
-    for node in walk(root):
+    for node in walk(*roots):
         for n, o in enumerate(node.operands if isinstance(node, EinSum) else ()):
             assert isinstance(node, EinSum)
             readers.setdefault(id(o.source), []).append((node, n))
     found: _Reads = {}
-    for wide in walk(root):
-        if isinstance(wide, EinSum) and wide is not root and len(wide.operands) > 1:
+    for wide in walk(*roots):
+        if isinstance(wide, EinSum) and id(wide) in readers and len(wide.operands) > 1:
             for key in range(len(wide.keys)):
                 splits = [_split(wide, key, *r) for r in readers[id(wide)]]
                 sizes = {s: s.size for s in splits if s is not None}

@@ -216,8 +216,9 @@ class Aggregation:
         return Typed(choose(several, result, alone, real).value, real, found)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
-        top = Value(0, self._output("max", (x.value,), real, selected), real)
-
+        # The sum is the same whatever it is shifted by, so gradients take that for a constant.
+        highest = Value(0, self._output("max", (x.value,), real, selected), real)
+        top = call("stop_gradient", real, highest)
         shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
         total = Value(1, self._second("sum", shifted, real, selected), real)
         log = call("add", real, top, call("ln", real, total))

@@ -57,6 +57,12 @@ _CLAUSES = {
 }  # fmt: skip
 
 
+_HINTS = {
+    "using": "WHERE … IN (SELECT …) and EXISTS read tables too.",
+    "returning": "SELECT from the tensor afterwards, or the new values from a WITH that both read.",
+}
+
+
 def _check_clauses(node: exp.Expr) -> None:
     """Refuses what a node says beyond `_ALLOWED`."""
     if isinstance(node, exp.Table) and node.args.get("db") is not None:
@@ -66,8 +72,7 @@ def _check_clauses(node: exp.Expr) -> None:
             first = value[0] if isinstance(value, list) else value
             at = first if isinstance(first, exp.Expr) and position(first) is not None else node
             name = _CLAUSES.get(arg, arg.strip("_").upper())
-            hint = "WHERE … IN (SELECT …) and EXISTS read tables too." if arg == "using" else ""
-            raise unsupported(f"{name} in {_statement_name(node)}", at, hint)
+            raise unsupported(f"{name} in {_statement_name(node)}", at, _HINTS.get(arg, ""))
 
 
 def _statement_name(node: exp.Expr) -> str:

@@ -150,7 +150,7 @@ class DefinitionReader(TreeReader):
         position = self.position()
         name = self.name("a macro name")
         self.expect("(", "after the macro's name")
-        parameters = tuple(self.names("a parameter"))
+        parameters, defaults = self.parameters()
         self.expect("AS", "after the parameters")
         is_table = self.take("TABLE")
         if is_function(name, len(parameters), is_table):
@@ -162,7 +162,37 @@ class DefinitionReader(TreeReader):
         start = self.position()
         body = self.query() if is_table else self.macro_body(parameters)
         self.refuse_parameters(body, start)
-        return CreateMacro(name, replace, parameters, body, is_table, self.sql)
+        return CreateMacro(name, replace, parameters, body, is_table, self.sql, defaults=defaults)
+
+    def parameters(self) -> tuple[tuple[str, ...], tuple[exp.Expr, ...]]:
+        """Consumes `name, name := constant, …)`: the names, and the defaults of the last."""
+        names: list[str] = []
+        defaults: list[exp.Expr] = []
+        while not self.take(")"):
+            if names:
+                self.expect(",", "or )")
+            at = self.position()
+            name = self.name("a parameter")
+            if name.lower() in {n.lower() for n in names}:
+                raise ProgrammingError(f"{name} is named twice", position=at)
+            names.append(name)
+            if self.take(":="):
+                defaults.append(self.constant())
+            elif defaults:
+                raise ProgrammingError(
+                    f"{name} needs a default: a parameter before it has one", position=at
+                )
+        return tuple(names), tuple(defaults)
+
+    def constant(self) -> exp.Expr:
+        """Consumes an expression without columns, up to a comma or the closing parenthesis."""
+        start, depth = self.position(), 0
+        while not self.ended and (depth or self.word() not in (",", ")")):
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self.at += 1
+        value: exp.Expr = self.tree(start, self.position(), "SELECT ").expressions[0]
+        check_parameters(value, ())
+        return value
 
     def macro_body(self, parameters: tuple[str, ...]) -> exp.Expr:
         """The one expression of a scalar macro, which sees its parameters and nothing else."""

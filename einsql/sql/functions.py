@@ -110,6 +110,14 @@ def sigmoid(x: Typed, float_stays: bool) -> Typed:
     return apply("div", [one, apply("add", [one, decay], float_stays)], float_stays)
 
 
+def stopped(x: Typed) -> Typed:
+    """STOP_GRADIENT(x): x, which counts as a constant in gradients."""
+    if isinstance(x.value, Const):
+        return x
+    value = call("stop_gradient", x.value.dtype, x.value)
+    return replace(x, value=value, literal=False)
+
+
 def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
     """ROUND(x) or ROUND(x, digits), half away from zero.
 

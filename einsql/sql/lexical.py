@@ -14,6 +14,8 @@ from einsql.errors import Error, ProgrammingError
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 999
 """DuckDB refuses expressions nested 1000 deep; so does einsql."""
+MAX_LOOPS = 16
+"""How deep FOR may nest."""
 
 QUIET = r"""
     --[^\n]* | /\*.*?\*/ | \b[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
@@ -26,14 +28,25 @@ _MARKS = re.compile(
     (?P<skip> {QUIET} )
     | (?P<open> /\* | ' | " )
     | (?P<deeper> \( | \b[cC][aA][sS][eE]\b )
+    | (?P<done> \bend(?:\s++|--[^\n]*+\n|/\*.*?\*/)++for\b )
     | (?P<back> \) | \b[eE][nN][dD]\b )
     | (?P<stop> ; )
+    | (?P<do> \bdo\b )
     | (?P<reset> , | \b(?:from|select|where|then|else|and|or)\b )
     | (?P<chain> [-+*/%^|] | \b[nN][oO][tT]\b )
     | (?P<branch> \bwhen\b )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
+_LOOP = re.compile(
+    r"""
+    (?: \s++ | --[^\n]*+\n? | /\*.*?\*/ )*+
+    (?: explain \b (?: \s++ | analyze\b | verbose\b | simulate\b | \([^()]*+\) )*+ )?+
+    for \b
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+"""What begins a loop, where a statement may begin; one that is to be explained is refused whole."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = re.compile(r"\s+|--[^\n]*\n?|/\*.*?\*/", re.DOTALL)
 
@@ -51,9 +64,11 @@ class Span:
 def scan(sql: str) -> list[Span]:
     """Finds the statements of a script; comments and blanks alone are none.
 
+    FOR … DO …; …; END FOR is one statement.
+
     Raises:
         ProgrammingError: The text exceeds 16 MB or is no Unicode text, a quote or comment
-            stays open, or a statement nests deeper than DuckDB accepts.
+            stays open, or a statement nests deeper than DuckDB accepts, or loops too deep.
     """
     if len(sql) > MAX_BYTES:
         raise ProgrammingError(
@@ -68,15 +83,30 @@ def scan(sql: str) -> list[Span]:
         )
     spans: list[Span] = []
     start = depth = run = deepest = branches = 0
+    loops: list[bool] = []  # of each open FOR, whether its body has begun
+    _open(loops, sql, 0)
     for mark in _MARKS.finditer(sql):
         kind = mark.lastgroup
         if kind in ("skip", "tag"):
             continue
         if kind == "open":
             raise ProgrammingError("A quote or comment is never closed", position=mark.start())
+        if kind == "done":
+            if loops and loops[-1] and depth == 0:
+                loops.pop()
+                continue
+            kind = "back"  # END of a CASE before FOR
+        if kind == "do" and (not loops or loops[-1] or depth):
+            continue
+        if kind in ("do", "stop") and loops:
+            # Without DO the body begins at the first semicolon: the reader says what is missing.
+            loops[-1], depth, run = True, 0, 0
+            _open(loops, sql, mark.end())
+            continue
         if kind == "stop":
             _add(spans, sql, start, mark.start(), max(deepest, branches), complete=True)
             start, depth, run, deepest, branches = mark.end(), 0, 0, 0, 0
+            _open(loops, sql, start)
             continue
         if kind == "deeper":
             depth += 1
@@ -95,8 +125,16 @@ def scan(sql: str) -> list[Span]:
     return spans
 
 
+def _open(loops: list[bool], sql: str, start: int) -> None:
+    """Notes the loop that begins where a statement may, if one does."""
+    if _LOOP.match(sql, start):
+        loops.append(False)
+        if len(loops) > MAX_LOOPS:
+            raise ProgrammingError(f"Loops nest deeper than {MAX_LOOPS}", position=start)
+
+
 def is_complete(text: str) -> bool:
-    """True if a text ends with a semicolon outside quotes and comments."""
+    """True if a text ends with a semicolon outside quotes, comments and loops."""
     try:
         spans = scan(text)
     except Error:

@@ -29,6 +29,7 @@ class Macro:
     Attributes:
         body: An expression, or a query for a table macro.
         text: The CREATE MACRO statement's text.
+        defaults: What the last parameters are where a call does not say it.
     """
 
     name: str
@@ -36,6 +37,16 @@ class Macro:
     body: exp.Expr
     is_table: bool
     text: str
+    defaults: tuple[exp.Expr, ...] = ()
+
+    @property
+    def call(self) -> str:
+        """How it is called, as `layer_norm(x, axis, eps := 0.00001)`."""
+        first = len(self.parameters) - len(self.defaults)
+        shown = list(self.parameters)
+        for n, value in enumerate(self.defaults, first):
+            shown[n] += f" := {value.sql(dialect=EinSQL)}"
+        return f"{self.name}({', '.join(shown)})"
 
 
 # ---- definition
@@ -56,7 +67,7 @@ def is_function(name: str, arity: int, is_table: bool) -> bool:
     return not isinstance(found, exp.Anonymous)
 
 
-_INLINED = ("sigmoid", "square")
+_INLINED = ("sigmoid", "square", "stop_gradient")
 """Functions the scalar binder spells out itself."""
 
 
@@ -253,17 +264,36 @@ class _Expansion:
 
 def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
     """The argument of each parameter, by its name in lower case."""
-    args, count = call.expressions, len(macro.parameters)
-    if len(args) != count:
-        wanted = ", ".join(macro.parameters)
-        raise ProgrammingError(
-            f"{macro.name}({wanted}) takes {count} argument{'s' * (count != 1)}, not {len(args)}",
-            position=position(call),
-        )
-    for arg in args:
-        if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.PropertyEQ | exp.Kwarg):
-            raise ProgrammingError(
-                f"{macro.name}() takes values by position only",
-                position=position(arg) or position(call),
-            )
-    return dict(zip((p.lower() for p in macro.parameters), args, strict=True))
+    parameters = [p.lower() for p in macro.parameters]
+    found: dict[str, exp.Expr] = {}
+    for arg in call.expressions:
+        at = position(arg) or position(call)
+        if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
+            raise ProgrammingError(f"{macro.name}() takes values only", position=at)
+        name, value = "", arg
+        if isinstance(arg, exp.PropertyEQ):
+            name, value = arg.this.name.lower(), arg.expression
+        elif len(found) < len(parameters):
+            name = parameters[len(found)]
+        if name not in parameters or name in found:
+            if isinstance(arg, exp.PropertyEQ):
+                what = "twice" if name in found else "there is none of that name"
+                raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
+            raise _wrong_number(macro, call)
+        found[name] = value
+    first = len(parameters) - len(macro.defaults)
+    for name, value in zip(parameters[first:], macro.defaults, strict=True):
+        found.setdefault(name, value.copy())
+    if len(found) < len(parameters):
+        raise _wrong_number(macro, call)
+    return found
+
+
+def _wrong_number(macro: Macro, call: exp.Anonymous) -> ProgrammingError:
+    most, given = len(macro.parameters), len(call.expressions)
+    least = most - len(macro.defaults)
+    count = f"{least} to {most}" if macro.defaults else f"{most}"
+    return ProgrammingError(
+        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {given}",
+        position=position(call),
+    )

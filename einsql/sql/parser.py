@@ -16,6 +16,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.sql.definitions import DefinitionReader
 from einsql.sql.explaining import explain_options
 from einsql.sql.grammar import check_grammar
+from einsql.sql.loops import read_loop
 from einsql.sql.scalar import unsupported
 from einsql.sql.syntax import (
     Calibrate,
@@ -30,8 +31,8 @@ from einsql.sql.syntax import (
     Transaction,
     Vacuum,
 )
-from einsql.sql.tokens import tokenize
-from einsql.sql.trees import as_query
+from einsql.sql.tokens import tokenize, word_of
+from einsql.sql.trees import as_query, changing
 
 _SHARED = (
     "CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "COPY", "INSERT", "UPDATE", "DELETE",
@@ -56,6 +57,8 @@ def parse(sql: str) -> tuple[Statement, Error | None]:
         tokens = tokenize(sql)
         if not tokens:
             raise ProgrammingError("The statement is empty")
+        if word_of(tokens[0]) == "FOR":
+            return read_loop(sql), None
         reader = Reader(sql, tokens)
         return reader.statement(), reader.doubt
     except Error as error:
@@ -81,7 +84,7 @@ class Reader(DefinitionReader):
                 tree = self.rest()
             except Error as error:
                 return self.foreign(at, error)
-            if isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+            if isinstance(tree, exp.Insert | exp.Update | exp.Delete) or changing(tree):
                 return Change(tree)
             if isinstance(tree, exp.Values):
                 return self.foreign(at, unsupported("VALUES", tree))
@@ -146,6 +149,12 @@ class Reader(DefinitionReader):
         options = explain_options(self, _QUERY)
         if self.ended:
             raise self.error("EXPLAIN needs a statement")
+        if self.word() == "FOR":
+            raise ProgrammingError(
+                "EXPLAIN shows one statement, and a loop has several",
+                hint="EXPLAIN one of its body, with a number in place of the loop's variable.",
+                position=self.position(),
+            )
         text = self.sql[self.position() :].strip()
         return Explain(self.statement(), **asdict(options), text=text)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sqlglot import exp
 
@@ -26,6 +26,9 @@ from einsql.sql.sources import (
 )
 from einsql.sql.tiles.recognise import over_tiles
 from einsql.sql.typed import Typed
+
+if TYPE_CHECKING:
+    from einsql.gradient import Backward
 
 T = TypeVar("T")
 Named = TypeVar("Named", Relation, TileRelation)
@@ -66,6 +69,10 @@ class Catalog(Protocol):
     def names(self) -> list[str]:
         """Names of tensors, views and arrays, for hints."""
 
+    @property
+    def made(self) -> Mapping[str, Relation | TileRelation]:
+        """What parts of the statement in one algebra compute for the other, by input."""
+
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
         """An input of one algebra that a part of the statement in the other one computes."""
 
@@ -85,10 +92,16 @@ class QueryBinder:
     """Views and table macros that are being bound, outermost first."""
     foreign: frozenset[str] = frozenset()
     """Names of WITH around the query, in small letters, that are no tensor work."""
+    backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
+    """Backward passes by the node and the field of their losses."""
     expanded_nodes: int = 0
     """How many syntax nodes macros have added."""
     recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
     """Queries by id, and whether they are over tiles."""
+    change: Callable[[exp.CTE], None] | None = None
+    """Takes the names of the statement's own WITH that change tensors, where it may have such."""
+    changing: set[str] = field(default_factory=set)
+    """These names, in small letters."""
 
     def bind(self, query: exp.Expr) -> Relation:
         """Binds a query to a relation of elements.
@@ -133,8 +146,11 @@ class QueryBinder:
             for cte in clause.expressions:
                 check_syntax(cte)
                 name = cte.alias
-                if name.lower() in self.ctes[-1]:
+                if name.lower() in self.ctes[-1] or name.lower() in self.changing:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
+                if isinstance(cte.this, exp.Insert | exp.Update | exp.Delete | exp.Merge):
+                    self._changed(cte)
+                    continue
                 made = self.bind_any(cte.this)
                 if isinstance(made, Relation):
                     self.ctes[-1][name.lower()] = self.renamed(made, cte)
@@ -143,6 +159,16 @@ class QueryBinder:
             return run()
         finally:
             self.ctes.pop()
+
+    def _changed(self, cte: exp.CTE) -> None:
+        if self.change is None or len(self.ctes) > 1:
+            raise ProgrammingError(
+                f"The part {cte.alias} of WITH changes data inside of a query",
+                hint="Such a part stands in the WITH that begins a statement.",
+                position=position(cte),
+            )
+        self.change(cte)
+        self.changing.add(cte.alias.lower())
 
     def renamed(self, relation: Named, item: exp.Expr) -> Named:
         """Names columns by an item's alias, such as x(i, j), and makes the names distinct.

@@ -46,11 +46,15 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
+SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
+"""Built-in macros that are expressions."""
+
 FUNCTION_NAMES = sorted(
     {c.key for c in _FUNCTIONS} & set(SCALARS)
     | set(NAMED)
+    | set(SCALAR_MACROS)
     | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
-       "sigmoid", "square", "pi", "cast", "ln"}
+       "sigmoid", "square", "stop_gradient", "pi", "cast", "ln"}
 )  # fmt: skip
 """What a user can call in an expression; used for hints and completion."""
 
@@ -331,6 +335,8 @@ class ScalarBinder:
             return self._call(NAMED[name][0], *args)
         if name == "sigmoid" and len(args) == 1:
             return functions.sigmoid(self.bind(args[0]), self.env.float_stays)
+        if name == "stop_gradient" and len(args) == 1:
+            return functions.stopped(self.bind(args[0]))
         if name == "square" and len(args) == 1:
             return self._call("pow", args[0], exp.Literal.number(2))
         expansion = self.env.macro(name, args)

@@ -46,8 +46,17 @@ MAX_BOUND = 2**62
 """Bounds of a key; sums and differences of two of them still fit BIGINT."""
 
 TABLE_FUNCTIONS = (
-    "range", "generate_series", "einsum", "read_tensor", *tile_names.TABLE_FUNCTIONS
+    "range", "generate_series", "einsum", "gradient", "read_tensor", *tile_names.TABLE_FUNCTIONS
 )  # fmt: skip
+
+TABLE_MACROS = ("attention", "layer_norm", "log_softmax", "rms_norm", "softmax")
+"""Built-in macros that stand in FROM."""
+
+MAY_CROSS = "may_cross"
+"""Marks a NATURAL JOIN that joins all with all where no column is common, as standard SQL has it.
+
+Built-in macros use it: a statistic of a tensor with one key has no key.
+"""
 
 _ACCEPTED: dict[type[exp.Expr], set[str]] = {
     exp.From: {"this"},
@@ -128,6 +137,12 @@ def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | No
     for level in reversed(query.ctes):
         if name.lower() in level:
             return level[name.lower()]
+    if query.ctes and name.lower() in query.changing:  # a view does not see the names of WITH
+        raise ProgrammingError(
+            f'"{name}" changes a tensor and gives no rows',
+            hint="Read the tensor by its own name: every part of a statement reads what was there "
+            "before it. What it will hold can be a SELECT of WITH that both parts read.",
+        )
     if name.lower() in query.foreign:
         raise NotSupportedError(f'"{name}" is outside the tensor fragment')
     return query.view(name) or query.catalog.relation(name)
@@ -165,6 +180,10 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
     name = str(call.this)
     if name.lower() == "einsum":
         return bind_einsum(query, call)
+    if name.lower() == "gradient":
+        from einsql.sql.gradient_call import bind_gradient  # few statements need it
+
+        return bind_gradient(query, call)
     if name.lower() == "read_tensor":
         return _read_tensor(query, call)
     if name.lower() in tile_names.TABLE_FUNCTIONS:
@@ -175,7 +194,7 @@ def call_function(query: QueryBinder, call: exp.Func) -> Relation | TileRelation
     if found is None:
         raise UnknownHere(
             f"There is no table function {name}",
-            hint=suggest(name, TABLE_FUNCTIONS, "table functions"),
+            hint=suggest(name, [*TABLE_FUNCTIONS, *TABLE_MACROS], "table functions"),
             position=position(call),
         )
     return found
@@ -354,7 +373,7 @@ class FromBinder:
     def _natural(self, tree: Scope, right: Scope, join: exp.Join) -> list[str]:
         known = {n.lower() for s in tree.sources for n, _ in s.columns}
         names = [n for s in right.sources for n, _ in s.columns if n.lower() in known]
-        if not names:
+        if not names and not join.meta.get(MAY_CROSS):
             raise ProgrammingError(
                 "NATURAL JOIN finds no common column",
                 hint="CROSS JOIN needs none.",

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from einsql.errors import Error
 from einsql.schema import DType
+from einsql.sql.replaced import Replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,11 @@ class CreateView:
 
 @dataclass(frozen=True, slots=True)
 class CreateMacro:
-    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body."""
+    """CREATE [OR REPLACE] [TEMP] MACRO name(parameters) AS [TABLE] body.
+
+    Attributes:
+        defaults: Of the last parameters, which are written `name := value`.
+    """
 
     name: str
     replace: bool
@@ -100,6 +105,7 @@ class CreateMacro:
     is_table: bool
     text: str
     temporary: bool = False
+    defaults: tuple[exp.Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """INSERT, UPDATE or DELETE, as sqlglot parses them."""
+    """INSERT, UPDATE or DELETE, or a SELECT behind a WITH that has such, as sqlglot parses them."""
 
-    tree: exp.Insert | exp.Update | exp.Delete
+    tree: exp.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +191,65 @@ class Vacuum:
     """VACUUM."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A statement in the body of a loop.
+
+    Attributes:
+        start: Where it begins in the loop's text.
+        text: It alone, with a parameter for each use of a loop's variable; blanks before it.
+        numbers: The parameters in it, each once.
+        statement: What it says.
+    """
+
+    start: int
+    text: Replaced
+    numbers: tuple[int, ...]
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """FOR variable IN range(…) DO statement; … END FOR.
+
+    Attributes:
+        number: The parameter that the variable is in the body.
+        bounds: The arguments of range, one to three.
+        at: Where they begin.
+        text: The loop with its parameters numbered.
+    """
+
+    variable: str
+    number: int
+    bounds: tuple[exp.Expr, ...]
+    at: int
+    body: tuple[Part, ...]
+    text: Replaced
+
+    @property
+    def speaker(self) -> int | None:
+        """Which statement of the body gives the loop's rows: the last SELECT."""
+        for n in reversed(range(len(self.body))):
+            match self.body[n].statement:
+                case Query():
+                    return n
+                case Foreign(word=word) if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
+                    return n
+                case For() as inner if inner.speaker is not None:
+                    return n
+        return None
+
+    @property
+    def commits(self) -> bool:
+        """True if a COMMIT stands in it."""
+        return any(
+            (isinstance(p.statement, For) and p.statement.commits)
+            or isinstance(p.statement, Transaction)
+            for p in self.body
+        )
+
+
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Foreign | Transaction | Vacuum
+    | Calibrate | Show | Foreign | Transaction | Vacuum | For
 )  # fmt: skip

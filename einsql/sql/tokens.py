@@ -7,7 +7,7 @@ import re
 from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
 
-from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.errors import ProgrammingError
 from einsql.sql.dialect import EinSQL
 from einsql.sql.parameters import mark
 
@@ -122,8 +122,6 @@ class TokenReader:
             if name.lower() in {n.lower() for n in found}:
                 raise ProgrammingError(f"{name} is named twice", position=position)
             found.append(name)
-            if self.word() == ":=":
-                raise NotSupportedError("A default argument", position=self.position())
         return found
 
     def integer(self, what: str, least: int = 0) -> int:

@@ -107,6 +107,13 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     return (place(tree, here) if here else tree), doubt
 
 
+def changing(tree: exp.Expr) -> list[exp.CTE]:
+    """The names of a statement's own WITH that change data instead of giving rows."""
+    clause = tree.args.get("with_")
+    ctes = [] if clause is None else clause.expressions
+    return [c for c in ctes if isinstance(c.this, exp.Insert | exp.Update | exp.Delete | exp.Merge)]
+
+
 def as_query(tree: exp.Expr, position: int) -> exp.Query:
     """The tree as a query.
 

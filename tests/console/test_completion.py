@@ -34,7 +34,7 @@ def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voca
     ("text", "words"),
     [
         ("SELECT * FROM wei|", ["weights"]),
-        ("SELECT * FROM weights JOIN s|", ["sums"]),
+        ("SELECT * FROM weights JOIN s|", ["softmax", "sums"]),
         ("SELECT w.| FROM weights AS w", ["row", '"a col"', "val"]),
         ("SELECT w.r| FROM other o, weights w", ["row"]),
         ("SELECT WEIGHTS.v| FROM weights", ["val"]),
@@ -45,7 +45,7 @@ def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Voca
         ("SELECT e.| FROM weights AS e(i, j)", ["i", "j", "val"]),
         ("SELECT f.| FROM 'data/weights.npy' AS f(i, j)", ["i", "j", "val"]),
         ("SELECT t.ro| FROM TILES(weights, 2, 3) AS t", ["row"]),
-        ("SELECT si| FROM other", ["size", "sigmoid", "sign", "sin", "sinh", "simulate"]),
+        ("SELECT si| FROM other", ["size", "sigmoid", "sign", "silu", "sin", "sinh", "simulate"]),
         ("SELECT tw|", ["twice"]),
         ("SELECT SIGM|", ["SIGMOID"]),
         ("GRO|", ["GROUP"]),

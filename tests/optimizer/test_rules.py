@@ -379,7 +379,7 @@ def test_unknown_rules_are_refused() -> None:
 
 
 def test_inputs_are_left_alone() -> None:
-    assert optimize(X) == Optimized(X, ())
+    assert optimize(X) == Optimized((X,), ())
 
 
 @pytest.mark.parametrize(

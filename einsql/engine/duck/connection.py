@@ -94,6 +94,7 @@ class Duck:
         aborted: Whether a statement has failed so that the transaction can only be undone.
         names_changed: Whether the transaction may have made tables.
         dropped: Names of tables that it has dropped, perhaps, in small letters.
+        asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Duck:
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
-        self.aborted = self.names_changed = False
+        self.aborted = self.names_changed = self.asked = False
         self.dropped: set[str] = set()
 
     @property

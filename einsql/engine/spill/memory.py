@@ -131,12 +131,15 @@ class Memory:
         """Large arrays that are made meanwhile go to files where they do not fit."""
         return _lending(self.space, self.room // HELD)
 
+    def keeps(self, nbytes: int) -> bool:
+        """True if so many bytes more may be stored in memory; else they go to files."""
+        if self.limit is None or nbytes < self.limit // SURE:
+            return True
+        return self.stored + nbytes <= self.limit // WORKING
+
     def settled(self, fields: Fields) -> Fields:
         """Fields that are to be stored: in files if they would take most of the limit."""
-        if self.limit is None or type(fields) is not dict:
-            return fields
-        nbytes = anonymous([fields])
-        if nbytes < self.limit // SURE or self.stored + nbytes <= self.limit // WORKING:
+        if self.limit is None or type(fields) is not dict or self.keeps(anonymous([fields])):
             return fields
         return {name: self.moved(array) for name, array in fields.items()}
 

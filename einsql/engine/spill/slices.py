@@ -115,7 +115,7 @@ class Footprint:
             kept = dict.fromkeys(labels)
             if isinstance(given, Sparse):  # a box has its share of what is stored
                 whole = prod(self.extents[x] for x in kept)
-                yield Read(tuple(kept), 2 * given.taken().nbytes / max(1, whole))
+                yield Read(tuple(kept), 2 * given.matrix.nbytes / max(1, whole))
                 continue
             far = any(x in self.derived for x in labels)
             if given is not None:

@@ -26,7 +26,7 @@ from einsql.units import data_size
 def run_within(
     program: Program, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields],
     tick: Tick,
-) -> tuple[Fields, list[Measure]]:  # fmt: skip
+) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
     """Runs a program that takes more than a statement may.
 
     Args:
@@ -37,7 +37,7 @@ def run_within(
         tick: Told the fraction done; raises to cancel.
 
     Returns:
-        The root's fields, and what each step took.
+        The fields of each root, and what each step took.
 
     Raises:
         OperationalError: What has to be in memory at once is more than may be there, or
@@ -48,7 +48,7 @@ def run_within(
         if step.nbytes > run.room // HELD:
             memory.space.require(step.nbytes)
     measures = [run.step(s, n, len(program.steps)) for n, s in enumerate(program.steps)]
-    return run.held[program.root], measures
+    return [run.held[root] for root in program.roots], measures
 
 
 class _Within:

@@ -21,21 +21,21 @@ LEAST = 2**18
 """Points from which a node is worth being joined with others."""
 
 
-def find_groups(root: Node, compile_node: Compile) -> list[Group]:
+def find_groups(roots: Sequence[Node], compile_node: Compile) -> list[Group]:
     """Groups of nodes of a graph; no node is in two of them.
 
     Args:
-        root: The graph.
+        roots: What the graph computes.
         compile_node: How a node runs by itself, where a group has to run otherwise.
     """
-    nodes = walk(root)
+    nodes = walk(*roots)
     heavy = [n for n in nodes if isinstance(n, EinSum) and n.points >= LEAST]
     if len(heavy) < 2:
         return []
     from einsql.kernels.groups.find import plans  # not read by small statements
     from einsql.kernels.groups.group import Group
 
-    return [Group(p, compile_node) for p in plans(nodes, root, heavy, LEAST)]
+    return [Group(p, compile_node) for p in plans(nodes, roots, heavy, LEAST)]
 
 
 def join(

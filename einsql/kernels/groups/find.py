@@ -25,16 +25,18 @@ With 32 and more, BLAS after a pass that stores took 0.6 to 0.9 of the time.
 """
 
 
-def plans(nodes: Sequence[Node], root: Node, heavy: Sequence[EinSum], least: int) -> list[Plan]:
+def plans(
+    nodes: Sequence[Node], roots: Sequence[Node], heavy: Sequence[EinSum], least: int
+) -> list[Plan]:
     """How nodes run together that are worth it.
 
     Args:
         nodes: A graph, producers first.
-        root: What it computes.
+        roots: What it computes.
         heavy: Those among its nodes that may be joined with others.
         least: Elements from which what is passed between nodes is large.
     """
-    return _Search(nodes, root, least).plans(heavy)
+    return _Search(nodes, roots, least).plans(heavy)
 
 
 @dataclass(slots=True)
@@ -48,11 +50,11 @@ class _Found:
 class _Search:
     """Joins nodes one after another with the groups that they read."""
 
-    def __init__(self, nodes: Sequence[Node], root: Node, least: int) -> None:
+    def __init__(self, nodes: Sequence[Node], roots: Sequence[Node], least: int) -> None:
         self.nodes = nodes
         self.least = least
         self.number = {id(n): at for at, n in enumerate(nodes)}
-        self.root = self.number[id(root)]
+        self.roots = {self.number[id(r)] for r in roots}
         self.readers: list[set[int]] = [set() for _ in nodes]
         self.sources: list[tuple[int, ...]] = []
         self.of: dict[int, _Found] = {}
@@ -129,7 +131,7 @@ class _Search:
         most = DEEPEST_MAP if maps_alone else DEEPEST
         if any(_depth(*edge) > most for edge in _edges(chosen)):
             return None
-        visible = [at == self.root or not self.readers[at] <= numbers for at in order]
+        visible = [at in self.roots or not self.readers[at] <= numbers for at in order]
         return make_plan(chosen, visible)
 
     def _pays(self, order: Sequence[int]) -> bool:

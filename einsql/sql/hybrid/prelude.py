@@ -11,6 +11,7 @@ ERF = "__einsql_erf"
 PRELUDE = {
     "sigmoid": "sigmoid(v) AS 1 / (1 + exp(-(v::DOUBLE)))",
     "square": "square(v) AS pow(v, 2)",
+    "stop_gradient": "stop_gradient(v) AS v",
     "erf": f"erf(v) AS {ERF}(v::DOUBLE)",
     "logsumexp": "logsumexp(v) AS if(isinf(max(v)::DOUBLE), max(v)::DOUBLE, max(v) + "
     "ln(list_sum(list_transform(list(v::DOUBLE), lambda e: exp(e - list_max(list(v)))))))",

@@ -40,12 +40,13 @@ def split_statement(splitter: Splitter, first: int) -> None:
 
 
 def _is_change(splitter: Splitter, first: int) -> bool:
-    """True if WITH stands before INSERT, UPDATE, DELETE or MERGE."""
+    """True if WITH stands before INSERT, UPDATE, DELETE or MERGE, or has such a part."""
     structure = splitter.structure
     if structure.word(first) != "WITH":
         return False
-    body = structure.query(first, len(structure.tokens)).body.first
-    return structure.word(body) in ("INSERT", "UPDATE", "DELETE", "MERGE")
+    query = structure.query(first, len(structure.tokens))
+    starts = (query.body.first, *(cte.query.body.first for cte in query.ctes))
+    return any(structure.word(at) in ("INSERT", "UPDATE", "DELETE", "MERGE") for at in starts)
 
 
 def query_of(splitter: Splitter, first: int, last: int) -> int | None:

@@ -1,0 +1,16 @@
+"""Scalar functions and reductions: laws, types, derivatives and spellings, one entry each.
+
+`functions` and `reductions` have the entries, `numeric` what NumPy makes of arguments, when
+it raises and what becomes of intervals, `derivatives` those derivatives that need a line.
+
+Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
+"""
+
+from einsql.algebra.functions import SCALARS, Function
+from einsql.algebra.numeric import Array, Failure, Interval, equal, is_float_array, less
+from einsql.algebra.reductions import REDUCTIONS, Reduction
+
+__all__ = [
+    "REDUCTIONS", "SCALARS", "Array", "Failure", "Function", "Interval", "Reduction", "equal",
+    "is_float_array", "less",
+]  # fmt: skip

@@ -1,0 +1,268 @@
+"""What functions do to arrays and intervals, and when they raise, apart from their laws.
+
+Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsql.schema import DType
+
+Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
+Interval = tuple[int, int] | None
+"""Inclusive bounds of an integer expression, or None when nothing is known."""
+
+B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
+H, F, D = DType.HALF, DType.FLOAT, DType.DOUBLE
+BF = DType.BFLOAT16
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """When a function raises: a NumPy predicate and its Numba twin over the arguments."""
+
+    reason: str
+    numpy: Callable[..., Array]
+    numba: str
+
+
+def _wide(op: str) -> Callable[[Array, Array], Array]:
+    """Overflow of an INTEGER or TINYINT operation, found in int64."""
+
+    def test(a: Array, b: Array) -> Array:
+        x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
+        r = x + y if op == "+" else x - y if op == "-" else x * y
+        info = np.iinfo(np.asarray(a).dtype)
+        return (r < info.min) | (r > info.max)
+
+    return test
+
+
+def add_overflows(a: Array, b: Array) -> Array:
+    """Where a BIGINT sum leaves its type."""
+    r = a + b
+    return ((a ^ r) & (b ^ r)) < 0
+
+
+def sub_overflows(a: Array, b: Array) -> Array:
+    """Where a BIGINT difference leaves its type."""
+    return ((a ^ b) & (a ^ (a - b))) < 0
+
+
+def mul_overflows(a: Array, b: Array) -> Array:
+    """Where a BIGINT product leaves its type."""
+    # A wrapped product is off by a multiple of 2^64, which no division by `a` hides.
+    a, b = np.broadcast_arrays(a, b)
+    wrapped = a * b
+    safe = np.where(a == 0, 1, a)
+    least = np.iinfo(np.int64).min
+    undone = (a != 0) & (np.floor_divide(wrapped, np.where(safe == -1, 1, safe)) != b)
+    minus = (a == -1) & (b == least)
+    return np.where(a == -1, minus, undone)
+
+
+def overflow(what: str, op: str, exact: Callable[..., Array], name: str) -> dict[DType, Failure]:
+    """How an operation on integers fails, by their type."""
+
+    def narrow(dtype: DType) -> Failure:
+        lo, hi = dtype.range
+        r = f"(np.int64({{0}}) {op} np.int64({{1}}))"
+        return Failure(
+            f"Overflow in {what} of {dtype.value}", _wide(op), f"{r} < {lo} or {r} > {hi}"
+        )
+
+    return {
+        DType.TINYINT: narrow(DType.TINYINT),
+        I32: narrow(I32),
+        I64: Failure(f"Overflow in {what} of BIGINT", exact, f"{name}_overflows({{0}}, {{1}})"),
+    }
+
+
+_LEAST = {
+    DType.TINYINT: "-128",
+    I32: "-2147483648",
+    I64: "(-9223372036854775807 - 1)",  # source text has no negative literals
+}
+
+
+def least(what: str) -> dict[DType, Failure]:
+    """How an operation fails at the least integer, by the type."""
+
+    def at(dtype: DType) -> Failure:
+        lo = dtype.range[0]
+        return Failure(
+            f"Overflow in {what} of {dtype.value}",
+            lambda a: np.asarray(a == lo),
+            f"{{0}} == {_LEAST[dtype]}",
+        )
+
+    return {t: at(t) for t in (DType.TINYINT, I32, I64)}
+
+
+def corners(op: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    """The interval of a function whose extremes lie at ends of its arguments."""
+
+    def through(a: Interval, b: Interval) -> Interval:
+        if a is None or b is None:
+            return None
+        ends = [op(x, y) for x in a for y in b]
+        return min(ends), max(ends)
+
+    return through
+
+
+def _truncated(a: int, b: int) -> int:
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def idiv_interval(a: Interval, b: Interval) -> Interval:
+    """Of a truncated quotient by a positive number."""
+    if a is None or b is None or b[0] <= 0:
+        return None
+    ends = [_truncated(x, y) for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def mod_interval(a: Interval, b: Interval) -> Interval:
+    """Of a remainder."""
+    if b is None or (b[0] <= 0 and b[1] >= -1):  # by -1 the least integer overflows
+        return None
+    most = max(abs(b[0]), abs(b[1]))
+    if b[0] == b[1] and a is not None and a[0] >= 0 and a[0] // most == a[1] // most:
+        return a[0] % most, a[1] % most
+    if a is None:
+        return 1 - most, most - 1
+    return max(1 - most, min(a[0], 0)), min(most - 1, max(a[1], 0))
+
+
+def within_interval(a: Interval, limit: Interval) -> Interval:
+    """Of a number that is checked to have few digits."""
+    if a is None or limit is None or not (-limit[0] < a[0] and a[1] < limit[0]):
+        return None
+    return a
+
+
+def abs_interval(a: Interval) -> Interval:
+    """Of an absolute value."""
+    if a is None:
+        return None
+    low = 0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))
+    return low, max(abs(a[0]), abs(a[1]))
+
+
+def hull(_: Interval, a: Interval, b: Interval) -> Interval:
+    """Of a choice between two values."""
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+
+
+def both(pick: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    """Of a function that is increasing in both arguments."""
+
+    def through(a: Interval, b: Interval) -> Interval:
+        return None if a is None or b is None else (pick(a[0], b[0]), pick(a[1], b[1]))
+
+    return through
+
+
+def is_float_array(a: Array) -> bool:
+    """True for arrays that can hold NaN."""
+    return np.asarray(a).dtype.kind == "f"
+
+
+def equal(a: Array, b: Array) -> Array:
+    """A = b with NaN equal to NaN."""
+    same = np.asarray(a == b)
+    return same | ((a != a) & (b != b)) if is_float_array(a) else same
+
+
+def less(a: Array, b: Array) -> Array:
+    """A < b with NaN above everything."""
+    below = np.asarray(a < b)
+    return below | ((a == a) & (b != b)) if is_float_array(a) else below
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """The larger one, NaN above everything."""
+    return np.where(less(a, b), b, a)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The smaller one, NaN above everything."""
+    return np.where(less(b, a), b, a)
+
+
+def trunc_divide(a: Array, b: Array) -> Array:
+    """`//`: truncated for integers, plain for floats."""
+    if is_float_array(a):
+        return a / b
+    safe = np.where(b == 0, 1, b).astype(np.asarray(b).dtype)
+    least = np.iinfo(safe.dtype).min
+    safe = np.where((safe == -1) & (a == least), 1, safe)
+    q = np.floor_divide(a, safe)
+    return q + ((q < 0) & (q * safe != a))
+
+
+def remainder(a: Array, b: Array) -> Array:
+    """`%`, with the dividend's sign."""
+    if is_float_array(a):
+        return np.fmod(a, b)
+    safe = np.where((b == 0) | (b == -1), 1, b)
+    return np.fmod(a, safe)
+
+
+def floored_remainder(a: Array, b: Array) -> Array:
+    """FMOD, with the divisor's sign."""
+    return a - np.floor(a / b) * b
+
+
+def round_away(a: Array) -> Array:
+    """To the nearest whole number, halves away from zero."""
+    if not is_float_array(a):
+        return a
+    whole = np.trunc(a)
+    return np.copysign(whole + np.where(np.abs(a - whole) >= 0.5, np.sign(a), 0), a)
+
+
+def power(a: Array, b: Array) -> Array:
+    """`**`."""
+    # np.power takes a square root for a scalar 0.5, which differs at -0.0 and -inf.
+    return np.float_power(a, b).astype(np.asarray(a).dtype)
+
+
+def erf(a: Array) -> Array:
+    """The error function."""
+    from scipy.special import erf  # scipy.special costs 30 ms, few statements need it
+
+    return erf(a)
+
+
+def lgamma(a: Array) -> Array:
+    """The logarithm of the gamma function."""
+    from scipy.special import gammaln  # as above
+
+    return np.where(a == -math.inf, math.inf, gammaln(a))  # SciPy says -inf there, C does not
+
+
+INT_DIV_FAILS = {
+    t: Failure(
+        "Division by zero or overflow in integer division",
+        lambda a, b: np.asarray((b == 0) | ((b == -1) & (a == np.iinfo(np.asarray(a).dtype).min))),
+        f"{{1}} == 0 or ({{1}} == -1 and {{0}} == {_LEAST[t]})",
+    )
+    for t in (DType.TINYINT, I32, I64)
+}
+DIGITS_FAIL = {
+    I64: Failure(
+        "A DECIMAL has more digits than its type",
+        lambda a, limit: np.asarray((a >= limit) | (a <= -limit)),
+        "{0} >= {1} or {0} <= -{1}",
+    )
+}
+FLOAT_IDIV = Failure("Division by zero", lambda a, b: np.asarray(b == 0), "{1} == 0")

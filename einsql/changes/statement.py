@@ -1,0 +1,365 @@
+"""INSERT, UPDATE and DELETE of tensors, alone and as parts of WITH: bound, planned, run, run again.
+
+Every part reads what was there before the statement. All of them are roots of one graph, so what
+several parts read is computed once; what they change is stored at the end, all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlglot import exp
+
+from einsql.changes import insert as rows_of
+from einsql.changes import update
+from einsql.changes.target import writable
+from einsql.changes.writing import Made, store
+from einsql.current import current_inputs
+from einsql.einsum import Node, apart
+from einsql.engine.executor import Program
+from einsql.engine.relation import Fields
+from einsql.engine.result import Result, ResultColumn
+from einsql.engine.store import Tensor
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.planning import BinderCatalog, Plan, make_plan, owners
+from einsql.sql.changes import (
+    Target,
+    Touch,
+    bind_delete,
+    bind_insert,
+    bind_update,
+    insertion,
+    literal_rows,
+    target_of,
+)
+from einsql.sql.query import QueryBinder
+from einsql.sql.scalar import position, unsupported
+from einsql.sql.scope import Relation
+from einsql.sql.trees import changing
+
+if TYPE_CHECKING:
+    from einsql.cursor import Cursor
+    from einsql.session import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One change of one tensor, bound.
+
+    Attributes:
+        kind: "INSERT", "UPDATE" or "DELETE".
+        name: The tensor.
+        at: Where it is named, for parts of WITH.
+    """
+
+    kind: str
+    name: str
+    at: int | None
+
+    @property
+    def root(self) -> Node | None:
+        """What has to be computed; None if the statement's text says it all."""
+        return None
+
+    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+        """What is to be stored, and how many rows that changes.
+
+        Args:
+            con: The session.
+            tensor: As it is.
+            fields: What the root gave.
+
+        Raises:
+            Error: Rows are twice there, already there, or NULL.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Touching(Part):
+    """UPDATE or DELETE."""
+
+    touch: Touch
+
+    @property
+    def root(self) -> Node:
+        """The node of the rows that are touched."""
+        return self.touch.node
+
+    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+        """See `Part.made`."""
+        if self.kind == "UPDATE":
+            return update.updated(con, tensor, self.touch, fields)
+        update.refuse_default(tensor)
+        return update.deleted(con, tensor, self.touch, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserting(Part):
+    """INSERT of a SELECT; `order` has the tensor's column for each of its."""
+
+    relation: Relation
+    order: list[str]
+    replaces: bool
+
+    @property
+    def root(self) -> Node:
+        """The SELECT's node."""
+        return self.relation.node
+
+    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+        """See `Part.made`."""
+        relation = self.relation
+        columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+        result = Result(relation.node.schema, fields, columns, relation.hidden)
+        return rows_of.inserted(con, tensor, self.order, result, self.replaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Giving(Part):
+    """INSERT of VALUES."""
+
+    table: dict[str, np.ndarray]
+    replaces: bool
+
+    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+        """See `Part.made`."""
+        return rows_of.given(tensor, self.table, self.replaces)
+
+
+@dataclass
+class Changing:
+    """A statement that changes tensors, ready to run.
+
+    Attributes:
+        parts: Its changes, that of the statement's own body last.
+        shown: The SELECT behind WITH; None if the body is a change.
+        plans: One for all roots where one site computes, else one for each of them.
+        version: The form of what the names meant when it was bound.
+        start: Where it begins in the text.
+    """
+
+    parts: tuple[Part, ...]
+    shown: Relation | None
+    plans: tuple[Plan, ...]
+    version: int
+    start: int = 0
+
+    @property
+    def is_volatile(self) -> bool:
+        """True if it is for once."""
+        return any(p.volatile for p in self.plans)
+
+    def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
+        """Runs it over the given inputs, within `store.statement`.
+
+        Raises:
+            Error: A part fails; nothing has changed then.
+        """
+        found = _computed(self.plans, inputs, con)
+        foreign = owners(inputs.values())
+        if len(found) > 1:  # roots may show the same memory, and each tensor has its own
+            shown = Counter(o for fields in found for o in owners([fields]))
+            foreign |= {o for o, times in shown.items() if times > 1}
+        result = None
+        if self.shown is not None:  # first, for what it shows is not overwritten
+            result = self.plans[0].wrap(found[0], inputs)
+        made: list[Made] = []
+        number, at = -1, 0 if self.shown is None else 1
+        for part in self.parts:
+            fields: Fields = {}
+            if part.root is not None:
+                fields, at = found[at], at + 1
+            try:
+                new, number = part.made(con, con.writable(part.name), fields)
+            except Error as error:
+                if error.position is None:
+                    error.position = part.at
+                raise
+            if number:
+                made.append(new)
+        store(con, made, foreign)
+        if result is None:
+            cursor._changed(number)
+        else:
+            cursor._show(result, self.plans[0].description)
+
+    def again(self, con: Connection, cursor: Cursor) -> bool:
+        """Runs it once more, or gives False if its names mean something else now.
+
+        Raises:
+            Error: As `run`.
+        """
+        with con.store.statement():
+            if self.version != con.store.version:
+                return False
+            inputs: Mapping[str, Fields] | None = {}
+            if self.plans:
+                inputs = current_inputs(self.plans[0], con.store, con.in_scope, con._tick)
+            if inputs is None:
+                return False
+            self.run(con, inputs, cursor)
+            return True
+
+
+def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing | None:
+    """Runs a statement that changes tensors.
+
+    Returns:
+        What may run again; None if DuckDB took part in it.
+
+    Raises:
+        IntegrityError: A row of a tensor would be there twice, or several rows meet one.
+        DataError: A value is NULL or does not fit.
+        Error: It is wrong, or outside the tensor fragment where it has to be within.
+    """
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and not changing(tree):
+        return _run_alone(con, tree, text, cursor)
+    made = bind(con, tree)
+    made.run(con, con._inputs, cursor)
+    return made
+
+
+def _run_alone(
+    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, cursor: Cursor
+) -> Changing | None:
+    """Runs a statement with one part, by DuckDB if that part is outside the tensor fragment."""
+    try:
+        made = bind(con, tree)
+    except Error as error:
+        cursor._changed(_by_duckdb(con, tree, text, error))
+        return None
+    made.run(con, con._inputs, cursor)
+    return made
+
+
+def _by_duckdb(
+    con: Connection, tree: exp.Insert | exp.Update | exp.Delete, text: str, error: Error
+) -> int:
+    target = target_of(tree)
+    if not isinstance(tree, exp.Insert):
+        from einsql.changes.tables import changed_rows  # few statements need DuckDB
+
+        return changed_rows(con, writable(con, target), text, target.alias, error)
+    statement = insertion(tree)
+    if isinstance(statement.source, exp.Values):
+        raise error
+    new, number = rows_of.from_duckdb(con, writable(con, target), statement, text, error)
+    store(con, [new] if number else [], set())
+    return number
+
+
+# ---- binding
+
+
+def bind(con: Connection, tree: exp.Expr) -> Changing:
+    """Binds and plans a statement that changes tensors.
+
+    Raises:
+        Error: It is wrong, or outside the tensor fragment.
+    """
+    version = con.store.version
+    binder = con.query_binder()
+    parts: list[Part] = []
+    several = bool(changing(tree))
+
+    def change(cte: exp.CTE) -> None:
+        parts.append(_part(con, binder, cte.this, parts, several))
+
+    if several:
+        binder.change = change
+    shown: Relation | None = None
+    try:
+        if isinstance(tree, exp.Query):
+            shown = binder.bind(tree)
+        else:
+            parts.append(_part(con, binder, tree, parts, several))
+    except (NotSupportedError, UnknownHere) as error:
+        if several and not error.hint:
+            error.hint = (
+                "What stands beside a change in WITH is tensor work as a whole; BEGIN and COMMIT "
+                "make several statements one."
+            )
+        raise
+    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
+    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
+    return Changing(tuple(parts), shown, plans, version)
+
+
+def _part(
+    con: Connection, binder: QueryBinder, tree: exp.Expr, parts: Sequence[Part], several: bool
+) -> Part:
+    """Binds a change; what stands in its own WITH is added to the parts meanwhile."""
+    if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+        raise unsupported("MERGE", tree, "It is for tables, and this statement changes tensors.")
+    target = target_of(tree)
+    if several and con.store.get(target.name) is None and con.duck.has(target.name):
+        raise NotSupportedError(
+            f"A part of WITH changes the table {target.name}, which is no tensor work",
+            hint="Change it in a statement of its own; BEGIN and COMMIT make them one.",
+            position=position(target.node),
+        )
+    tensor = writable(con, target)
+    part = _bound(con, binder, tree, target, tensor)
+    if any(p.name == part.name for p in parts):
+        raise ProgrammingError(
+            f"Two parts of the statement change {tensor.name}",
+            hint="Each would start from what it was before; write one part, or two statements.",
+            position=position(target.node),
+        )
+    return replace(part, at=position(target.node)) if several else part
+
+
+def _bound(
+    con: Connection, binder: QueryBinder, tree: exp.Insert | exp.Update | exp.Delete,
+    target: Target, tensor: Tensor,
+) -> Part:  # fmt: skip
+    if isinstance(tree, exp.Update):
+        touch = bind_update(binder, target, tree)
+        return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor))
+    if isinstance(tree, exp.Delete):
+        update.refuse_default(tensor)
+        touch = bind_delete(binder, target, tree)
+        return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor))
+    statement = insertion(tree)
+    source = statement.source
+    if isinstance(source, exp.Values):
+        rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
+        table = rows_of.literal_table(con, tensor, statement.columns, rows)
+        return Giving("INSERT", tensor.name, None, table, statement.replaces)
+    relation = bind_insert(binder, statement)
+    order = rows_of.result_order(tensor, statement, relation)
+    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces)
+
+
+# ---- planning and running
+
+
+def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> tuple[Plan, ...]:
+    """The plans of what a statement computes, for one program if one site runs it."""
+    catalog = binder.catalog
+    assert isinstance(catalog, BinderCatalog)
+    if not given:
+        return ()
+    con.planner_calls += 1
+    settings = con.settings
+    if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":
+        return tuple(make_plan(r, catalog, con.notices) for r in given)
+    first, *more = apart(r.node for r in given)
+    return (make_plan(replace(given[0], node=first), catalog, con.notices, more),)
+
+
+def _computed(plans: Sequence[Plan], inputs: Mapping[str, Fields], con: Connection) -> list[Fields]:
+    """The fields of every root."""
+    found: list[Fields] = []
+    for plan in plans:
+        known, program = plan.complete(inputs, con._tick), plan.program
+        if isinstance(program, Program) and len(program.roots) > 1:
+            found += program.run_all(known, con._tick)
+        else:
+            found.append(program.run(known, con._tick))
+    return found

@@ -1,0 +1,67 @@
+"""Memory of stored tensors that nobody outside of their store has seen.
+
+It is written in place by changes. Everything else that is stored is never changed: a change
+puts a new array in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+
+_LINE = 64
+
+
+class Private(np.ndarray):
+    """The bytes of such an array; what a store holds are read-only views of them.
+
+    Attributes:
+        since: The store's mark of the time it was made in; only until the next BEGIN nobody
+            may want the former state back.
+        shown: Whether somebody may hold a view for longer than a statement.
+    """
+
+    since: object = None
+    shown: bool = False
+
+
+def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarray:
+    """An uninitialised array in C order in private memory, which begins at a cache line."""
+    nbytes = prod(shape) * dtype.itemsize
+    block = Private(nbytes + _LINE, np.uint8)
+    block.since = since
+    return np.ndarray(shape, dtype, block, -block.ctypes.data % _LINE)
+
+
+def behind(array: np.ndarray) -> Private | None:
+    """The private memory that an array shows, if it shows any."""
+    base: object = array
+    while base is not None:
+        if type(base) is Private:
+            return base
+        base = getattr(base, "base", None)
+    return None
+
+
+def show(arrays: Iterable[np.ndarray]) -> None:
+    """Says that somebody outside may hold arrays from now on: they are not changed any more."""
+    for array in arrays:
+        held = behind(array)
+        if held is not None:
+            held.shown = True
+
+
+def writable(array: np.ndarray, since: object) -> np.ndarray | None:
+    """The same elements to be written, or None if somebody else may see them.
+
+    Args:
+        array: A C-contiguous view of all elements that `allocate` gave.
+        since: The store's present mark.
+    """
+    held = behind(array)
+    if held is None or held.shown or held.since is not since:
+        return None
+    start = array.ctypes.data - held.ctypes.data
+    return np.ndarray(array.shape, array.dtype, held, start)

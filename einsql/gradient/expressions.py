@@ -1,0 +1,121 @@
+"""The derivative of one expression by a value in it: reverse mode from the root down."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from einsql.algebra import SCALARS
+from einsql.algebra.derivatives import still
+from einsql.einsum import TRUE, Call, Const, Expr, Value, conj, negate
+from einsql.errors import ProgrammingError
+from einsql.gradient.terms import Term, wider
+
+
+def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
+    """The adjoint of a value, from that of an expression over it.
+
+    Adjoints are as wide as what they pass through, so that casts to narrower types, which
+    might raise, remain for the end.
+
+    Args:
+        root: A float expression.
+        leaf: A float value; every occurrence counts.
+        adjoint: Of the root.
+
+    Returns:
+        None where it is 0 for every value.
+
+    Raises:
+        ProgrammingError: A function on the way has no derivative.
+    """
+    order = _towards(root, leaf)
+    on_way = {id(e) for e in order}
+    found: dict[int, _Adjoint] = {id(root): {TRUE: adjoint}}
+    for e in reversed(order):
+        if isinstance(e, Call):
+            for condition, g in found.get(id(e), {}).items():
+                for arg, part in zip(e.args, _parts(e, g), strict=True):
+                    if part is not None and id(arg) in on_way:
+                        chosen, term = _unchosen(part)
+                        into = found.setdefault(id(arg), {})
+                        _add(into, conj(condition, chosen), term)
+    whole: _Adjoint = {}
+    for e in order:
+        if not isinstance(e, Call):
+            for condition, g in found.get(id(e), {}).items():
+                _add(whole, condition, g)
+    total: Term | None = None
+    for condition, g in whole.items():
+        part = Term(condition).choose(g, 0)
+        total = part if total is None else total + part
+    return total
+
+
+_Adjoint = dict[Expr, Term]
+"""Terms to be added, by the conditions under which they count.
+
+What is not selected is not multiplied by 0, for it may be infinite.
+"""
+
+
+def _add(adjoint: _Adjoint, condition: Expr, term: Term) -> None:
+    adjoint[condition] = adjoint[condition] + term if condition in adjoint else term
+
+
+def _unchosen(term: Term) -> tuple[Expr, Term]:
+    """A term that is 0 unless a condition holds, as the condition and the term."""
+    e = term.expr
+    if isinstance(e, Call) and e.fn == "if":
+        condition, then, otherwise = e.args
+        if Term(otherwise).number == 0:
+            return condition, Term(then)
+        if Term(then).number == 0:
+            return negate(condition), Term(otherwise)
+    return TRUE, term
+
+
+def _towards(root: Expr, leaf: Value) -> list[Expr]:
+    """The float subexpressions that read the leaf, each object once, arguments first."""
+    order: list[Expr] = []
+    reads: dict[int, bool] = {}
+    stack = [(root, False)]
+    while stack:
+        e, opened = stack.pop()
+        if id(e) in reads:
+            continue
+        args = [a for a in e.args if a.dtype.is_float] if _passes(e) else []
+        if args and not opened:
+            stack.append((e, True))
+            stack += [(a, False) for a in args]
+            continue
+        reads[id(e)] = any(reads[id(a)] for a in args) if args else e == leaf
+        if reads[id(e)]:
+            order.append(e)
+    return order
+
+
+def _passes(e: Expr) -> TypeGuard[Call]:
+    """True for calls whose arguments may get something of the adjoint."""
+    return isinstance(e, Call) and (e.fn == "cast" or SCALARS[e.fn].derivative is not still)
+
+
+def _parts(e: Call, g: Term) -> tuple[Term | None, ...]:
+    """What the arguments of a call get of its adjoint."""
+    if e.fn == "cast":
+        return (g.cast(wider(g.dtype, e.args[0].dtype)),)
+    rule = SCALARS[e.fn].derivative
+    if isinstance(rule, str):
+        raise ProgrammingError(
+            f"There is no gradient through {e.fn.upper()}: {rule}",
+            hint="STOP_GRADIENT(…) around it makes it count as a constant.",
+        )
+    dtype = wider(g.dtype, e.dtype)
+    args = (_known(a).cast(dtype) if a.dtype.is_float else Term(a) for a in e.args)
+    return rule(g.cast(dtype), Term(e).cast(dtype), *args)
+
+
+def _known(e: Expr) -> Term:
+    """The expression, folded if it is a number in another type."""
+    if isinstance(e, Call) and e.fn == "cast" and isinstance(e.args[0], Const):
+        return Term(e.args[0]).cast(e.dtype)
+    return Term(e)

@@ -1,0 +1,66 @@
+"""The macros that are there from the start: ordinary CREATE MACRO texts, read when one is called.
+
+A macro of the user's that has the same name takes its place.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlglot import exp
+
+from einsql.sql.macros import Macro
+from einsql.sql.scalar import SCALAR_MACROS
+from einsql.sql.sources import MAY_CROSS, TABLE_MACROS
+
+_TEXTS = (
+    """CREATE MACRO softmax(x, axis) AS TABLE
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
+_exp AS (SELECT x.* REPLACE (EXP(x.val - _top._top) AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS _sum FROM _exp GROUP BY ALL)
+SELECT _exp.* REPLACE (_exp.val / _sum._sum AS val) FROM _exp NATURAL JOIN _sum""",
+    """CREATE MACRO log_softmax(x, axis) AS TABLE
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - _top._top AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), LN(SUM(EXP(val))) AS _sum FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val - _sum._sum AS val) FROM _low NATURAL JOIN _sum""",
+    """CREATE MACRO layer_norm(x, axis, eps := 0.00001) AS TABLE
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val) AS _mean FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - _mean._mean AS val) FROM x NATURAL JOIN _mean),
+_var AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS _var FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val / SQRT(_var._var + eps) AS val) FROM _low NATURAL JOIN _var""",
+    """CREATE MACRO rms_norm(x, axis, eps := 0.000001) AS TABLE
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS _mean FROM x GROUP BY ALL)
+SELECT x.* REPLACE (x.val / SQRT(_mean._mean + eps) AS val) FROM x NATURAL JOIN _mean""",
+    """CREATE MACRO attention(q, k, v, t, d) AS TABLE
+WITH _score AS (SELECT * EXCLUDE (d, _q, _k), SUM(_q * _k) / SQRT(SUM(COALESCE(1, _q))) AS val
+  FROM (SELECT * RENAME (val AS _q) FROM q) NATURAL JOIN (SELECT * RENAME (val AS _k) FROM k)
+  GROUP BY ALL),
+_weight AS (SELECT * RENAME (val AS _w) FROM softmax(_score, t))
+SELECT * EXCLUDE (t, _w, _v), SUM(_w * _v) AS val
+FROM _weight NATURAL JOIN (SELECT * RENAME (val AS _v) FROM v) GROUP BY ALL""",
+    "CREATE MACRO relu(x) AS GREATEST(x, 0)",
+    "CREATE MACRO silu(x) AS x * sigmoid(x)",
+    "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
+    """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
+AS rate * (m / (1 - POW(decay, t))) / (SQRT(v / (1 - POW(decay2, t))) + eps)""",
+)
+
+
+def built_in(name: str) -> Macro | None:
+    """The macro that has a name from the start, in any letter case."""
+    low = name.lower()
+    return _read(low) if low in SCALAR_MACROS or low in TABLE_MACROS else None
+
+
+@lru_cache(maxsize=len(_TEXTS))
+def _read(low: str) -> Macro:
+    from einsql.sql.parser import parse  # which reads macros of the user's, too
+    from einsql.sql.syntax import CreateMacro
+
+    text = next(t for t in _TEXTS if t.startswith(f"CREATE MACRO {low}("))
+    made, _ = parse(text)
+    assert isinstance(made, CreateMacro)
+    for join in made.body.find_all(exp.Join):
+        join.meta[MAY_CROSS] = True
+    return Macro(made.name, made.parameters, made.body, made.is_table, made.text, made.defaults)

@@ -1,0 +1,56 @@
+"""A text in which some words were replaced, and where its places were before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from einsql.errors import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A text after replacements.
+
+    Attributes:
+        text: What it is now.
+        places: Of each replacement, from left to right, its offset in the former text, the
+            length of what stood there and that of what stands there now.
+    """
+
+    text: str
+    places: tuple[tuple[int, int, int], ...] = ()
+
+    def before(self, position: int) -> int:
+        """Where an offset of the text was in the former one."""
+        grown = 0
+        for at, old, new in self.places:
+            if position < at + grown + new:
+                return (
+                    min(position - grown, at + old - 1)
+                    if position >= at + grown
+                    else (position - grown)
+                )
+            grown += new - old
+        return position - grown
+
+    def relocate(self, error: Error) -> None:
+        """Makes the position of an error count in the former text."""
+        if error.position is not None:
+            error.position = self.before(error.position)
+
+
+def replaced(text: str, words: Iterable[tuple[int, int, str]]) -> Replaced:
+    """Replaces words of a text.
+
+    Args:
+        text: The text.
+        words: Start, end and what comes there instead, of each; they do not overlap.
+    """
+    parts, last = list[str](), 0
+    places = list[tuple[int, int, int]]()
+    for start, end, new in sorted(words):
+        parts += [text[last:start], new]
+        places.append((start, end - start, len(new)))
+        last = end
+    return Replaced("".join(parts) + text[last:], tuple(places))
