@@ -70,7 +70,10 @@ class Database:
 
                 # Its own default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)
-                self._root = duckdb.connect(":memory:", config={"temp_directory": where})
+                # An error inside DuckDB, as some damaged files cause, would take every table away.
+                # Nothing is written, so there is nothing that going on could spoil on a disk.
+                config = {"temp_directory": where, "disable_database_invalidation": "true"}
+                self._root = duckdb.connect(":memory:", config=config)
             return self._root.cursor()
 
     def root(self) -> duckdb.DuckDBPyConnection:

@@ -46,10 +46,26 @@ def holds_tensors(file: Found) -> bool:
         OperationalError: It is none, or damaged.
     """
     reader = opened(file)
+    with damaged(file):
+        _check_places(file, reader.metadata)
     if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
         return False
     with damaged(file):
         return has_tensors(reader.schema_arrow)
+
+
+def _check_places(file: Found, metadata: pq.FileMetaData) -> None:
+    """Refuses pages beyond the file, at some of which DuckDB gives up its whole database."""
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        for c in range(group.num_columns):
+            column = group.column(c)
+            places = (
+                column.data_page_offset, column.dictionary_page_offset or 0,
+                column.total_compressed_size, column.num_values,
+            )  # fmt: skip
+            if min(places) < 0 or max(places[:3]) > file.size:
+                raise file.refusal(f"is damaged: {column.path_in_schema} lies beyond it")
 
 
 def opened(file: Found) -> pq.ParquetFile:
