@@ -72,8 +72,10 @@ class Database:
                 where = os.path.join(default_directory(None), self.scratch)
                 # An error inside DuckDB, as some damaged files cause, would take every table away.
                 # Nothing is written, so there is nothing that going on could spoil on a disk.
-                config = {"temp_directory": where, "disable_database_invalidation": "true"}
-                self._root = duckdb.connect(":memory:", config=config)
+                self._root = duckdb.connect(
+                    ":memory:",
+                    config={"temp_directory": where, "disable_database_invalidation": True},
+                )
             return self._root.cursor()
 
     def root(self) -> duckdb.DuckDBPyConnection:
