@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from sqlglot import Token, TokenType
@@ -40,6 +40,8 @@ _INSTEAD = {
 }
 _MAKING = ("CREATE", "ALTER", "IMPORT")
 """Statements that may make tables; COPY FROM DATABASE is another."""
+_READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
+"""Others that may read tables and tensors, which are to be of one commit."""
 
 
 def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
@@ -62,14 +64,12 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(con, structure, sql)
-    made = hybrid.split_foreign(con, sql)
-    if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
-        raise refusal  # DuckDB would not find the tensors again
+    makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
-        if word in _MAKING or guard.carried(structure.tokens) is not None:
-            with con.store.snapshot(makes_tables=True):
-                found = hybrid.run(con, made)
-        else:
+        with con.store.snapshot(makes) if makes or word in _READING else nullcontext():
+            made = hybrid.split_foreign(con, sql)
+            if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
+                raise refusal  # DuckDB would not find the tensors again
             found = hybrid.run(con, made)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):

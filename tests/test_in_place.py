@@ -174,3 +174,24 @@ def test_nothing_is_copied_where_no_row_is_touched(con: einsql.Connection) -> No
     assert con.execute("UPDATE c SET val = 0 WHERE val > 100").rowcount == 0
     assert con.execute("DELETE FROM c WHERE t = 5").rowcount == 0
     assert memory(con) == before
+
+
+def test_steps_of_a_loop_overwrite_and_the_one_that_fails_is_undone(
+    con: einsql.Connection,
+) -> None:
+    con.execute("CREATE TENSOR n (k DIM(9), val INTEGER)")
+    con.execute("UPDATE c SET val = 0 WHERE t = 0")
+    seen: list[list[int]] = []
+    con.stepped = lambda description, row: seen.append(memory(con))
+    with pytest.raises(einsql.IntegrityError, match="steps up to step = 2 are kept"):
+        con.execute("""
+            FOR step IN range(5) DO
+              UPDATE c SET val = c.val + 1 WHERE t = 0;
+              UPDATE c SET val = c.val * 2 WHERE t = 0;
+              INSERT INTO n SELECT 3 * step AS k, 1 AS val;
+              SELECT SUM(val) AS total FROM c;
+            END FOR""")
+    assert len(seen) == 3
+    assert seen[0] == seen[1] == seen[2] == memory(con)
+    assert rows(con)[:3] == [(0, d, 14.0) for d in range(3)]
+    assert con.execute("SELECT k FROM n").fetchall() == [(0,), (3,), (6,)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -32,6 +33,19 @@ __all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
 
 Index = Any
 """What NumPy takes between brackets."""
+
+
+class _Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
+    """What was overwritten: the array, the cells, and what they held."""
+
+    __slots__ = ("__weakref__",)
+
+    def take_back(self) -> None:
+        """Writes it again, the latest first."""
+        while self:
+            array, at, values = self[-1]
+            array[at] = values
+            self.pop()
 
 
 class Store:
@@ -66,7 +80,8 @@ class Store:
         self._changes = 0
         self._pinned = False
         self._since = object()
-        self._undo: list[tuple[np.ndarray, Index, np.ndarray]] = []
+        self._undo = _Overwritten()
+        self._savepoint: ReferenceType[_Overwritten] | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
@@ -140,14 +155,12 @@ class Store:
 
     def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
         """Writes what `overwritable` gave; the running statement takes it back if it fails."""
-        self._undo.append((array, at, np.array(array[at])))
+        before = array, at, np.array(array[at])
+        self._undo.append(before)
+        since = None if self._savepoint is None else self._savepoint()
+        if since is not None:
+            since.append(before)
         array[at] = values
-
-    def _take_back(self) -> None:
-        while self._undo:
-            array, at, values = self._undo[-1]
-            array[at] = values
-            self._undo.pop()
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
         """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
@@ -250,8 +263,24 @@ class Store:
         self.seen = state
 
     @contextmanager
-    def statement(self) -> Iterator[None]:
-        """A statement that may write: whole or not at all, and a transaction if none runs."""
+    def statement(self, tables: bool = False) -> Iterator[None]:
+        """A statement that may write: whole or not at all, and a transaction if none runs.
+
+        Args:
+            tables: Whether it may read tables as well, which are to be of the same commit as
+                the tensors that it reads.
+        """
+        pins = tables and self.database.path is not None
+        if not pins or self._saved is not None or self._pinned:
+            with self._whole():
+                yield
+            return
+        self.database.prepare()
+        with self._one_commit(), self._whole():
+            yield
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
         self.refresh()
         before, written, changes = dict(self.objects), dict(self._written), self._changes
         state = self.database.state
@@ -265,7 +294,7 @@ class Store:
                 self._written = {}  # it has been committed, for nobody else commits there
                 self._show(self.database.state)
             else:
-                self._take_back()
+                self._undo.take_back()
                 if self._changes != changes:
                     self._restore(before, written)
             raise
@@ -273,10 +302,16 @@ class Store:
             self._undo.clear()
 
     def savepoint(self) -> Callable[[], None]:
-        """Remembers what names mean now; what it gives makes them mean that again."""
+        """Remembers what names mean now; what it gives makes them mean that again.
+
+        Only the newest one does.
+        """
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
+        overwritten = _Overwritten()
+        self._savepoint = ref(overwritten)  # for as long as somebody may go back
 
         def back() -> None:
+            overwritten.take_back()
             if self._changes != changes:
                 self._restore(dict(objects), dict(written))
 
@@ -291,7 +326,7 @@ class Store:
         try:
             yield
         finally:
-            self._take_back()
+            self._undo.take_back()
             self._restore(before, written)
 
     @contextmanager
@@ -314,15 +349,21 @@ class Store:
             self.refresh()
             yield
             return
-        try:
-            self._begin_duck()
-            self._pinned = True
+        with self._one_commit():
             self.duck.names_changed |= makes_tables
             yield
             if self.duck.names_changed:
                 self.database.commit(self.seen, {}, self.duck)
-            else:
-                self.duck.commit()  # what it read is read; there is nothing to keep
+
+    @contextmanager
+    def _one_commit(self) -> Iterator[None]:
+        """Meanwhile DuckDB sees the tables of the commit whose tensors are seen here."""
+        try:
+            self._begin_duck()
+            self._pinned = True
+            yield
+            if self.duck.in_transaction:  # what it read is read, and what it did is done
+                self.duck.commit()
         except BaseException:
             self._roll_back_duck()
             raise

@@ -118,7 +118,7 @@ class _Loops:
             try:
                 if own[0].text.upper() == "FOR":
                     loop = self.read(sql[:stop], own, variables)
-                    yield st.Part(begin, Replaced(""), (), loop)
+                    yield st.Part(begin, Replaced(""), loop)
                 else:
                     yield _part(" " * begin + sql[begin:stop], begin, own, variables)
             except Error as error:
@@ -138,8 +138,7 @@ def _part(sql: str, start: int, tokens: list[Token], variables: Mapping[str, int
             position=start,
         )
     text = replaced(sql, _uses(statement, tokens, variables))
-    numbers = tuple(sorted(set(mark(text.text).numbers.values())))
-    return st.Part(start, text, numbers, statement)
+    return st.Part(start, text, statement)
 
 
 def _uses(

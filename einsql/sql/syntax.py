@@ -198,13 +198,11 @@ class Part:
     Attributes:
         start: Where it begins in the loop's text.
         text: It alone, with a parameter for each use of a loop's variable; blanks before it.
-        numbers: The parameters in it, each once.
         statement: What it says.
     """
 
     start: int
     text: Replaced
-    numbers: tuple[int, ...]
     statement: Statement
 
 
@@ -231,7 +229,7 @@ class For:
         """Which statement of the body gives the loop's rows: the last SELECT."""
         for n in reversed(range(len(self.body))):
             match self.body[n].statement:
-                case Query():
+                case Query() | Change(tree=exp.Query()):
                     return n
                 case Foreign(word=word) if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
                     return n
