@@ -70,12 +70,8 @@ class Database:
 
                 # Its own default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)
-                # An error inside DuckDB, as some damaged files cause, would take every table away.
-                # Nothing is written, so there is nothing that going on could spoil on a disk.
-                self._root = duckdb.connect(
-                    ":memory:",
-                    config={"temp_directory": where, "disable_database_invalidation": True},
-                )
+                # That errors inside it end no database would let those of users end no transaction.
+                self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 
     def root(self) -> duckdb.DuckDBPyConnection:

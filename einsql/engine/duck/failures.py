@@ -81,7 +81,10 @@ def translate(error: Any, sql: str) -> errors.Error:
             made = errors.OperationalError  # what a file holds is no mistake in the text
     if _INVALID in reason:
         made, reason = errors.OperationalError, "DuckDB has given this database up after an error"
-        hint = "Close every connection to it and open it again; it holds its last commit."
+        hint = (
+            "Close every connection to it and open it again: a file holds its last commit. In "
+            "memory its tables are lost; COPY can still write the tensors to files."
+        )
     return (made or errors.DatabaseError)(reason, hint=hint, position=position)
 
 
