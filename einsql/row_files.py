@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from einsql.engine.files.mapped import refusing
@@ -9,6 +11,7 @@ from einsql.engine.files.matrix_market import Matrix
 from einsql.engine.files.rows import Rows
 from einsql.engine.files.tensor import Tick
 from einsql.engine.memory import require
+from einsql.engine.relation import MAX_AXES
 from einsql.engine.relation import Relation as Stored
 from einsql.errors import DataError, InterfaceError, NotSupportedError
 from einsql.schema import PRESENT, DType, Field, Key, Schema
@@ -51,6 +54,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
             # The greatest BIGINT has no successor; bounds that reach it are refused below.
             hi = np.maximum(hi, [min(int(c.max()), MOST_BIGINT - 1) + 1 for c in columns])
         count += some
+        if count > prod((hi - lo).tolist()):  # more rows than keys between the bounds so far
+            raise _twice(path)
     if source.extents is not None:
         hi = np.array(source.extents, np.int64)
     bounds = tuple(
@@ -68,7 +73,8 @@ def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> St
     spanned = max(schema.shape) if sparse else schema.size
     if spanned > max(MOST_KEYS, MOST_A_ROW * count):
         raise DataError(
-            f"'{path}' has {count} rows, and their keys span {spanned:,}",
+            f"'{path}' has {count} rows, and their keys span "
+            f"{spanned if spanned < MOST_BIGINT else 'over 2^63'} values",
             hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
         )
     with refusing(path):
@@ -91,6 +97,11 @@ def _kinds(
         raise DataError(f"'{path}' has a column without a name, or two of the same name")
     first = next((n for n, kind in enumerate(found.values()) if not kind.is_integer), len(names))
     keys = names[: min(first, len(names) - 1)]
+    if len(keys) > MAX_AXES:
+        raise DataError(
+            f"'{path}' has {len(keys)} columns of keys, more than {MAX_AXES}",
+            hint=f"FROM '{path}' reads it as a table, where Parquet or CSV holds it.",
+        )
     values = {name: found[name] for name in names[len(keys) :]}
     if member is not None:
         if member not in values:

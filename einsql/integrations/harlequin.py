@@ -156,8 +156,16 @@ class EinsqlConnection(HarlequinConnection):
                     (n, keys[n] if n in keys else schema.dtype(n).value) for n in held.columns
                 ]
             elif held.kind == "view":
-                made[held.name, "v"] = []
+                made[held.name, "v"] = self._described(held.name)
         return made
+
+    def _described(self, name: str) -> list[tuple[str, str]]:
+        """The columns of a view; none if what it names is gone."""
+        try:
+            found = self.connection.execute(f"DESCRIBE {_quoted(name)}").fetchall()
+        except Error:
+            return []
+        return [(str(column), str(kind)) for column, kind, *_ in found]
 
     def get_completions(self) -> list[HarlequinCompletion]:
         """Words of einsql's SQL."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import struct
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,7 @@ import pytest
 from pyarrow import parquet
 
 import einsql
+from einsql.engine.files.blocks import _blocks
 
 HERE = Path(__file__)
 FORMATS = [
@@ -179,7 +181,58 @@ def larger_files(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", [text_files, larger_files])
+def long_files(folder: Path) -> dict[str, str]:
+    """Small files that would keep a reader busy for minutes, or fill the memory."""
+    array = b"\x01" + bytes(7) + b"a\x09\0\0\0"
+    matrix = "%%MatrixMarket matrix array real general\n"
+    files: dict[str, tuple[str | bytes, str]] = {
+        "arrays.gguf": (gguf_header(0, 1, array + b"\x09\0\0\0" + number(2**20)), "metadata"),
+        "texts.gguf": (gguf_header(0, 1, array + b"\x08\0\0\0" + number(2**22)), "metadata"),
+        "name.gguf": (gguf_header(1, 0, number(2**17) + bytes(2**17)), "a name has"),
+        "tensors.gguf": (gguf_header(2**17, 0), "says that it has"),
+        "lists.safetensors": (number(1800008) + b'{"":[' + b"[]," * 600000 + b"0]}", "values"),
+        "deep.safetensors": (number(900005) + b'{"":' + b"[" * 900000 + b"}", "wrong"),
+        "comments.mtx": (matrix + "%\n" * 2**20, "bytes of comments"),
+        "lines.mtx": (matrix + "2 2\n" + "\n" * 2**22, "missing"),
+        "columns.csv": ("a," * 9000 + "a\n", "9001 columns"),
+        "directory.npz": (
+            b"PK\x03\x04" + bytes(2**22) + b"PK\x05\x06\0\0\0\0\x09\0\x09\0"
+            + (2**22 + 4).to_bytes(4, "little") + bytes(6), "its directory has"
+        ),
+    }  # fmt: skip
+    for name, (content, _) in files.items():
+        held = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(held)
+    keys = pa.table({f"k{n}": [n] for n in range(70)} | {"val": [0.5]})
+    parquet.write_table(keys, folder / "keys.parquet")
+    with zipfile.ZipFile(folder / "twice.npz", "w") as packed:
+        packed.writestr("val.npy", npy_header("(2,)") + bytes(8))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            packed.writestr("val.npy", npy_header("(2,)") + bytes(8))
+    os.mkfifo(folder / "pipe.csv")
+    for name, magic in (("footer.parquet", b"PAR1"), ("footer.arrow", b"ARROW1")):
+        with open(folder / name, "wb") as file:
+            file.write(magic)
+            file.truncate(2**32)
+            file.seek(0, os.SEEK_END)
+            file.write((2**31 - 1).to_bytes(4, "little") + magic)
+    inner = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    shards = {"chunk_shape": [1, 1], "codecs": inner, "index_codecs": inner}
+    store(
+        folder / "shard.zarr", shape=[512, 512], chunk_grid=grid(512, 512),
+        codecs=[{"name": "sharding_indexed", "configuration": shards}],
+    )  # fmt: skip
+    store(folder / "chain.zarr", codecs=inner + [{"name": "crc32c"}] * 9)
+    store(folder / "lists.zarr", attributes={"a": [[]] * 300000})
+    return {name: why for name, (_, why) in files.items()} | {
+        "keys.parquet": "columns of keys|no column", "twice.npz": "one name",
+        "footer.parquet": "its footer", "footer.arrow": "its footer",
+        "pipe.csv": "no regular file", "shard.zarr": "chunks in a shard",
+        "chain.zarr": "codecs", "lists.zarr": "values",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [text_files, larger_files, long_files])
 def test_promises_and_bombs(tmp_path: Path, made: Any) -> None:
     pytest.importorskip("zarr", reason="the extra [formats] is not installed")
     reasons = made(tmp_path)
@@ -189,6 +242,52 @@ def test_promises_and_bombs(tmp_path: Path, made: Any) -> None:
         for line in said[3 * n + 1 : 3 * n + 3]:
             assert name in line
             assert any(part in line for part in reason.split("|")), (name, line)
+
+
+def test_batches_that_overlap_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    con = einsql.connect()
+    con.execute("CREATE TENSOR r (i DIM(6), val FLOAT)")
+    element = pa.fixed_shape_tensor(pa.float32(), (2,))
+    tile = pa.ExtensionArray.from_storage(element, pa.array([[1, 2]], pa.list_(pa.float32(), 2)))
+    columns = {"rows": pa.array([0.5], pa.float32()), "tiles": tile}
+    for name, column in columns.items():
+        with pa.OSFile(f"{name}.arrow", "wb") as sink:
+            schema = pa.schema({"i": pa.int64(), "val": column.type})
+            with pa.ipc.new_file(sink, schema) as writer:
+                for n in range(2):
+                    writer.write_batch(pa.record_batch([pa.array([n]), column], schema=schema))
+        content = Path(f"{name}.arrow").read_bytes()
+        (length,) = struct.unpack("<i", content[-10:-6])
+        blocks = _blocks(content[-10 - length : -10], 3)
+        assert len(blocks) == 2
+        whole = con.execute(f"SELECT * FROM read_tensor('{name}.arrow')").fetchall()
+        assert len(whole) == (2 if name == "rows" else 4)
+        again = content.replace(blocks[1].tobytes(), blocks[0].tobytes())
+        Path(f"{name}.arrow").write_bytes(again)
+        for sql in (f"SELECT * FROM read_tensor('{name}.arrow')", f"COPY r FROM '{name}.arrow'"):
+            with pytest.raises(einsql.OperationalError, match="batches overlap"):
+                con.execute(sql)
+
+
+def test_chunks_that_are_not_there_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zarr = pytest.importorskip("zarr", reason="the extra [formats] is not installed")
+    monkeypatch.chdir(tmp_path)
+    con = einsql.connect()
+    for form, separator in (("default", "/"), ("default", "."), ("v2", ".")):
+        made = zarr.create_array(
+            "w.zarr", shape=(1500, 1501), dtype="i4", chunks=(2, 3), fill_value=7, overwrite=True,
+            chunk_key_encoding={"name": form, "separator": separator},
+        )  # fmt: skip
+        expected = np.full((1500, 1501), 7, np.int32)
+        for at in ((0, 0), (13, 1000), (1499, 1500)):
+            made[at] = expected[at] = sum(at)
+        found = con.execute("SELECT * FROM 'w.zarr'").fetch_numpy()
+        assert np.array_equal(found, expected)
+        part = con.execute("SELECT * FROM 'w.zarr' AS w(i, j) WHERE i = 13 AND j > 998").fetchall()
+        assert [value for _, _, value in part[:3]] == [7, 1013, 7]
 
 
 def test_no_statement_reaches_the_file_system_when_access_is_off(

@@ -65,7 +65,7 @@ def test_catalog_has_tensors_and_tables(tmp_path: Path) -> None:
     }
     columns = [("i", "key", "DIM 0..4"), ("j", "key", "DIM 0..2"), ("val", "#.#", "FLOAT")]
     assert found == {
-        "main": {'"total"': ("v", []), '"x"': ("x", columns)},
+        "main": {'"total"': ("v", [("s", "#.#", "FLOAT")]), '"x"': ("x", columns)},
         "other": {'"other"."a b"': ("t", [("c", "#.#", "DECIMAL(9,2)")])},
     }
     assert con.connection.settings.sites == 2

@@ -70,6 +70,7 @@ class Database:
 
                 # Its own default is the working directory.
                 where = os.path.join(default_directory(None), self.scratch)
+                # That errors inside it end no database would let those of users end no transaction.
                 self._root = duckdb.connect(":memory:", config={"temp_directory": where})
             return self._root.cursor()
 

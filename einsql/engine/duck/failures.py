@@ -17,6 +17,9 @@ _ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used w
 _LITERAL = re.compile(r"'((?:[^']|'')*)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
 _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
+_STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)
+_INVALID = "database has been invalidated"
+"""What DuckDB says to every statement after an error inside it."""
 _SHOWN = 300
 """Characters of a line of a message: DuckDB repeats what a file holds."""
 
@@ -55,7 +58,7 @@ def translate(error: Any, sql: str) -> errors.Error:
     made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     message = str(error)
     position = place(message, sql)
-    message = _HEAD.sub("", _LINE.sub("", message).strip())
+    message = _HEAD.sub("", _LINE.sub("", _STACK.sub("", message)).strip())
     reading = _READING.search(message)
     message = _READING.sub("", message)
     brief = _ADVICE.sub("\nread_csv() has options for such files.", message)
@@ -74,8 +77,14 @@ def translate(error: Any, sql: str) -> errors.Error:
         position = at if position is None else position
         if name not in reason:
             reason = f"'{name}' cannot be read: {reason}"
-        if made is errors.ProgrammingError:  # what a file holds is no mistake in the text
-            made = errors.OperationalError
+        if made in (errors.ProgrammingError, errors.InternalError):
+            made = errors.OperationalError  # what a file holds is no mistake in the text
+    if _INVALID in reason:
+        made, reason = errors.OperationalError, "DuckDB has given this database up after an error"
+        hint = (
+            "Close every connection to it and open it again: a file holds its last commit. In "
+            "memory its tables are lost; COPY can still write the tensors to files."
+        )
     return (made or errors.DatabaseError)(reason, hint=hint, position=position)
 
 

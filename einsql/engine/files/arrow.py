@@ -15,11 +15,12 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from einsql.engine.files.blocks import check_blocks
 from einsql.engine.files.holes import Holes, room
 from einsql.engine.files.mapped import Found, Mapped, pick
 from einsql.engine.files.tensor import Content, single
 from einsql.engine.relation import arrow_metadata
-from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
 from einsql.schema import DType, is_flag
 
 if TYPE_CHECKING:
@@ -58,16 +59,21 @@ def find(file: Mapped, member: str | None) -> Content:
 
     if file.memory[: len(MAGIC)] != MAGIC:
         raise file.refusal("is no .arrow file: its first bytes are wrong")
+    check_blocks(file, file.memory)
     try:
         memory = pa.py_buffer(file.memory)
         reader = pa.ipc.open_file(pa.BufferReader(memory))
         name, numbers = columns(file, reader.schema, member)
         dtype = dtype_of(file, reader.schema.field(name))
         tiles: list[Tile] = []
+        seen: set[tuple[int, ...]] = set()
         for n in range(reader.num_record_batches):
             batch = reader.get_batch(n)
             batch.validate()
             places = numbers_of(file, batch, numbers)
+            if (tiles and not numbers) or not seen.isdisjoint(places):
+                raise _no_tensor(file)  # there may be any number of them
+            seen.update(places)
             tiles += zip(places, _arrays(file, memory, batch.column(name), dtype), strict=True)
     except (Error, MemoryError):
         raise
@@ -158,6 +164,10 @@ def permuted(file: Found, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in order)
 
 
+def _no_tensor(file: Found) -> OperationalError:
+    return file.refusal("has tiles that do not make one tensor", _HINT)
+
+
 def boxes_of(
     file: Found, places: Sequence[tuple[int, ...]], extents: tuple[int, ...]
 ) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -168,7 +178,7 @@ def boxes_of(
         places: Each tile's number along each axis.
         extents: Of each tile.
     """
-    wrong = file.refusal("has tiles that do not make one tensor", _HINT)
+    wrong = _no_tensor(file)
     if not places or not places[0] or len(places[0]) != len(extents):
         raise wrong  # no row, several rows without numbers, or numbers of other axes
     numbers = np.array(places, np.int64)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 BLOCK = 2**20
 """Bytes that are read at once; no line is longer."""
+COLUMNS = 2**13
+"""The most columns: time grows with their square, DuckDB's more than Arrow's."""
+_END = re.compile(rb"[\r\n]")
 _INVALID = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to [^:]*: (.*)", re.DOTALL
 )
@@ -46,11 +49,14 @@ class Delimited(Rows):
                 self.columns = columns_of(self.file, self._open({}).schema)
 
     def _readable(self) -> None:
-        """Refuses a first line that is longer than a block, which names and types come from."""
+        """Refuses a first line longer than a block, or of too many columns, which it names."""
         with open(self.file.path, "rb") as file:
             start = file.read(BLOCK)
         if b"\n" not in start and len(start) < self.file.size and b"\r" not in start:
             raise self.file.refusal(f"is no CSV file: its first line is longer than {BLOCK} bytes")
+        columns = _END.split(start, maxsplit=1)[0].count(self._delimiter.encode()) + 1
+        if columns > COLUMNS:
+            raise self.file.refusal(f"has {columns} columns, more than {COLUMNS}")
 
     def _open(self, types: Mapping[str, pa.DataType]) -> Any:
         from pyarrow import csv  # 60 ms, and only files need it

@@ -23,9 +23,13 @@ from einsql.errors import OperationalError
 from einsql.schema import DType
 
 MAGIC = b"GGUF"
-MOST_VALUES = 2**22
-"""Texts and other values in the metadata; vocabularies have a quarter of a million."""
-MOST_TENSORS = 2**18
+MOST_VALUES = 2**21
+"""Texts in the metadata; vocabularies have a quarter of a million."""
+MOST_TENSORS = 2**16
+LONGEST = 2**16
+"""Bytes of a name."""
+_SLOW = 32
+"""As how many texts a value counts that is not passed over in one go."""
 _AXES = 4
 _NESTED = 4
 _STRING, _ARRAY = 8, 9
@@ -44,6 +48,9 @@ class _Entry:
     shape: tuple[int, ...]
     kind: int
     offset: int
+
+
+_LENGTH = struct.Struct("<Q")
 
 
 class _Header:
@@ -68,25 +75,29 @@ class _Header:
         return int(found)
 
     def text(self) -> str:
-        """The next text."""
+        """The next name."""
+        size = self.number()
+        if LONGEST < size <= self._file.size - self.at:
+            raise self._file.refusal(f"is damaged: a name has {size} bytes")
         try:
-            return self.take(self.number()).decode("utf-8")
+            return self.take(size).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._file.refusal(f"is damaged: a name is no text: {error}") from None
 
     def skip(self, kind: int, depth: int = 0) -> int | None:
         """Passes over a metadata value; one of uint32 is told."""
         if kind == _STRING:
-            self.count(1)
             self.past(self.number())
         elif kind == _ARRAY and depth < _NESTED:
             inner, length = self.number("I"), self.number()
             if inner in _SIZES:
                 self.past(length * _SIZES[inner])
-                return None
-            self.count(length)
-            for _ in range(length):
-                self.skip(inner, depth + 1)
+            elif inner == _STRING:
+                self.texts(length)
+            else:
+                self.count(length)
+                for _ in range(length):
+                    self.skip(inner, depth + 1)
         elif kind == 4:
             return self.number("I")
         elif kind in _SIZES:
@@ -101,11 +112,24 @@ class _Header:
             raise self._file.refusal("is truncated or damaged: its header is not complete")
         self.at += size
 
-    def count(self, values: int) -> None:
+    def texts(self, count: int) -> None:
+        """Passes over texts, of which vocabularies have many."""
+        self.count(count, 1)
+        at, size, memory = self.at, self._file.size, self._file.memory
+        for _ in range(count):
+            if at + 8 > size:
+                break
+            at += 8 + _LENGTH.unpack_from(memory, at)[0]
+        else:
+            self.past(at - self.at)
+            return
+        raise self._file.refusal("is truncated or damaged: its header is not complete")
+
+    def count(self, values: int, weight: int = _SLOW) -> None:
         """Refuses more values than any model has."""
-        self._values += values
+        self._values += weight * values
         if self._values > MOST_VALUES:
-            raise self._file.refusal(f"is damaged: it has more than {MOST_VALUES} metadata values")
+            raise self._file.refusal("is damaged: it has more metadata values than any model")
 
 
 def find(file: Mapped, member: str | None) -> Content:

@@ -26,6 +26,8 @@ BLOCK = 2**22
 """Bytes of lines that are read at once."""
 LONGEST = 2**16
 """Bytes of a line."""
+COMMENTS = 2**20
+"""Bytes of comments."""
 _FIELDS = {"real": DType.DOUBLE, "double": DType.DOUBLE, "integer": DType.BIGINT}
 _Elements = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 """How far the file is read; rows, columns and values."""
@@ -79,8 +81,13 @@ class Matrix(Rows):
                 "It reads coordinate and array, real, integer and pattern, general, symmetric and "
                 "skew-symmetric.",
             )
+        passed = 0
         while (line := text.readline(LONGEST)).startswith(b"%") or line.isspace():
-            pass
+            passed += len(line)
+            if passed > COMMENTS:
+                raise self.file.refusal(
+                    f"is damaged: it has more than {COMMENTS} bytes of comments"
+                )
         try:
             size = [int(n) for n in line.split()]
         except ValueError:
@@ -146,6 +153,10 @@ class Matrix(Rows):
         """Every element of a matrix that is written column by column, or half of it."""
         assert self.extents is not None
         many, done = max(1, self.extents[0]), 0
+        if not self._entries:  # whatever the other extent is
+            if any(len(values) for _, (values,) in self._numbers()):
+                raise self.file.refusal("is damaged: it has more elements than it says")
+            return
         # Where each column begins: whole ones, those from the diagonal on, or from below it.
         lengths = np.full(self.extents[1], many)
         skipped = np.zeros_like(lengths)
@@ -153,7 +164,7 @@ class Matrix(Rows):
             skipped = np.arange(self.extents[1]) + (self._symmetry == "skew-symmetric")
             lengths = lengths - skipped
         ends = np.cumsum(lengths)
-        entries = int(ends[-1]) if len(ends) and self.extents[0] else 0
+        entries = int(ends[-1])
         for read, (values,) in self._numbers():
             at = np.arange(done, done + len(values))
             done += len(values)
@@ -203,8 +214,8 @@ class Matrix(Rows):
             text.seek(self._start)
             while block := text.read(BLOCK):
                 block += text.readline(LONGEST)
-                plain = _plain(block)
-                if plain.strip():
+                if not block.isspace():
+                    plain = _plain(block)
                     table = csv.read_csv(io.BytesIO(plain), read, parse, convert)
                     yield text.tell(), [c.to_numpy() for c in table.columns]
 

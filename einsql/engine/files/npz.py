@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from math import prod
@@ -15,6 +16,8 @@ from einsql.errors import Error
 
 MOST_DEFLATED = 1100
 """Deflate makes 258 bytes of two bits at best; what says it makes more of a byte is wrong."""
+LONGEST = 2**22
+"""Bytes of an archive's directory, which Python reads entry by entry."""
 _LOCAL = 30
 """Bytes of the fixed part of a member's own header; the lengths of what follows end it."""
 
@@ -28,14 +31,30 @@ def find(file: Mapped, member: str | None) -> Content:
     if file.memory[:2] != b"PK":
         raise file.refusal("is no .npz file: its first bytes are wrong")
     try:
-        with zipfile.ZipFile(file.path) as archive:
+        with _Short(file.path) as source, zipfile.ZipFile(source) as archive:
             names = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
+            if len(names) < len(archive.infolist()):
+                raise file.refusal("is damaged: it has two arrays of one name")
             name = pick(file, list(names), member)
             return _member(file, archive, name, names[name])
     except (Error, MemoryError):
         raise
     except Exception as error:  # zipfile raises anything where an archive is damaged
         raise file.refusal(f"is no .npz archive, or a damaged one: {error}") from error
+
+
+class _Short(io.FileIO):
+    """A file of which an archive's directory is read only if it is not too long."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As FileIO's.
+
+        Raises:
+            ValueError: So many bytes are a directory of more arrays than an archive has.
+        """
+        if size is not None and size > LONGEST:
+            raise ValueError(f"its directory has {size} bytes, more than {LONGEST}")
+        return super().read(-1 if size is None else size) or b""
 
 
 def _member(file: Mapped, archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> Content:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.engine.files import arrow
+from einsql.engine.files.blocks import LONGEST, check_blocks
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
 from einsql.engine.files.rows import Rows, columns_of, damaged
@@ -45,10 +46,26 @@ def holds_tensors(file: Found) -> bool:
         OperationalError: It is none, or damaged.
     """
     reader = opened(file)
+    with damaged(file):
+        _check_places(file, reader.metadata)
     if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
         return False
     with damaged(file):
         return has_tensors(reader.schema_arrow)
+
+
+def _check_places(file: Found, metadata: pq.FileMetaData) -> None:
+    """Refuses pages beyond the file, at some of which DuckDB gives up its whole database."""
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        for c in range(group.num_columns):
+            column = group.column(c)
+            places = (
+                column.data_page_offset, column.dictionary_page_offset or 0,
+                column.total_compressed_size, column.num_values,
+            )  # fmt: skip
+            if min(places) < 0 or max(places[:3]) > file.size:
+                raise file.refusal(f"is damaged: {column.path_in_schema} lies beyond it")
 
 
 def opened(file: Found) -> pq.ParquetFile:
@@ -62,6 +79,10 @@ def opened(file: Found) -> pq.ParquetFile:
     with open(file.path, "rb") as start:
         if start.read(4) != b"PAR1":
             raise file.refusal("is no .parquet file: its first bytes are wrong")
+        start.seek(max(0, file.size - 8))
+        length = int.from_bytes(start.read(4), "little")
+        if LONGEST < length < file.size:
+            raise file.refusal(f"is damaged: its footer cannot have {length} bytes")
     with damaged(file):
         return parquet.ParquetFile(
             file.path, pre_buffer=False, buffer_size=_STREAM, page_checksum_verification=True,
@@ -80,6 +101,7 @@ def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
     with open(file.path, "rb") as start:
         if start.read(len(arrow.MAGIC)) != arrow.MAGIC:
             raise file.refusal("is no .arrow file: its first bytes are wrong")
+        check_blocks(file, start)
     with damaged(file):
         return pa.ipc.open_file(pa.OSFile(file.path))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
 
+from einsql.engine.files.json_text import parsed
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.stacks import picked
 from einsql.engine.files.tensor import Content, single
@@ -79,22 +80,10 @@ def _header(file: Mapped) -> tuple[dict[str, Any], int]:
     if 8 + length > file.size:
         raise file.refusal("is truncated: its header is not complete")
     try:
-        text = file.memory[8 : 8 + length].decode("utf-8")
-        header = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse)
+        header = parsed(file.memory[8 : 8 + length].decode("utf-8"), strict=True)
     except Exception as error:  # any text stands where the header should be
         raise file.refusal(f"is damaged: its header is wrong: {error}") from error
     return header, 8 + length
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is given twice")
-    return found
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _check_metadata(file: Mapped, metadata: object) -> None:

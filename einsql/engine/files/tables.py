@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
+
 from einsql.engine.files import suffix_of
+from einsql.engine.files.delimited import COLUMNS
 from einsql.engine.files.globs import named
 from einsql.engine.files.mapped import Found, refusing
 from einsql.errors import OperationalError
 
-_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+_JSON = (".json", ".jsonl", ".ndjson")
+_AHEAD, _LINE = 2**22, 2_000_000
+"""Bytes of a CSV file that are looked at, and of a line: DuckDB's own limit."""
+_BETWEEN = (b",", b";", b"\t", b"|")
+"""What parts columns."""
+_TEXTS = (".csv", ".tsv", *_JSON)
 """Text with rows, whoever wrote it."""
 _PACKED = (".gz", ".zst")
+
+
+def _check_text(path: str) -> None:
+    """Refuses what DuckDB would wait for, or take minutes and gigabytes to refuse itself.
+
+    Raises:
+        OperationalError: It is no regular file, a line is too long or the first one has too
+            many columns.
+    """
+    if not os.path.exists(path):
+        return  # DuckDB says so
+    with refusing(path):
+        file = Found(path)
+        if path.lower().endswith(_JSON):
+            return
+        with open(path, "rb") as text:
+            head = text.read(_AHEAD)
+        marks = np.frombuffer(head, np.uint8)
+        ends = np.flatnonzero((marks == ord("\n")) | (marks == ord("\r")))
+        if np.diff(ends, prepend=0, append=len(head)).max() > _LINE:
+            raise file.refusal(f"is no CSV file: it has a line of more than {_LINE} bytes")
+        first = head[: ends[0]] if len(ends) else head
+        columns = 1 + max(first.count(mark) for mark in _BETWEEN)
+        if columns > COLUMNS:
+            raise file.refusal(f"has {columns} columns, more than {COLUMNS}")
 
 
 def is_table(path: str) -> bool:
@@ -25,6 +60,9 @@ def is_table(path: str) -> bool:
     for packed in _PACKED:
         low = low.removesuffix(packed)
     if low.endswith(_TEXTS):
+        if low == path.lower() and "://" not in path:
+            for name in named(path):
+                _check_text(name)
         return True
     if suffix_of(path) != ".parquet":
         return False

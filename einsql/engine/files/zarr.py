@@ -7,8 +7,8 @@ The metadata are checked before zarr sees them: shapes, types and codecs that ar
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
@@ -18,6 +18,7 @@ import numpy as np
 
 from einsql import boxes
 from einsql.engine.files.drafts import part_name, synchronise, writing
+from einsql.engine.files.json_text import parsed
 from einsql.engine.files.mapped import Found, pick, refusing
 from einsql.engine.files.rows import damaged
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
@@ -29,6 +30,11 @@ NODE = "zarr.json"
 LONGEST = 2**24
 """Bytes of metadata."""
 MOST_CHUNKS = 2**22
+AT_A_TIME = 2**12
+"""Chunks that are read together; if there are more, those that are there are looked for first."""
+MOST_CODECS = 8
+MOST_IN_SHARD = 2**15
+"""Chunks within a shard."""
 LEAST_CHUNK = 2**26
 """Bytes that a chunk may have however small its array is."""
 _DEPTH = 8
@@ -36,6 +42,7 @@ _DEPTH = 8
 _MOST_NODES = 2**16
 _TYPES = {d.numpy_name: d for d in DType if d is not DType.BFLOAT16}
 _CODECS = {"bytes", "endian", "transpose", "gzip", "zstd", "blosc", "crc32c", "sharding_indexed"}
+_NUMBER = re.compile(r"[0-9]+")
 _CHUNK = 2**22
 """Bytes of a chunk that is written."""
 
@@ -90,7 +97,7 @@ def _node(file: Found, group: str) -> Mapping[str, Any]:
         written = text.read(LONGEST + 1)
     if len(written) > LONGEST:
         raise file.refusal(f"is damaged: {key} has more than {LONGEST} bytes")
-    found = json.loads(written)
+    found = parsed(written.decode("utf-8"))
     if not isinstance(found, dict) or found.get("zarr_format") != 3:
         raise file.refusal(f"is damaged: {key} describes nothing of Zarr's version 3")
     return found
@@ -134,7 +141,7 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
     if not isinstance(kind, str) or kind not in _TYPES:
         raise file.no_type(str(kind))
     dtype = _TYPES[kind]
-    _check_codecs(file, node.get("codecs"))
+    _check_codecs(file, node.get("codecs"), chunks)
     size = prod(shape) * dtype.numpy.itemsize
     chunk = prod(chunks) * dtype.numpy.itemsize
     many = prod(-(-n // c) for n, c in zip(shape, chunks, strict=True))
@@ -147,17 +154,42 @@ def _content(file: Found, name: str | None, node: Mapping[str, Any]) -> Content:
     def parts(wanted: np.ndarray) -> Pieces:
         step = np.array(chunks, np.int64)[:, None]
         cells = np.stack([wanted[:, 0] // step[:, 0], -(-wanted[:, 1] // step[:, 0])], axis=-1)
-        for some in boxes.runs(cells, max(1, AT_ONCE // chunk)):
+        known = _present(file, name, len(shape)) if many > AT_A_TIME else None
+        for some in boxes.runs(cells, max(1, min(AT_A_TIME, AT_ONCE // chunk))):
             box = boxes.common(some * step, wanted)
             with damaged(file):
-                yield box, np.asarray(array[slices(box)])
+                if known is None:
+                    yield box, np.asarray(array[slices(box)])
+                    continue
+                found = np.full(boxes.extents(box), array.fill_value, dtype.numpy)
+                inside = ((known >= some[:, 0]) & (known < some[:, 1])).all(axis=1)
+                for cell in known[inside]:
+                    one = boxes.common(np.stack([cell, cell + 1], axis=-1) * step, box)
+                    found[slices(one - box[:, :1])] = array[slices(one)]
+                yield box, found
 
     return unmapped(name, dtype, tuple(shape), parts=parts)
 
 
-def _check_codecs(file: Found, codecs: object, depth: int = 0) -> None:
+def _present(file: Found, name: str | None, axes: int) -> np.ndarray | None:
+    """Which chunks have a file, int64 (chunks, axes); None if a link makes that unsure."""
+    root = os.path.join(file.absolute, name or "")
+    found: list[list[int]] = []
+    for folder, folders, names in os.walk(root):
+        if any(os.path.islink(os.path.join(folder, f)) for f in folders):
+            return None
+        before = _NUMBER.findall(os.path.relpath(folder, root))  # c/0/1, c.0.1 and the like
+        for entry in names:
+            numbers = [*before, *_NUMBER.findall(entry)][-axes:]
+            if len(numbers) == axes:
+                found.append([int(n) for n in numbers])
+    with damaged(file):
+        return np.array(found, np.int64).reshape(-1, axes)
+
+
+def _check_codecs(file: Found, codecs: object, chunks: Sequence[int], depth: int = 0) -> None:
     """Refuses codecs that are not of the format's core; others could run code."""
-    sound = isinstance(codecs, list) and depth < 3
+    sound = isinstance(codecs, list) and depth < 3 and len(codecs) <= MOST_CODECS
     for codec in codecs if isinstance(codecs, list) else ():
         name = codec.get("name") if isinstance(codec, dict) else codec
         if name not in _CODECS:
@@ -165,8 +197,16 @@ def _check_codecs(file: Found, codecs: object, depth: int = 0) -> None:
         inner = codec.get("configuration", {}) if isinstance(codec, dict) else {}
         sound = sound and isinstance(inner, dict)
         if name == "sharding_indexed" and sound:
-            _check_codecs(file, inner.get("codecs"), depth + 1)
-            _check_codecs(file, inner.get("index_codecs"), depth + 1)
+            within = inner.get("chunk_shape")
+            shaped = isinstance(within, list) and len(within) == len(chunks)
+            if not isinstance(within, list) or not (
+                shaped and all(type(n) is int and n > 0 for n in within)
+            ):
+                raise file.refusal("is damaged: the chunks in its shards have no shape")
+            if prod(-(-n // c) for n, c in zip(chunks, within, strict=True)) > MOST_IN_SHARD:
+                raise file.refusal(f"has over {MOST_IN_SHARD} chunks in a shard")
+            _check_codecs(file, inner.get("codecs"), within, depth + 1)
+            _check_codecs(file, inner.get("index_codecs"), (), depth + 1)
     if not sound:
         raise file.refusal("is damaged: its codecs are wrong")
 

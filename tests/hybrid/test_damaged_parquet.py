@@ -1,0 +1,69 @@
+"""A damaged Parquet file, at which DuckDB gives up its whole database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import einsql
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a file that says that a column has fewer than no bytes."""
+    monkeypatch.chdir(tmp_path)
+    parquet.write_table(pa.table({"i": range(100)}), "f.parquet")
+    content = Path("f.parquet").read_bytes()
+    for at in range(content.rindex(b"PAR1") - 1, 0, -1):
+        Path("f.parquet").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            column = parquet.ParquetFile("f.parquet").metadata.row_group(0).column(0)
+        except (OSError, pa.ArrowException):
+            continue
+        if column.total_compressed_size < 0:
+            return "f.parquet"
+    raise AssertionError("no byte of the footer says how long the column is")
+
+
+def test_a_file_that_duckdb_gives_up_at_is_refused_before(damaged: str) -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TENSOR r (i DIM(100), val FLOAT)")
+        for sql in (f"SELECT * FROM '{damaged}'", "SELECT 'a' || i FROM '*.parquet'"):
+            with pytest.raises(
+                einsql.OperationalError, match=r"f\.parquet' is damaged: i lies bey"
+            ):
+                con.execute(sql)
+
+
+def test_tensors_in_memory_outlive_an_error_inside_duckdb(damaged: str) -> None:
+    with einsql.connect() as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS a")
+        con.execute("CREATE TENSOR w (i DIM(2), val FLOAT) DEFAULT 3")
+        with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read") as caught:
+            con.execute(f"SELECT * FROM read_parquet('{damaged}')")
+        assert "Stack" not in str(caught.value)
+        with pytest.raises(einsql.OperationalError, match="given this database up") as lost:
+            con.execute("SELECT a FROM t ORDER BY a")
+        assert "COPY can still write the tensors" in lost.value.hint
+        con.execute("COPY w TO 'w.npy'")
+        assert con.execute("SELECT SUM(val) FROM w").fetchall() == [(6.0,)]
+    assert np.load("w.npy").tolist() == [3, 3]
+
+
+def test_a_file_is_there_again_when_it_is_opened_again(damaged: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "m.db")
+    with einsql.connect(path) as con:
+        con.execute("CREATE TABLE t AS SELECT 1 AS a; CREATE TENSOR w AS SELECT a AS i, a FROM t")
+        con.execute("BEGIN; INSERT INTO t VALUES (2); UPDATE w SET a = 5")
+        with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read"):
+            con.execute(f"SELECT * FROM read_parquet('{damaged}')")
+        con.rollback()
+        with pytest.raises(einsql.OperationalError, match="given this database up") as caught:
+            con.execute("SELECT a FROM t ORDER BY a")
+        assert "open it again" in caught.value.hint
+    with einsql.connect(path) as con:
+        assert con.execute("SELECT t.a, w.a FROM t, w ORDER BY t.a").fetchall() == [(1, 1)]
