@@ -168,14 +168,14 @@ RESET = (
 class Stop:
     """Raises KeyboardInterrupt at one line of those that store what has been computed."""
 
-    FILES = ("changes/", "engine/store.py", "engine/private.py", "database/memory.py")
+    FILES = ("changes/", "engine/store.py", "engine/private.py", "engine/database/memory.py")
 
     def __init__(self, line: int) -> None:
         self.left = line
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         name = frame.f_code.co_filename.replace("\\", "/")
-        return self.line if "einsql" in name and any(f in name for f in self.FILES) else None
+        return self.line if any(f"einsql/{f}" in name for f in self.FILES) else None
 
     def line(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
         if event == "line":
