@@ -26,6 +26,7 @@ BENCHMARKS = {
     "windows": "windows:windows",
     "segments": "segments:segments",
     "sparse": "sparse:sparse",
+    "training": "training:step",
 }
 """Function of each benchmark; its module is imported when its turn comes."""
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from einsql import tra
     from einsql.cluster.driver import Cluster
     from einsql.engine.database.memory import Database
+    from einsql.frontends import Traced, trace
     from einsql.integrations.duckdb import Attached
 else:
 
@@ -47,6 +48,8 @@ else:
         # Few programs write plans by hand; `import einsql` must not pay for them.
         if name == "tra":
             return import_module("einsql.tra")
+        if name in ("trace", "Traced"):  # nor do many trace Python functions
+            return getattr(import_module("einsql.frontends"), name)
         raise AttributeError(f"module 'einsql' has no attribute '{name}'")
 
 
@@ -243,6 +246,7 @@ __all__ = [
     "TimeFromTicks",
     "Timestamp",
     "TimestampFromTicks",
+    "Traced",
     "Warning",
     "apilevel",
     "attach",
@@ -251,4 +255,5 @@ __all__ = [
     "paramstyle",
     "threadsafety",
     "tra",
+    "trace",
 ]

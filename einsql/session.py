@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,10 +43,12 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
+from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 from einsql.statements import run_again
+from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -98,7 +102,7 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, Plan | TilePlan] = {}
+        self._plans: dict[object, Plan | TilePlan | Variants] = {}
         self._hybrids: dict[object, Repeated] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
@@ -267,29 +271,41 @@ class Connection:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
-            # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
-            key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
+            self._parameters = given
+            kept = self._hybrids.get(spelled(sql, given)) if self._hybrids else None
             try:
-                if self._planned_before(key, cursor):
+                if self._again(sql, cursor):
                     return
             except Error as error:
-                errors.place(error, 0, sql)
+                errors.place(error, 0 if kept is None else kept.start, sql)
                 raise
-            if (made := self._hybrids.get(key)) is not None:
-                self._parameters = given
-                with errors.located(made.start, sql):
-                    if self._run_before(key, cursor):
-                        return
-            run_text(self, sql, given, cursor, key)
+            run_text(self, sql, given, cursor)
 
-    def _planned_before(self, key: object, cursor: Cursor) -> bool:
-        """Runs the plan that is kept under a key, if it holds still."""
-        plan = None if self.store.duck.aborted else self._plans.get(key)
-        if plan is None:
+    def remember_hybrid(self, sql: str, made: Repeated) -> None:
+        """Keeps what runs a text that stands alone for the same values of its parameters."""
+        self._remember(self._hybrids, spelled(sql, self._parameters), made)
+
+    def remember_plan(self, sql: str, plan: Plan | TilePlan) -> None:
+        """Keeps the plan of a text that stands alone, for the parameters of the moment."""
+        key = kinds(sql, self._parameters) if self._parameters else sql
+        known = self._plans.get(key)
+        kept = kept_with(known, plan, self._parameters) if self._parameters else plan
+        if kept is not known:
+            self._remember(self._plans, key, kept)
+
+    def _again(self, sql: str, cursor: Cursor) -> bool:
+        """Runs what is kept of a text, if it holds still and for the parameters of the moment."""
+        given = self._parameters
+        if self.store.duck.aborted:
             return False
+        plan = self._plans.get(kinds(sql, given) if given else sql)
+        if isinstance(plan, Variants):
+            plan = plan.find(given)
+        if plan is None:
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
+        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
         if inputs is None:
             return False
         try:
@@ -298,9 +314,8 @@ class Connection:
             return False  # it is planned again, for those that are left
         return True
 
-    def _run_before(self, key: object, cursor: Cursor) -> bool:
-        """Runs the change, or the statement of DuckDB's, that is kept, if it holds still."""
-        made = None if self.store.duck.aborted else self._hybrids.pop(key, None)
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
         if made is None or not run_again(self, made, cursor):
             return False
         self._hybrids[key] = made
@@ -318,11 +333,11 @@ class Connection:
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:
         """Remembers whose variables may be named in FROM while a statement runs."""
-        self._caller = frame
+        before, self._caller = self._caller, frame
         try:
             yield
         finally:
-            self._caller = None
+            self._caller = before  # a loop may go on, which has been told of a step here
 
     def in_scope(self, name: str) -> object | None:
         """An array among the caller's variables."""
@@ -348,26 +363,37 @@ class Connection:
     # ---- queries
 
     def query_binder(
-        self, **more: Any
+        self, late: bool = False, fixed: AbstractSet[int] = frozenset(),
+        foreign: frozenset[str] = frozenset(), **more: Any,
     ) -> QueryBinder:  # fmt: skip
         """A binder over this connection's catalog and the statement's parameters.
 
         Args:
+            late: Whether what is bound is run with values of parameters given at run time.
+            fixed: Numbers of parameters whose values the plan is for in any case.
+            foreign: Names, in small letters, that are no tensors in what is bound.
             more: Further attributes of the catalog.
         """
         self._inputs = {}
+        given = Given(self._parameters, late and self._alone, set(fixed), self._inputs)
         found = BinderCatalog(
             self.store,
             self.settings,
             self.array_named,
             self._tick,
+            given,
             self.cluster,
             self.memory,
             self.duck.has,
             fields=self._inputs,
             **more,
         )
-        return QueryBinder(found, self._parameters, self.notices)
+        return QueryBinder(found, given, self.notices, foreign=foreign)
+
+    @property
+    def _alone(self) -> bool:
+        """True if one site does the work; over several, plans are for values."""
+        return self.cluster is None and self.settings.sites == 1
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query over elements."""
@@ -381,9 +407,8 @@ class Connection:
             tree: The query.
             foreign: Names, in small letters, that are no tensors in it.
         """
-        binder = self.query_binder()
-        binder.foreign = foreign
-        return self.planned(binder.bind_any(tree), binder)
+        make = partial(self.query_binder, foreign=foreign)
+        return self.planned(*bind_late(make, tree, self.notices))
 
     def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder

@@ -29,6 +29,19 @@ SELECT m1.val AS m1, m2.val AS m2 FROM m1, m2
 """
 """One SGD step of a network of two layers on squared error; both new weights in one graph."""
 
+FFNN_BY_GRADIENT = """
+WITH a AS (SELECT n, h, GREATEST(SUM(x.val * w1.val), 0) AS val
+           FROM x JOIN w1 USING (d) GROUP BY n, h),
+p AS (SELECT n, l, SUM(a.val * w2.val) AS val FROM a JOIN w2 USING (h) GROUP BY n, l),
+loss AS (SELECT SUM((p.val - y.val) * (p.val - y.val)) / 2 AS val FROM p JOIN y USING (n, l)),
+new1 AS (SELECT d, h, w1.val - 0.5 * g.val AS val FROM w1 JOIN GRADIENT(loss, w1) g USING (d, h)),
+new2 AS (SELECT h, l, w2.val - 0.5 * g.val AS val FROM w2 JOIN GRADIENT(loss, w2) g USING (h, l)),
+m1 AS (SELECT MAX(ABS(val)) AS val FROM new1),
+m2 AS (SELECT MAX(ABS(val)) AS val FROM new2)
+SELECT m1.val AS m1, m2.val AS m2 FROM m1, m2
+"""
+"""The same step, its backward pass derived from the loss."""
+
 
 def ffnn(n: int, d: int, h: int, layers: int) -> dict[str, dict[str, int]]:
     """Keys of the step's tensors: n points, d features, h hidden units, l labels."""

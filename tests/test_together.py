@@ -15,7 +15,10 @@ from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 
 __all__ = ["con"]  # its tensors serve every test here
 
-APART = (("attention", 2), ("layer norm", 2), ("layer norm", 3))
+APART = (
+    ("attention", 2), ("causal attention", 2), ("weights", 2), ("weights and values", 2),
+    ("layer norm", 2), ("layer norm", 3),
+)  # fmt: skip
 """Statements cut so that sites need what others have, for so many of them."""
 
 

@@ -30,8 +30,10 @@ from einsql.errors import ProgrammingError
 from einsql.gradient import domains
 from einsql.gradient.domains import VALUE, Points, summed
 from einsql.gradient.expressions import derivative
-from einsql.gradient.parts import in_parts, once_each, replaced
+from einsql.gradient.forms import factored, factors_of, is_plain
+from einsql.gradient.parts import in_parts, replaced
 from einsql.gradient.paths import refuse_choices
+from einsql.gradient.signs import POSITIVE, Knowledge, Known
 from einsql.gradient.terms import Term, wider
 from einsql.schema import PRESENT, DType
 
@@ -71,15 +73,26 @@ class Backward:
     made: list[EinSum] = field(default_factory=list)
     _nodes: list[Node] = field(init=False)
     _readers: dict[int, list[EinSum]] = field(init=False)
+    _forms: dict[int, EinSum] = field(default_factory=dict)
     _adjoints: dict[tuple[int, str], Adjoint | None] = field(default_factory=dict)
     _seeds: dict[tuple[int, str], Seed | None] = field(default_factory=dict)
+    _known: Knowledge = field(default_factory=Knowledge)
 
     def __post_init__(self) -> None:
-        self._nodes = walk(self.loss)
+        self._nodes = []
         self._readers = {}
+        for node in walk(self.loss):
+            found = factored(node) if isinstance(node, EinSum) else None
+            if found is not None:
+                self._forms[id(node)] = found[1]
+                self._nodes += found[0]
+            self._nodes.append(node)
         for node in self._nodes:
             if isinstance(node, EinSum):
-                for source in {id(o.source): o.source for o in node.operands}.values():
+                for o in node.outputs:  # producers first, so that this recurs no deeper
+                    self._known.of_field(node, o.name)
+                form = self._forms.get(id(node), node)
+                for source in {id(o.source): o.source for o in form.operands}.values():
                     self._readers.setdefault(id(source), []).append(node)
 
     def reads(self, source: Node) -> bool:
@@ -103,7 +116,8 @@ class Backward:
         refuse_choices(self._nodes, self.loss, self.value, source)
         after = {id(source)}
         for node in self._nodes:
-            if isinstance(node, EinSum) and any(id(o.source) in after for o in node.operands):
+            form = self._forms.get(id(node), node)
+            if isinstance(form, EinSum) and any(id(o.source) in after for o in form.operands):
                 after.add(id(node))
         for node in reversed(self._nodes):  # readers first, so that nothing recurs deeply
             if id(node) in after:
@@ -146,68 +160,80 @@ class Backward:
             parts = list(self._parts(node, name))
             if node is self.loss and name == self.value:
                 parts.append(Const(1.0, wider(dtype, dtype)))
-            self._adjoints[known] = _added(node, parts, wider(dtype, dtype))
+            found = _added(node, parts, wider(dtype, dtype))
+            if isinstance(found, EinSum):
+                self._known.trust(found, VALUE, Known())
+            self._adjoints[known] = found
         return self._adjoints[known]
 
     def _parts(self, node: Node, name: str) -> Iterator[Adjoint]:
         """What flows back from everything that reads a field."""
         dtype = node.schema.dtype(name)
         for reader in self._readers.get(id(node), []):
-            read: list[Operand] = []
-            for n, operand in enumerate(reader.operands):
-                if operand.source is node and operand not in read:
-                    read.append(operand)
-                    same = [m for m, o in enumerate(reader.operands) if o == operand]
-                    for o in reader.outputs:
-                        for found in self._through(
-                            reader, o, [Value(m, name, dtype) for m in same]
-                        ):
-                            made = summed(found, reader.operands[n])
-                            if made is not None:
-                                yield made
+            form = self._forms.get(id(reader), reader)
+            for operand in dict.fromkeys(o for o in form.operands if o.source is node):
+                same = [n for n, o in enumerate(form.operands) if o == operand]
+                for o in form.outputs:
+                    found = self._through(reader, form, o, [Value(n, name, dtype) for n in same])
+                    made = None if found is None else summed(found, operand)
+                    if made is not None:
+                        yield made
 
-    def _through(self, node: EinSum, o: Output, leaves: list[Value]) -> Iterator[Points]:
-        """What the points of a node contribute to what an operand reads."""
+    def _through(
+        self, node: EinSum, form: EinSum, o: Output, leaves: list[Value]
+    ) -> Points | None:  # fmt: skip
+        """What the points of a node contribute to what an operand reads.
+
+        Args:
+            node: The node.
+            form: The same over other operands.
+            o: One of its outputs, in that form.
+            leaves: The values of the operand.
+        """
         if not o.dtype.is_float or not any(e in leaves for e in subexpressions(o.args[0])):
-            return
-        seed = self._seed(node, o)
+            return None
+        seed = self._seed(node, form, o)
         if seed is None:
-            return
+            return None
         total: Term | None = None
         for leaf in leaves:
             found = derivative(o.args[0], leaf, seed.adjoint)
             if found is not None:
                 total = found if total is None else total + found
         if total is None:
-            return
+            return None
         if o.reduction is None and _is_costly(o.args[0]):
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
-        if seed.of_output.number is None and _has_pole(total.expr):
+        is_product = o.reduction is not None and all(map(is_plain, factors_of(total.expr)))
+        finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
+        if seed.of_output.number is None and not finite:
             # What a later filter left out counts for nothing, whatever its derivative is.
             nothing = seed.of_output.equal(0).both(total.is_nan())
             total = nothing.choose(0, total)
-        yield in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
+        return in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
 
     # ---- adjoints of what is reduced
 
-    def _seed(self, node: EinSum, o: Output) -> Seed | None:
+    def _seed(self, node: EinSum, form: EinSum, o: Output) -> Seed | None:
         """The adjoint of an output's expression at every point of its node."""
         known = (id(node), o.name)
         if known not in self._seeds:
             found = self._adjoint(node, o.name)
-            self._seeds[known] = None if found is None else _seed(node, o, found)
+            self._seeds[known] = None if found is None else _seed(node, form, o, found, self._known)
         return self._seeds[known]
 
 
-def _seed(node: EinSum, o: Output, adjoint: Adjoint) -> Seed:
-    operands = [*node.operands, Operand(node, node.keys)]
+def _seed(
+    node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowledge
+) -> Seed:  # fmt: skip
+    operands = [*form.operands, Operand(node, node.keys)]
     if isinstance(adjoint, Const):
         term = Term(adjoint)
     else:
         term = Term(Value(len(operands), VALUE, adjoint.outputs[0].dtype))
         operands.append(Operand(adjoint, node.keys))
-    itself = len(node.operands)
+    itself = len(form.operands)
     if o.reduction is None:
         return Seed(term, term, tuple(operands), itself)
     rule = REDUCTIONS[o.reduction].derivative
@@ -216,10 +242,10 @@ def _seed(node: EinSum, o: Output, adjoint: Adjoint) -> Seed:
             f"There is no gradient through {o.reduction.upper()}: {rule}",
             hint="STOP_GRADIENT(…) around it makes it count as a constant.",
         )
-    group = Group(node, o, term, operands, itself)
+    group = Group(form, o, term, operands, itself)
     made = rule(group)
     assert isinstance(made, Term)
-    return Seed(made, term, group.finish(), itself)
+    return Seed(made, term, group.finish(known), itself)
 
 
 @dataclass
@@ -262,12 +288,15 @@ class Group:
         self._totals.append(Output(name, (e,), dtype, reduction, condition))
         return Term(Value(len(self._operands), name, dtype))
 
-    def finish(self) -> tuple[Operand, ...]:
+    def finish(self, known: Knowledge) -> tuple[Operand, ...]:
         """The operands that adjoints of the value may read."""
         if not self._totals:
             return tuple(self._operands)
         n = self._node
         totals = domains.node(n.axes, self._operands, n.guard, n.keys, self._totals)
+        for o in self._totals:
+            if o.dtype.is_integer:  # counts are divided by where something is counted
+                known.trust(totals, o.name, POSITIVE)
         return (*self._operands, Operand(totals, n.keys))
 
 
@@ -307,23 +336,3 @@ def _is_costly(expr: Expr) -> bool:
         isinstance(e, Call) and e.fn != "cast" and not SCALARS[e.fn].cheap
         for e in subexpressions(expr)
     )
-
-
-_POLES = frozenset({"pow", "ln"})
-"""Functions in derivatives that are infinite somewhere, besides quotients."""
-
-
-def _has_pole(expr: Expr) -> bool:
-    """True if finite values may make an infinite derivative, large ones aside."""
-    return any(
-        e.fn in _POLES or (e.fn == "div" and not _is_number(e.args[1]))
-        for e in once_each(expr)
-        if isinstance(e, Call) and e.dtype.is_float
-    )
-
-
-def _is_number(expr: Expr) -> bool:
-    """True for constants, and for counts, which are 0 for groups without points alone."""
-    if isinstance(expr, Call) and expr.fn == "cast":
-        return expr.args[0].dtype.is_integer
-    return isinstance(expr, Const)

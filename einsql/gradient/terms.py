@@ -44,6 +44,8 @@ class Term:
             return a
         if a.number == 0:
             return b
+        if a.expr == b.expr:
+            return a * 2
         minus = b._negated()
         return _call("add", a, b) if minus is None else _call("sub", a, minus)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.products.match import Factor, Product, product_of
+from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.sums import LONGEST, SHORT, accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -105,11 +105,39 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
     compute = (_pair if found.right else _single)(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
+    if found.scalars:
+        return _scaled(node, found, compute, finish)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             result = compute(operands, tick)
             return {name: result if finish is None else finish(result)}
+
+    return run
+
+
+def _scaled(
+    node: EinSum, found: Product, compute: Callable[..., np.ndarray],
+    finish: Callable[[np.ndarray], np.ndarray] | None,
+) -> Runner:  # fmt: skip
+    """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
+    output = node.outputs[0]
+    each: list[Runner] = []
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        scale = 1.0
+        for s in found.scalars:
+            scale *= float(operands[s.operand][s.field])
+        if not is_safe_scale(found.scale * scale, output.dtype):
+            if not each:
+                from einsql.kernels.vector import compile_vector  # it reads this module's sums
+
+                each.append(compile_vector(node))
+            return each[0](operands, tick)
+        with np.errstate(all="ignore"):
+            made = compute(operands, tick)
+            made = from_zero(np.asarray(made * made.dtype.type(scale)))
+            return {output.name: made if finish is None else finish(made)}
 
     return run
 
@@ -131,11 +159,15 @@ def _load(
     view = reading(node, node.operands[operand], order)
     if len(side) == 1 and not gone and view is None:
         return lambda operands: operands[operand][field]
-    axes = tuple(order.index(x) for x in gone)
+    # A label with a single value, such as the layer whose weights are read, needs no sum.
+    once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
+    left = [x for n, x in enumerate(order) if n not in once]
+    axes = tuple(left.index(x) for x in gone if x in left)
 
     def one(operands: Sequence[Fields], factor: Factor) -> np.ndarray:
         array = operands[factor.operand][factor.field]
-        return array if view is None else view(array)
+        array = array if view is None else view(array)
+        return array.squeeze(once) if once else array
 
     def load(operands: Sequence[Fields]) -> np.ndarray:
         array = one(operands, side[0])
@@ -158,7 +190,9 @@ def _single(
     load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
-    if not summed:  # a new array, for only view kernels alias their operands
+    if all(
+        node.axis(x).extent == 1 for x in summed
+    ):  # a new array, for only view kernels alias their operands
         return lambda operands, tick: from_zero(
             load(operands).astype(work, copy=False).transpose(turn)
         )

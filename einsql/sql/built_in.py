@@ -16,12 +16,13 @@ from einsql.sql.sources import MAY_CROSS, TABLE_MACROS
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
-_exp AS (SELECT x.* REPLACE (EXP(x.val - _top._top) AS val) FROM x NATURAL JOIN _top),
+_exp AS (
+  SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top._top)) AS val) FROM x NATURAL JOIN _top),
 _sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS _sum FROM _exp GROUP BY ALL)
 SELECT _exp.* REPLACE (_exp.val / _sum._sum AS val) FROM _exp NATURAL JOIN _sum""",
     """CREATE MACRO log_softmax(x, axis) AS TABLE
 WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
-_low AS (SELECT x.* REPLACE (x.val - _top._top AS val) FROM x NATURAL JOIN _top),
+_low AS (SELECT x.* REPLACE (x.val - STOP_GRADIENT(_top._top) AS val) FROM x NATURAL JOIN _top),
 _sum AS (SELECT * EXCLUDE (axis, val), LN(SUM(EXP(val))) AS _sum FROM _low GROUP BY ALL)
 SELECT _low.* REPLACE (_low.val - _sum._sum AS val) FROM _low NATURAL JOIN _sum""",
     """CREATE MACRO layer_norm(x, axis, eps := 0.00001) AS TABLE
@@ -43,7 +44,8 @@ FROM _weight NATURAL JOIN (SELECT * RENAME (val AS _v) FROM v) GROUP BY ALL""",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
     """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
-AS rate * (m / (1 - POW(decay, t))) / (SQRT(v / (1 - POW(decay2, t))) + eps)""",
+AS m * CAST(rate / (1 - POW(decay, t)) AS FLOAT)
+  / (SQRT(v * CAST(1 / (1 - POW(decay2, t)) AS FLOAT)) + eps)""",
 )
 
 

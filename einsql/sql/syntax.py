@@ -231,7 +231,7 @@ class For:
         """Which statement of the body gives the loop's rows: the last SELECT."""
         for n in reversed(range(len(self.body))):
             match self.body[n].statement:
-                case Query():
+                case Query() | Change(tree=exp.Query()):
                     return n
                 case Foreign(word=word) if word in ("SELECT", "WITH", "FROM", "(", "VALUES"):
                     return n

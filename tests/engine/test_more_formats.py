@@ -180,3 +180,38 @@ def test_links_are_followed_where_they_are_named(con: einsql.Connection, tmp_pat
     assert os.path.islink("w.npy")
     assert (np.load("there/w.npy") == -W).all()
     assert sorted(os.listdir("there")) == ["w.npy"]
+
+
+def test_arrays_that_differ_in_a_number_are_one(con: einsql.Connection) -> None:
+    layers = {f"blk.{n}.w": np.full((3, 32), n, np.float32) + W[:3, :32] for n in range(11)}
+    writer = gguf.GGUFWriter("layers.gguf", "llama")
+    for n, (name, array) in enumerate(layers.items()):
+        writer.add_tensor(name, array)
+        kind = gguf.GGMLQuantizationType.Q8_0
+        packed = gguf.quants.quantize(array, kind)
+        writer.add_tensor(f"{n}.packed", packed, raw_shape=packed.shape, raw_dtype=kind)
+    writer.add_tensor("blk.x.w", W)
+    writer.add_tensor("odd.0", W)
+    writer.add_tensor("odd.1", W[:1])
+    writer.add_tensor("gap.1", W)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    stacked = np.stack(list(layers.values()))
+    found = files.open_tensor("layers.gguf", "blk.*.w")
+    assert found.shape == (11, 3, 32)
+    assert (found.array == stacked).all()
+    assert (found.read([slice(9, 11), slice(1, 2), slice(3, 30)]) == stacked[9:, 1:2, 3:30]).all()
+    assert (files.reopen(found.description).array == stacked).all()
+    sql = "SELECT * FROM read_tensor('layers.gguf', '*.packed') AS w(layer, o, i) WHERE layer = 10"
+    one = files.read("layers.gguf", "10.packed")
+    assert (con.execute(sql).fetch_numpy()[0] == one).all()
+    for pattern, reason in {
+        "blk.*.v": "has no array 'blk.\\*.v'",
+        "odd.*": "of several shapes or types",
+        "gap.*": "has no array 'gap.0'",
+        "*.*": "has no array",
+    }.items():
+        with pytest.raises(einsql.Error, match=reason):
+            files.open_tensor("layers.gguf", pattern)

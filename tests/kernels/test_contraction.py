@@ -16,21 +16,23 @@ from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import no_tick
 
 EXTENTS = {"i": 2, "j": 3, "k": 4, "l": 5}
+SINGLE = {"i": 1, "j": 3, "k": 1, "l": 5}
 ROLES = [(sides, kept) for sides in ("a", "b", "ab") for kept in (True, False)]
 
 
-def _operand(name: str, labels: tuple[str, ...]) -> Operand:
-    keys = tuple(Key(x, 0, EXTENTS[x]) for x in labels)
+def _operand(name: str, labels: tuple[str, ...], extents: dict[str, int]) -> Operand:
+    keys = tuple(Key(x, 0, extents[x]) for x in labels)
     return Operand(Input(name, Schema(keys, (Field("v", DType.DOUBLE),))), labels)
 
 
+@pytest.mark.parametrize("extents", [EXTENTS, SINGLE], ids=["several", "single"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
+def test_every_pattern_gives_what_einsum_gives(count: int, extents: dict[str, int]) -> None:
     chance = np.random.default_rng(count)
     labels = "ijkl"[:count]
     args = tuple(Value(n, "v", DType.DOUBLE) for n in (0, 1))
     output = Output("s", (Call("mul", args, DType.DOUBLE),), DType.DOUBLE, "sum")
-    axes = tuple(Axis(x, 0, EXTENTS[x]) for x in labels)
+    axes = tuple(Axis(x, 0, extents[x]) for x in labels)
     for roles in product(ROLES, repeat=count):
         in_a = [x for x, (sides, _) in zip(labels, roles, strict=True) if "a" in sides]
         in_b = [x for x, (sides, _) in zip(labels, roles, strict=True) if "b" in sides]
@@ -38,10 +40,10 @@ def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
         orders = list(permutations(kept))
         keys = orders[chance.integers(len(orders))]
         a, b = (
-            chance.integers(-4, 5, [EXTENTS[x] for x in order]).astype(float)
+            chance.integers(-4, 5, [extents[x] for x in order]).astype(float)
             for order in (in_a, in_b)
         )
-        operands = (_operand("a", tuple(in_a)), _operand("b", tuple(in_b)))
+        operands = (_operand("a", tuple(in_a), extents), _operand("b", tuple(in_b), extents))
         runner = CONTRACTION.match(EinSum(axes, operands, TRUE, keys, (output,)))
         assert runner is not None
         spec = f"{''.join(in_a)},{''.join(in_b)}->{''.join(keys)}"
@@ -49,6 +51,20 @@ def test_every_pattern_gives_what_einsum_gives(count: int) -> None:
         wanted = np.einsum(spec, a, b)
         assert got.shape == wanted.shape, spec
         np.testing.assert_array_equal(got, wanted, err_msg=spec)
+
+
+def test_a_sum_over_a_label_with_one_value_is_a_new_array() -> None:
+    value = Value(0, "v", DType.DOUBLE)
+    node = EinSum(
+        (Axis("i", 0, 1), Axis("j", 0, 3)), (_operand("a", ("i", "j"), SINGLE),), TRUE, ("j",),
+        (Output("s", (value,), DType.DOUBLE, "sum"),),
+    )  # fmt: skip
+    a = np.array([[-0.0, 1.0, 2.0]])
+    runner = CONTRACTION.match(node)
+    assert runner is not None
+    found = runner(({"v": a},), no_tick)["s"]
+    assert not np.shares_memory(found, a)
+    assert not np.signbit(found[0])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -288,6 +288,20 @@ def test_presence_of_a_dense_aggregate_is_proven() -> None:
     assert [o.name for o in only(optimize(largest).root).outputs] == ["val"]
 
 
+def test_a_condition_on_keys_stays_known_behind_a_sum() -> None:
+    causal = call("le", B, Label("j"), Label("i"))
+    scores = einsum(
+        "ik,jk->ij", X, Y, value=times(val(0), val(1)), reduction="sum", guard=causal,
+        extra=(PRESENCE,),
+    )  # fmt: skip
+    there = Value(0, PRESENT, B)
+    largest = einsum("ij->i", scores, reduction="max", guard=there, extra=(PRESENCE,))
+    result = check(largest, 0)
+    found = [n for n in walk(result.root) if isinstance(n, EinSum)]
+    assert [[o.name for o in n.outputs] for n in found] == [["val"], ["val"]]
+    assert all(n.guard == causal for n in found)
+
+
 def test_a_count_over_a_dense_domain_is_a_constant() -> None:
     node = only(optimize(counting()).root)
     assert node.outputs == (Output("val", (Const(4, I64),), I64),)

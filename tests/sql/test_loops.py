@@ -230,3 +230,41 @@ def test_a_plan_that_reads_no_variable_is_made_once(con: einsql.Connection) -> N
 def test_sites_run_loops(con: einsql.Connection) -> None:
     con.execute("SET sites = 2")
     assert np.allclose(con.execute(STEPS.format(4)).fetchall(), by_hand(4))
+
+
+def test_what_a_failed_step_has_overwritten_in_place_comes_back(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR cache (t DIM(8), i DIM(3), val DOUBLE) DEFAULT 0")
+    sql = """FOR s IN range(8) DO
+        INSERT OR REPLACE INTO cache SELECT r.t, w.i, s + 1 FROM range(8) r(t), w WHERE r.t = s;
+        UPDATE cache SET val = cache.val * 2 WHERE t = s;
+        INSERT INTO few VALUES (s, 1);
+        END FOR"""
+    con.execute("CREATE TENSOR few (i DIM(5), val INTEGER)")
+    with pytest.raises(einsql.Error, match="up to s = 4 are kept"):
+        con.execute(sql)
+    rows = con.execute("SELECT t, SUM(val) FROM cache GROUP BY t").fetchall()
+    assert rows == [(t, 6 * (t + 1) if t < 5 else 0) for t in range(8)]
+
+
+def test_a_training_step_is_planned_once(con: einsql.Connection) -> None:
+    sql = """FOR s IN range({}) DO
+        WITH loss AS (SELECT SUM(val * val) AS val FROM w),
+        moved AS (UPDATE w SET val = w.val - 0.25 * g.val FROM GRADIENT(loss, w) g WHERE g.i = w.i)
+        SELECT val FROM loss;
+        END FOR"""
+    assert con.execute(sql.format(3)).fetchall() == [(0, 3), (1, 0.75), (2, 0.1875)]
+    before = con.planner_calls
+    con.execute(sql.format(40))
+    assert con.planner_calls <= before + 3
+
+
+def test_who_is_told_of_a_step_may_ask_the_same_connection(con: einsql.Connection) -> None:
+    scale = np.full(3, 2.0)
+    seen = []
+    con.stepped = lambda description, row: seen.append(total(con))
+    sql = """FOR s IN range(4) DO
+        UPDATE w SET val = w.val * scale.val FROM scale AS scale(i) WHERE scale.i = w.i;
+        SELECT s; END FOR"""
+    con.execute(sql)
+    assert seen == [6, 12, 24, 48]
+    assert scale.sum() == 6

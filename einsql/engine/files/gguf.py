@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from einsql import boxes
-from einsql.engine.files.mapped import Mapped, pick
+from einsql.engine.files.mapped import Mapped
+from einsql.engine.files.stacks import picked
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, single, slices, unmapped
 from einsql.errors import OperationalError
 from einsql.schema import DType
@@ -115,8 +116,13 @@ def find(file: Mapped, member: str | None) -> Content:
             package `gguf`, which is not installed.
     """
     entries, start = _entries(file)
-    name = pick(file, list(entries), member)
-    entry = entries[name]
+    return picked(
+        file, list(entries), member, lambda name: _content(file, name, entries[name], start)
+    )
+
+
+def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
+    """One of the tensors."""
     if entry.kind in _TYPES:
         dtype = _TYPES[entry.kind]
         stored = dtype.numpy.newbyteorder("<")

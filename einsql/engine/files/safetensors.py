@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
 
-from einsql.engine.files.mapped import Mapped, pick
+from einsql.engine.files.mapped import Mapped
+from einsql.engine.files.stacks import picked
 from einsql.engine.files.tensor import Content, single
 from einsql.errors import ProgrammingError
 from einsql.schema import DType
@@ -53,8 +54,13 @@ def find(file: Mapped, member: str | None) -> Content:
     _check_metadata(file, header.pop(_METADATA, {}))
     entries = {name: _entry(file, name, told) for name, told in header.items()}
     _check_ranges(file, entries, start)
-    name = pick(file, list(entries), member)
-    entry = entries[name]
+    return picked(
+        file, list(entries), member, lambda name: _content(file, name, entries[name], start)
+    )
+
+
+def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
+    """One of the tensors."""
     dtype = _TYPES.get(entry.dtype)
     if dtype is None:
         raise file.refusal(

