@@ -18,6 +18,7 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
+from einsql.changes import Changing
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -47,7 +48,7 @@ from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_again
+from einsql.statements import change_again, run_again
 from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 from einsql.what_if import options_text
 
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
-    from einsql.statements import Repeated
+    from einsql.variants import Planned
 
 T = TypeVar("T")
 
@@ -102,8 +104,8 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, Plan | TilePlan | Variants] = {}
-        self._hybrids: dict[object, Repeated] = {}
+        self._plans: dict[object, Planned | Variants] = {}
+        self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -281,11 +283,11 @@ class Connection:
                 raise
             run_text(self, sql, given, cursor)
 
-    def remember_hybrid(self, sql: str, made: Repeated) -> None:
+    def remember_hybrid(self, sql: str, made: Hybrid) -> None:
         """Keeps what runs a text that stands alone for the same values of its parameters."""
         self._remember(self._hybrids, spelled(sql, self._parameters), made)
 
-    def remember_plan(self, sql: str, plan: Plan | TilePlan) -> None:
+    def remember_plan(self, sql: str, plan: Planned) -> None:
         """Keeps the plan of a text that stands alone, for the parameters of the moment."""
         key = kinds(sql, self._parameters) if self._parameters else sql
         known = self._plans.get(key)
@@ -303,6 +305,8 @@ class Connection:
             plan = plan.find(given)
         if plan is None:
             return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
+        if isinstance(plan, Changing):
+            return change_again(self, plan, cursor)
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
         inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)

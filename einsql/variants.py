@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.planning import Plan
 from einsql.sql.given import Use, kind
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 
 if TYPE_CHECKING:
+    from einsql.changes import Changing
+    from einsql.planning import Plan
     from einsql.staged import TilePlan
+
+    Planned: TypeAlias = Plan | TilePlan | Changing
 
 MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""
@@ -43,9 +46,9 @@ class Variants:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Use, dict[object, Plan | TilePlan]] = {}
+        self._plans: dict[Use, dict[object, Planned]] = {}
 
-    def find(self, values: Sequence[object]) -> Plan | TilePlan | None:
+    def find(self, values: Sequence[object]) -> Planned | None:
         """The plan for some values, if there is one."""
         for use, plans in self._plans.items():
             key = use.key(values)
@@ -53,7 +56,7 @@ class Variants:
                 return found
         return None
 
-    def keep(self, plan: Plan | TilePlan, values: Sequence[object]) -> None:
+    def keep(self, plan: Planned, values: Sequence[object]) -> None:
         """Keeps the plan that was made for some values.
 
         Those for another state of the database go.
@@ -66,7 +69,7 @@ class Variants:
         plans[plan.use.key(values)] = plan
 
 
-def kept_with(known: object, plan: Plan | TilePlan, values: Sequence[object]) -> Variants:
+def kept_with(known: object, plan: Planned, values: Sequence[object]) -> Variants:
     """The variants of a statement with one more plan."""
     variants = known if isinstance(known, Variants) else Variants()
     variants.keep(plan, values)

@@ -36,6 +36,8 @@ from einsql.sql.changes import (
     literal_rows,
     target_of,
 )
+from einsql.sql.given import Use
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
 from einsql.sql.scope import Relation
@@ -141,6 +143,7 @@ class Changing:
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
+        use: What it makes of the statement's parameters.
         start: Where it begins in the text.
     """
 
@@ -149,6 +152,7 @@ class Changing:
     plans: tuple[Plan, ...]
     version: int
     is_volatile: bool
+    use: Use
     start: int = 0
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
@@ -196,10 +200,17 @@ class Changing:
                 return False
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                inputs = current_inputs(self.plans[0], con.store, con.in_scope, con._tick)
+                inputs = current_inputs(
+                    self.plans[0], con.store, con.in_scope, con._tick, given=con._parameters
+                )
             if inputs is None:
                 return False
-            self.run(con, inputs, cursor)
+            try:
+                self.run(con, inputs, cursor)
+            except Error as error:
+                if error.position is not None:
+                    error.position += self.start
+                raise
             return True
 
 
@@ -261,11 +272,31 @@ def _by_duckdb(
 def bind(con: Connection, tree: exp.Expr) -> Changing:
     """Binds and plans a statement that changes tensors.
 
+    Parameters that are floats are read at run time, wherever they can be; the plan is for the
+    values of all others, which may say where rows go.
+
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
+    late, told = True, len(con.notices)
+    fixed = frozenset(
+        n for n, v in enumerate(con._parameters, 1) if not isinstance(v, float | np.floating)
+    )
+    while True:
+        binder = con.query_binder(late, fixed)
+        del con.notices[told:]
+        try:
+            return _bind(con, tree, binder)
+        except NeedsValuesError as needs:
+            fixed |= needs.numbers
+        except Error:
+            if not binder.parameters.read:
+                raise
+            late = False  # what is wrong with the values, or wants them
+
+
+def _bind(con: Connection, tree: exp.Expr, binder: QueryBinder) -> Changing:
     version = con.store.version
-    binder = con.query_binder()
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -290,7 +321,7 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
     once = any(p.volatile for p in plans) if plans else bool(con._parameters)
-    return Changing(tuple(parts), shown, plans, version, once)
+    return Changing(tuple(parts), shown, plans, version, once, binder.parameters.use)
 
 
 def _part(

@@ -286,7 +286,7 @@ def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
         Error: A cell refers to columns or data.
     """
     select = SelectBinder(query)
-    select.clause = "VALUES"
+    select.parameters, select.clause = query.parameters.early, "VALUES"
     binder = ScalarBinder(select)
     rows: list[LiteralRow] = []
     for row in values.expressions:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.changes import Changing
 
 BOTH = """
     WITH h AS (SELECT i, EXP(SIN(x.val)) * COS(x.val) + x.val / 3 AS val FROM x),
@@ -78,11 +77,10 @@ def test_a_statement_is_planned_once(con: einsql.Connection) -> None:
         UPDATE b SET val = a.val FROM a WHERE a.i = b.i"""
     a, b = array(con, "a"), array(con, "b")
     calls = con.planner_calls
-    for _ in range(3):
-        con.execute(text, [2.0])
-        a, b = a + 2, a
+    for n in range(3):
+        con.execute(text, [2.0 * n])
+        a, b = a + 2 * n, a
     assert con.planner_calls == calls + 1
-    assert any(isinstance(made, Changing) for made in con._hybrids.values())
     np.testing.assert_array_equal([array(con, "a"), array(con, "b")], [a, b])
     con.execute("CREATE OR REPLACE TENSOR b AS SELECT i, 1.0::DOUBLE AS val FROM range(3) AS r(i)")
     con.execute(text, [2.0])
@@ -248,3 +246,28 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(
                 np.testing.assert_array_equal(now_, then)
     assert len(overwritten) == 4
     assert undone > 5
+
+
+@pytest.mark.parametrize("text", ["{}", "  -- a comment\n {}"])
+def test_parameters_are_read_when_a_change_runs_or_planned_for(
+    con: einsql.Connection, text: str
+) -> None:
+    update = text.format("UPDATE a SET val = a.val * ? + b.val / ? FROM b WHERE b.i = a.i")
+    insert = text.format("INSERT OR REPLACE INTO log SELECT ? AS t, i, a.val + ? FROM a")
+    give = text.format("INSERT OR REPLACE INTO log VALUES (?, 0, ?)")
+    a, b, log = array(con, "a"), array(con, "b"), {}
+    calls = con.planner_calls
+    for n in range(6):
+        scale, key = 0.5 + n, n % 3
+        assert con.execute(update, [scale, 2.0 - n / 8]).rowcount == 5
+        a = a * scale + b / (2.0 - n / 8)
+        con.execute(insert, [key, scale])
+        con.execute(give, [key, -scale])
+        log[key] = [-scale, *(a[1:] + scale)]
+    assert con.planner_calls == calls + 1 + 3
+    np.testing.assert_allclose(array(con, "a"), a, rtol=1e-14)
+    np.testing.assert_allclose(array(con, "log"), np.ravel([log[k] for k in range(3)]), rtol=1e-14)
+    with pytest.raises(einsql.IntegrityError, match="out of bounds"):
+        con.execute(insert, [4, 1.0])
+    con.execute(update, [1, 2])  # integers, of another type
+    np.testing.assert_allclose(array(con, "a"), a + b / 2, rtol=1e-14)
