@@ -40,7 +40,7 @@ from einsql.sql.given import Use
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
-from einsql.sql.scope import Relation
+from einsql.sql.scope import Relation, known_bounds
 from einsql.sql.trees import changing
 
 if TYPE_CHECKING:
@@ -272,16 +272,13 @@ def _by_duckdb(
 def bind(con: Connection, tree: exp.Expr) -> Changing:
     """Binds and plans a statement that changes tensors.
 
-    Parameters that are floats are read at run time, wherever they can be; the plan is for the
-    values of all others, which may say where rows go.
+    Parameters are read at run time wherever they can be; the plan is for the values of those that
+    say which keys an UPDATE or a DELETE touches.
 
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
-    late, told = True, len(con.notices)
-    fixed = frozenset(
-        n for n, v in enumerate(con._parameters, 1) if not isinstance(v, float | np.floating)
-    )
+    late, fixed, told = True, frozenset[int](), len(con.notices)
     while True:
         binder = con.query_binder(late, fixed)
         del con.notices[told:]
@@ -365,7 +362,7 @@ def _bound(
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(con, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)
-    relation = bind_insert(binder, statement)
+    relation = known_bounds(bind_insert(binder, statement))
     order = rows_of.result_order(tensor, statement, relation)
     return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces)
 

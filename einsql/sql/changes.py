@@ -10,6 +10,7 @@ from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Source, read
@@ -215,6 +216,9 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
     unique = list(dict.fromkeys(labels))
+    edges = [e for label in unique for e in select.domain.edges_of(label)]
+    if edges:  # the rows that are touched are told by keys
+        raise NeedsValuesError(set().union(*(e.numbers for e in edges)))
     present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
     return select.domain.node(unique, [*outputs, present])
 

@@ -264,10 +264,18 @@ def test_parameters_are_read_when_a_change_runs_or_planned_for(
         con.execute(insert, [key, scale])
         con.execute(give, [key, -scale])
         log[key] = [-scale, *(a[1:] + scale)]
-    assert con.planner_calls == calls + 1 + 3
+    assert con.planner_calls == calls + 2
     np.testing.assert_allclose(array(con, "a"), a, rtol=1e-14)
     np.testing.assert_allclose(array(con, "log"), np.ravel([log[k] for k in range(3)]), rtol=1e-14)
     with pytest.raises(einsql.IntegrityError, match="out of bounds"):
         con.execute(insert, [4, 1.0])
+    for n in (3, 1, 3):  # which keys are touched is planned for
+        con.execute(text.format("UPDATE b SET val = b.val * ? WHERE i >= ?"), [2.0, n])
+        b = np.where(np.arange(5) >= n, b * 2, b)
+        con.execute(text.format("DELETE FROM log WHERE t = ? AND i > ?"), [n - 1, n])
+    np.testing.assert_array_equal(array(con, "b"), b)
+    assert [row[:2] for row in values(con, "log") if row[0] in (0, 2)] == [
+        *((0, i) for i in range(2)), *((2, i) for i in range(4)),
+    ]  # fmt: skip
     con.execute(update, [1, 2])  # integers, of another type
     np.testing.assert_allclose(array(con, "a"), a + b / 2, rtol=1e-14)
