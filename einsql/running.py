@@ -99,7 +99,6 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
         return
     found = _other(con, statement, text, cursor)
     if found is not None and alone is not None and not found.is_volatile:
-        found.start = alone[1]
         con.remember_plan(alone[0], found)
 
 

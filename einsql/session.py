@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -44,11 +44,12 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
+from einsql.several import Several, run_several
 from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import change_again, run_again
+from einsql.statements import run_again
 from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 from einsql.what_if import options_text
 
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
     from einsql.engine.tile_result import TileResult
     from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
-    from einsql.variants import Planned
+
+    Planned: TypeAlias = Plan | TilePlan | Changing
 
 T = TypeVar("T")
 
@@ -104,7 +106,8 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, Planned | Variants] = {}
+        self._plans: dict[object, Planned | Variants[Planned]] = {}
+        self._several: dict[object, Several] = {}
         self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
@@ -274,12 +277,11 @@ class Connection:
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
-            kept = self._hybrids.get(spelled(sql, given)) if self._hybrids else None
             try:
                 if self._again(sql, cursor):
                     return
             except Error as error:
-                errors.place(error, 0 if kept is None else kept.start, sql)
+                errors.place(error, scan(sql)[0].start, sql)
                 raise
             run_text(self, sql, given, cursor)
 
@@ -305,14 +307,14 @@ class Connection:
             plan = plan.find(given)
         if plan is None:
             return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
-        if isinstance(plan, Changing):
-            return change_again(self, plan, cursor)
-        if self.store.seen is not self.store.database.state:
-            self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
-        if inputs is None:
-            return False
         try:
+            if isinstance(plan, Changing):
+                return plan.again(self, cursor)
+            if self.store.seen is not self.store.database.state:
+                self.store.refresh()
+            inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+            if inputs is None:
+                return False
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
@@ -355,6 +357,7 @@ class Connection:
     def forget_plans(self) -> None:
         """Plans anew what has been planned: names may mean something else now."""
         self._plans.clear()
+        self._several.clear()
         self._hybrids.clear()
 
     def regrouped(self, lost: errors.RanksLost) -> None:
@@ -470,6 +473,26 @@ class Connection:
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""
         return run_einsum(self, spec, arrays)
+
+    def fetch_together(self, statements: Sequence[str]) -> list[Any]:
+        """The arrays of several SELECTs, computed as one program on one site.
+
+        What they have in common is computed once.
+
+        Args:
+            statements: SELECTs without parameters, all of them tensor work.
+
+        Returns:
+            For each what `Cursor.fetch_numpy` gives.
+
+        Raises:
+            Error: One is wrong or fails; keys are absent.
+        """
+        with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
+            self._open()
+            found = run_several(self, statements)
+            with self._fetching():
+                return [result.numpy() for result in found]
 
     def _tick(self, fraction: float) -> None:
         self._check(fraction)

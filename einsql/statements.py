@@ -58,23 +58,11 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     return made
 
 
-def change_again(con: Connection, made: changes.Changing, cursor: Cursor) -> bool:
-    """Runs a change once more, if it means what it did; its plans hold then.
-
-    Raises:
-        Error: A part of it fails.
-    """
-    try:
-        return made.again(con, cursor)
-    except errors.RanksLost:
-        return False
-
-
 def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
-    """Runs a query once more, if it means what it did; its split and its plans hold then.
+    """Runs a statement once more, if it means what it did; its parts and its plans hold then.
 
     Raises:
-        Error: A fragment fails, or DuckDB does.
+        Error: A change or a fragment fails, or DuckDB does.
     """
     from einsql import hybrid  # as above
 

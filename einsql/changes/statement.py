@@ -42,6 +42,7 @@ from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
 from einsql.sql.scope import Relation, known_bounds
 from einsql.sql.trees import changing
+from einsql.variants import bound_late
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
@@ -142,18 +143,16 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
+        use: What it makes of parameters.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
-        use: What it makes of the statement's parameters.
-        start: Where it begins in the text.
     """
 
     parts: tuple[Part, ...]
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
-    is_volatile: bool
     use: Use
-    start: int = 0
+    is_volatile: bool
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -205,12 +204,7 @@ class Changing:
                 )
             if inputs is None:
                 return False
-            try:
-                self.run(con, inputs, cursor)
-            except Error as error:
-                if error.position is not None:
-                    error.position += self.start
-                raise
+            self.run(con, inputs, cursor)
             return True
 
 
@@ -272,28 +266,24 @@ def _by_duckdb(
 def bind(con: Connection, tree: exp.Expr) -> Changing:
     """Binds and plans a statement that changes tensors.
 
-    Parameters are read at run time wherever they can be; the plan is for the values of those that
-    say which keys an UPDATE or a DELETE touches.
-
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
-    late, fixed, told = True, frozenset[int](), len(con.notices)
-    while True:
-        binder = con.query_binder(late, fixed)
-        del con.notices[told:]
-        try:
-            return _bind(con, tree, binder)
-        except NeedsValuesError as needs:
-            fixed |= needs.numbers
-        except Error:
-            if not binder.parameters.read:
-                raise
-            late = False  # what is wrong with the values, or wants them
-
-
-def _bind(con: Connection, tree: exp.Expr, binder: QueryBinder) -> Changing:
     version = con.store.version
+    (parts, shown), binder = bound_late(
+        con.query_binder, lambda binder: _parts(con, tree, binder), con.notices
+    )
+    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
+    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
+    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    once = given or any(p.volatile for p in plans)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
+
+
+def _parts(
+    con: Connection, tree: exp.Expr, binder: QueryBinder
+) -> tuple[list[Part], Relation | None]:
+    """The changes of a statement, and the SELECT behind WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -315,10 +305,7 @@ def _bind(con: Connection, tree: exp.Expr, binder: QueryBinder) -> Changing:
                 "make several statements one."
             )
         raise
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
-    return Changing(tuple(parts), shown, plans, version, once, binder.parameters.use)
+    return parts, shown
 
 
 def _part(
@@ -359,6 +346,9 @@ def _bound(
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
+        numbers = {int(p.name) for p in source.find_all(exp.Parameter)}
+        if binder.parameters.late and not numbers <= binder.parameters.fixed:
+            raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(con, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
+from einsql.einsum import TRUE, Const, EinSum, Expr, Label, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
-from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Source, read
@@ -212,13 +211,13 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
     if where is not None:
         select.clause = "WHERE"
         select.domain.require(truth(ScalarBinder(select).condition(where.this)))
+    select.domain.settle()
 
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
     unique = list(dict.fromkeys(labels))
-    edges = [e for label in unique for e in select.domain.edges_of(label)]
-    if edges:  # the rows that are touched are told by keys
-        raise NeedsValuesError(set().union(*(e.numbers for e in edges)))
+    for label in unique:  # where the touched rows lie is told by the node's bounds
+        select.domain.refuse_edges(Label(label))
     present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
     return select.domain.node(unique, [*outputs, present])
 
@@ -290,7 +289,7 @@ def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
         Error: A cell refers to columns or data.
     """
     select = SelectBinder(query)
-    select.parameters, select.clause = query.parameters.early, "VALUES"
+    select.clause = "VALUES"
     binder = ScalarBinder(select)
     rows: list[LiteralRow] = []
     for row in values.expressions:
