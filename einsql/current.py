@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from einsql.arrays import array_relation, file_relation
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def current_inputs(
     plan: Plan | TilePlan, store: Store, in_scope: Callable[[str], object | None], tick: Tick,
     other: Callable[[Dependency], Fields | None] = lambda dependency: None,
+    given: Sequence[object] = (),
 ) -> dict[str, Fields] | None:  # fmt: skip
     """Fields of every input of a plan, or None if one is not what the plan was made for.
 
@@ -27,6 +28,7 @@ def current_inputs(
         store: What names mean now.
         in_scope: Finds an array in the caller's scope.
         tick: Told the fraction done; raises to cancel.
+        given: Values of the statement's parameters.
         other: Finds tables, and what is computed once for several queries of the statement.
     """
     if plan.version != store.version:
@@ -61,4 +63,6 @@ def current_inputs(
         if held.schema != d.schema:
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
+    if plan.use.scalars:
+        plan.use.feed(given, inputs)
     return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from einsql.session import Connection
 
-Execute = Callable[[str, Cursor, object], None]
-"""Runs a statement into a cursor; its plan is kept under a key."""
+Execute = Callable[[str, Cursor], None]
+"""Runs a statement into a cursor; its plan is kept."""
 
 
 def run_loop(con: Connection, loop: st.For, cursor: Cursor, execute: Execute) -> None:
@@ -162,12 +162,11 @@ class _Run:
 
     def _statement(self, part: st.Part, at: tuple[tuple[str, int], ...], speaks: bool) -> None:
         self._give(at)
+        given = enumerate(self.con._parameters, 1)  # what is not read has no plan of its own
+        self.con._parameters = tuple(v if n in part.numbers else None for n, v in given)
         cursor = Cursor(self.con)
-        values = self.con._parameters
-        used = tuple((type(v), repr(v)) for v in (values[n - 1] for n in part.numbers))
-        key = (part.text.text, used) if used else part.text.text
         try:
-            self.execute(part.text.text, cursor, key)
+            self.execute(part.text.text, cursor)
             if speaks:
                 self._speak(cursor, at)
         except Error as error:

@@ -17,6 +17,7 @@ from einsql.planning import BinderCatalog, Plan, make_plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse import Sparse
 from einsql.sql.einsum_call import einsum_relation
+from einsql.sql.given import Given
 from einsql.sql.scope import Column, Relation
 from einsql.subscripts import Spec, parse_spec
 
@@ -107,6 +108,8 @@ def _plan(con: Connection, text: str, forms: Sequence[Form]) -> Plan:
         terms.append(tuple(x for x, _ in axes))
     stays = con.settings.float_math == "float"
     relation = einsum_relation(Spec(tuple(terms), spec.output), relations, stays)
-    catalog = BinderCatalog(con.store, con.settings, con.in_scope, con._tick, memory=con.memory)
+    catalog = BinderCatalog(
+        con.store, con.settings, con.in_scope, con._tick, Given(), memory=con.memory
+    )
     con.planner_calls += 1
     return make_plan(relation, catalog, kept)

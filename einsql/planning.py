@@ -29,8 +29,11 @@ from einsql.schema import DType, Schema
 from einsql.settings import Settings
 from einsql.sparse import Sparse
 from einsql.sql.built_in import built_in
+from einsql.sql.edges import Cut, within
+from einsql.sql.given import NOTHING, Given, Use
 from einsql.sql.macros import Macro
-from einsql.sql.scope import Column, Relation, TileRelation
+from einsql.sql.scope import Column, Relation, TileRelation, known_bounds
+from einsql.sql.windows import Shift, shifted
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
@@ -88,6 +91,9 @@ class Plan:
     reads: tuple[tuple[str, np.ndarray], ...] = ()
     """Tensors in payload files, and the box of keys that is read of each."""
     memory: Memory | None = None
+    use: Use = NOTHING
+    """What it makes of the statement's parameters."""
+    ends: tuple[Cut | Shift, ...] = ()  # where parameters begin and end the keys of the result
 
     def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan."""
@@ -108,13 +114,14 @@ class Plan:
         return computed(self.parts, inputs, tick)
 
     def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
-        """Dresses the root's fields as a result.
+        """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
         """
+        schema = shifted(self._schema, self.ends, inputs)
         if isinstance(fields, DistantFields) and fields.lasting:
-            return Result(self._schema, fields, self.columns, self.relation.hidden)
+            return self._ended(Result(schema, fields, self.columns, self.relation.hidden), inputs)
         shared = owners(inputs.values())
         mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
         copy = copied if self.memory is None else self.memory.copied
@@ -123,7 +130,11 @@ class Plan:
             held = id(owner(a))
             safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
         show(safe.values())
-        return Result(self._schema, safe, self.columns, self.relation.hidden)
+        return self._ended(Result(schema, safe, self.columns, self.relation.hidden), inputs)
+
+    def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        return made.part(within(made.bounds, cuts, inputs), [*made.fields]) if cuts else made
 
     @cached_property
     def _schema(self) -> Schema:
@@ -138,6 +149,7 @@ class BinderCatalog:
     settings: Settings
     in_scope: Callable[[str], object | None]
     tick: Tick
+    given: Given
     cluster: Cluster | None = None
     memory: Memory | None = None
     has_table: Callable[[str], bool] = lambda name: False
@@ -248,6 +260,8 @@ class BinderCatalog:
 
     def part(self, made: Relation | TileRelation, schema: Schema) -> Input:
         """An input of one algebra that a part of the statement in the other one computes."""
+        if isinstance(made, Relation):
+            made = known_bounds(made)
         for name, known in self.made.items():
             if known == made:  # a WITH name that is read twice is computed once
                 return self.inputs[name]
@@ -363,6 +377,8 @@ def make_plan(
     else:
         program = catalog.compiled(*optimized.roots)
     columns = result_columns(relation)
+    keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
+    ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
     return Plan(
         relation,
         optimized,
@@ -380,6 +396,8 @@ def make_plan(
         tuple(catalog.probes),
         () if several else _reads(optimized.roots, catalog),
         catalog.memory,
+        catalog.given.use,
+        ends,
     )
 
 
@@ -462,6 +480,7 @@ def make_tile_plan(
         catalog.volatile,
         tuple(d.name for d in catalog.dependencies if d.kind == "file"),
         tuple(catalog.probes),
+        catalog.given.use,
     )
 
 

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from einsql.cursor import Cursor
     from einsql.session import Connection
 
+Alone = tuple[str, int]
+"""The whole text of a statement that stands alone in it, and where it begins."""
 SHALLOW = 20
 """Statements that nest no deeper than this parse on the caller's own stack."""
 
 
 def run_text(
-    con: Connection, sql: str, given: tuple[object, ...], cursor: Cursor, key: object
-) -> None:
-    """Runs every statement of a text; the plan of one that stands alone is kept under a key.
+    con: Connection, sql: str, given: tuple[object, ...], cursor: Cursor
+) -> None:  # fmt: skip
+    """Runs every statement of a text; the plan of one that stands alone is kept.
 
     Raises:
         Error: With the position in the text.
@@ -48,30 +50,30 @@ def run_text(
         try:
             with errors.located(span.start, sql):
                 check_given(text, len(given))
-                alone = span.start if len(spans) == 1 else None
-                run = partial(_repeated, con, text, cursor, key, alone)
+                alone = (sql, span.start) if len(spans) == 1 else None
+                run = partial(_repeated, con, text, cursor, alone)
                 run() if span.depth <= SHALLOW else with_deep_stack(run)
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
 
 
-def _repeated(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
+def _repeated(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:
     """Runs a statement, again if ranks end meanwhile and others go on."""
     while True:
         try:
-            return _statement(con, text, cursor, key, start)
+            return _statement(con, text, cursor, alone)
         except errors.RanksLost:
             cursor._clear()
 
 
-def _in_loop(con: Connection, text: str, cursor: Cursor, key: object) -> None:
+def _in_loop(con: Connection, text: str, cursor: Cursor) -> None:
     """Runs a statement of a loop's body; its plan is kept, for it comes again."""
-    if not con._again(key, cursor):
-        _repeated(con, text, cursor, key, 0)
+    if not con._again(text, cursor):
+        _repeated(con, text, cursor, (text, 0))
 
 
-def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: int | None) -> None:
-    """Runs a statement; one that stands alone begins at `start`, and is remembered."""
+def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:
+    """Runs a statement; one that stands alone is remembered."""
     con.store.refresh()
     statement, doubt = parse(text)
     if doubt is not None:
@@ -87,18 +89,17 @@ def _statement(con: Connection, text: str, cursor: Cursor, key: object, start: i
             plan = con.plan_any(statement.tree)
         except Error as error:
             made = run_instead(con, text, error, cursor)
-            if start is not None and not made.is_volatile:
-                made.start = start
-                con._remember(con._hybrids, key, made)
+            if alone is not None and not made.is_volatile:
+                made.start = alone[1]
+                con.remember_hybrid(alone[0], made)
             return
-        if start is not None and not plan.volatile:
-            con._remember(con._plans, key, plan)
+        if alone is not None and not plan.volatile:
+            con.remember_plan(alone[0], plan)
         cursor._show(plan.result(con._inputs, con._tick), plan.description)
         return
     found = _other(con, statement, text, cursor)
-    if found is not None and start is not None and not found.is_volatile:
-        found.start = start
-        con._remember(con._hybrids, key, found)
+    if found is not None and alone is not None and not found.is_volatile:
+        con.remember_plan(alone[0], found)
 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:

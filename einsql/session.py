@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -16,6 +18,7 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
+from einsql.changes import Changing
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -42,10 +45,12 @@ from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
 from einsql.several import Several, run_several
+from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 from einsql.statements import run_again
+from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 from einsql.what_if import options_text
 
 if TYPE_CHECKING:
@@ -53,8 +58,10 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
-    from einsql.statements import Repeated
+
+    Planned: TypeAlias = Plan | TilePlan | Changing
 
 T = TypeVar("T")
 
@@ -99,9 +106,9 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, Plan | TilePlan] = {}
+        self._plans: dict[object, Planned | Variants[Planned]] = {}
         self._several: dict[object, Several] = {}
-        self._hybrids: dict[object, Repeated] = {}
+        self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -269,38 +276,55 @@ class Connection:
         given = given_values(sql, parameters)
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
-            # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
-            key = (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
             self._parameters = given
-            kept = self._hybrids.get(key)
             try:
-                if self._again(key, cursor):
+                if self._again(sql, cursor):
                     return
             except Error as error:
-                errors.place(error, 0 if kept is None else kept.start, sql)
+                errors.place(error, scan(sql)[0].start, sql)
                 raise
-            run_text(self, sql, given, cursor, key)
+            run_text(self, sql, given, cursor)
 
-    def _again(self, key: object, cursor: Cursor) -> bool:
-        """Runs what is kept under a key, if it holds still."""
+    def remember_hybrid(self, sql: str, made: Hybrid) -> None:
+        """Keeps what runs a text that stands alone for the same values of its parameters."""
+        self._remember(self._hybrids, spelled(sql, self._parameters), made)
+
+    def remember_plan(self, sql: str, plan: Planned) -> None:
+        """Keeps the plan of a text that stands alone, for the parameters of the moment."""
+        key = kinds(sql, self._parameters) if self._parameters else sql
+        known = self._plans.get(key)
+        kept = kept_with(known, plan, self._parameters) if self._parameters else plan
+        if kept is not known:
+            self._remember(self._plans, key, kept)
+
+    def _again(self, sql: str, cursor: Cursor) -> bool:
+        """Runs what is kept of a text, if it holds still and for the parameters of the moment."""
+        given = self._parameters
         if self.store.duck.aborted:
             return False
-        plan = self._plans.get(key)
+        plan = self._plans.get(kinds(sql, given) if given else sql)
+        if isinstance(plan, Variants):
+            plan = plan.find(given)
         if plan is None:
-            made = self._hybrids.pop(key, None)
-            if made is None or not run_again(self, made, cursor):
-                return False
-            self._hybrids[key] = made
-            return True
-        if self.store.seen is not self.store.database.state:
-            self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick)
-        if inputs is None:
-            return False
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         try:
+            if isinstance(plan, Changing):
+                return plan.again(self, cursor)
+            if self.store.seen is not self.store.database.state:
+                self.store.refresh()
+            inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+            if inputs is None:
+                return False
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
+        return True
+
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
+        if made is None or not run_again(self, made, cursor):
+            return False
+        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:
@@ -346,26 +370,37 @@ class Connection:
     # ---- queries
 
     def query_binder(
-        self, **more: Any
+        self, late: bool = False, fixed: AbstractSet[int] = frozenset(),
+        foreign: frozenset[str] = frozenset(), **more: Any,
     ) -> QueryBinder:  # fmt: skip
         """A binder over this connection's catalog and the statement's parameters.
 
         Args:
+            late: Whether what is bound is run with values of parameters given at run time.
+            fixed: Numbers of parameters whose values the plan is for in any case.
+            foreign: Names, in small letters, that are no tensors in what is bound.
             more: Further attributes of the catalog.
         """
         self._inputs = {}
+        given = Given(self._parameters, late and self._alone, set(fixed), self._inputs)
         found = BinderCatalog(
             self.store,
             self.settings,
             self.array_named,
             self._tick,
+            given,
             self.cluster,
             self.memory,
             self.duck.has,
             fields=self._inputs,
             **more,
         )
-        return QueryBinder(found, self._parameters, self.notices)
+        return QueryBinder(found, given, self.notices, foreign=foreign)
+
+    @property
+    def _alone(self) -> bool:
+        """True if one site does the work; over several, plans are for values."""
+        return self.cluster is None and self.settings.sites == 1
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query over elements."""
@@ -379,9 +414,8 @@ class Connection:
             tree: The query.
             foreign: Names, in small letters, that are no tensors in it.
         """
-        binder = self.query_binder()
-        binder.foreign = foreign
-        return self.planned(binder.bind_any(tree), binder)
+        make = partial(self.query_binder, foreign=foreign)
+        return self.planned(*bind_late(make, tree, self.notices))
 
     def planned(
         self, relation: Relation | TileRelation, binder: QueryBinder

@@ -32,6 +32,7 @@ from einsql.integrity import assembled
 from einsql.kernels import Runner
 from einsql.plan_printer import format_implementation, format_plan
 from einsql.schema import PRESENT, Field, Key, Schema, is_flag
+from einsql.sql.given import NOTHING, Use
 from einsql.tiles import VALUE, instantiate
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class TilePlan:
     volatile: bool
     files: tuple[str, ...]
     probes: tuple[Any, ...]
+    use: Use = NOTHING
 
     @property
     def node(self) -> ra.Node:

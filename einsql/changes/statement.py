@@ -36,10 +36,13 @@ from einsql.sql.changes import (
     literal_rows,
     target_of,
 )
+from einsql.sql.given import Use
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
-from einsql.sql.scope import Relation
+from einsql.sql.scope import Relation, known_bounds
 from einsql.sql.trees import changing
+from einsql.variants import bound_late
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
@@ -140,16 +143,16 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
+        use: What it makes of parameters.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
-        start: Where it begins in the text.
     """
 
     parts: tuple[Part, ...]
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
+    use: Use
     is_volatile: bool
-    start: int = 0
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -196,7 +199,9 @@ class Changing:
                 return False
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                inputs = current_inputs(self.plans[0], con.store, con.in_scope, con._tick)
+                inputs = current_inputs(
+                    self.plans[0], con.store, con.in_scope, con._tick, given=con._parameters
+                )
             if inputs is None:
                 return False
             self.run(con, inputs, cursor)
@@ -265,7 +270,20 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
         Error: It is wrong, or outside the tensor fragment.
     """
     version = con.store.version
-    binder = con.query_binder()
+    (parts, shown), binder = bound_late(
+        con.query_binder, lambda binder: _parts(con, tree, binder), con.notices
+    )
+    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
+    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
+    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    once = given or any(p.volatile for p in plans)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
+
+
+def _parts(
+    con: Connection, tree: exp.Expr, binder: QueryBinder
+) -> tuple[list[Part], Relation | None]:
+    """The changes of a statement, and the SELECT behind WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -287,10 +305,7 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
                 "make several statements one."
             )
         raise
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
-    return Changing(tuple(parts), shown, plans, version, once)
+    return parts, shown
 
 
 def _part(
@@ -331,10 +346,13 @@ def _bound(
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
+        numbers = {int(p.name) for p in source.find_all(exp.Parameter)}
+        if binder.parameters.late and not numbers <= binder.parameters.fixed:
+            raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(con, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)
-    relation = bind_insert(binder, statement)
+    relation = known_bounds(bind_insert(binder, statement))
     order = rows_of.result_order(tensor, statement, relation)
     return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.kernels.products.match import Factor, Product, product_of
+from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.sums import LONGEST, SHORT, accurate_sum, from_zero
 from einsql.kernels.views import reading
 from einsql.schema import DType
@@ -105,11 +105,39 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
     compute = (_pair if found.right else _single)(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
+    if found.scalars:
+        return _scaled(node, found, compute, finish)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             result = compute(operands, tick)
             return {name: result if finish is None else finish(result)}
+
+    return run
+
+
+def _scaled(
+    node: EinSum, found: Product, compute: Callable[..., np.ndarray],
+    finish: Callable[[np.ndarray], np.ndarray] | None,
+) -> Runner:  # fmt: skip
+    """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
+    output = node.outputs[0]
+    each: list[Runner] = []
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        scale = 1.0
+        for s in found.scalars:
+            scale *= float(operands[s.operand][s.field])
+        if not is_safe_scale(found.scale * scale, output.dtype):
+            if not each:
+                from einsql.kernels.vector import compile_vector  # it reads this module's sums
+
+                each.append(compile_vector(node))
+            return each[0](operands, tick)
+        with np.errstate(all="ignore"):
+            made = compute(operands, tick)
+            made = from_zero(np.asarray(made * made.dtype.type(scale)))
+            return {output.name: made if finish is None else finish(made)}
 
     return run
 

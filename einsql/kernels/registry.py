@@ -133,6 +133,9 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
+    ranged = _ranged(node, jit)
+    if ranged is not None:
+        return ranged
     contractions = [
         o
         for o in node.outputs
@@ -143,6 +146,32 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
         return _compile(node, jit)
     groups = [(o,) for o in contractions] + ([rest] if rest else [])
     return _together([_compile(replace(node, outputs=g), jit) for g in groups])
+
+
+def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
+    """Sums of products over ranges that scalars end, beside what else the node computes."""
+    if node.guard == TRUE or not any(not o.labels for o in node.operands):
+        return None
+    from einsql.kernels.ranged import over_ranges, without_limits  # few nodes have such guards
+
+    found = without_limits(node)
+    if found is None or found[0].guard != TRUE:
+        return None
+    bare, limits = found
+    sums = tuple(o for o in node.outputs if is_contraction(bare, o))
+    if not sums:
+        return None
+    parts: list[tuple[str, Runner]] = []
+    for o in sums:
+        part = replace(bare, outputs=(o,))
+        name, run = compile_node(part, jit)
+        if limits:
+            run = over_ranges(part, limits, lambda within: compile_node(within, jit)[1])
+        parts.append((name, run))
+    rest = tuple(o for o in node.outputs if o not in sums)
+    if rest:
+        parts.append(compile_node(replace(node, outputs=rest), jit))
+    return parts[0] if len(parts) == 1 else _together(parts)
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:

@@ -17,6 +17,8 @@ from einsql.einsum import (
     Node,
     Output,
     Value,
+    conj,
+    conjuncts,
     exprs,
     labels_of,
     map_exprs,
@@ -65,6 +67,30 @@ def derived_are_total(node: EinSum) -> bool:
 def is_total(node: EinSum) -> bool:
     """True if every point of the free domain provably exists."""
     return node.guard == TRUE and derived_are_total(node)
+
+
+def unguarded(node: EinSum) -> EinSum:
+    """The node without conditions on keys and scalars, where any value may be that of the others.
+
+    A condition on keys alone stays: kernels skip what it leaves out, while one on scalars would
+    be asked at every point. So does every condition where more points might raise.
+    """
+    if node.guard == TRUE or any(a.define is not None for a in node.axes):
+        return node
+    kept: list[Expr] = []
+    for term in conjuncts(node.guard):
+        scalars = operands_of(term)
+        keyed = any(node.operands[n].labels for n in scalars)
+        if not scalars or keyed or not labels_of(term) <= set(node.keys):
+            kept.append(term)
+    guard, bounds = conj(*kept), bounds_of(node)
+    if guard == node.guard or any(
+        (o.reduction is not None and not o.dtype.is_float)
+        or any(can_raise(a, bounds) for a in (*o.args, o.where))
+        for o in node.outputs
+    ):
+        return node
+    return replace(node, guard=guard)
 
 
 def in_order(node: EinSum) -> EinSum | None:

@@ -13,6 +13,7 @@ from einsql.einsum import (
     Call,
     EinSum,
     Expr,
+    Input,
     Operand,
     Output,
     Value,
@@ -80,6 +81,8 @@ def factor_order(node: EinSum) -> EinSum:
     """
     if len(node.operands) < 3 or not node.reduced or not _is_eligible(node):
         return node
+    if _is_scaled(node):
+        return node
     terms = [_terms(node, o) for o in node.outputs]
     known = [t for t in terms if t is not None]
     if len(known) < len(terms) or not _is_exact(node, known):
@@ -89,6 +92,14 @@ def factor_order(node: EinSum) -> EinSum:
         return node
     new = plan.run()
     return node if set(new.operands) <= set(node.operands) else new
+
+
+def _is_scaled(node: EinSum) -> bool:
+    """True for two operands, or one, times scalars: a product takes these with it."""
+    keyed = {n for n, o in enumerate(node.operands) if o.labels}
+    sparse = any(isinstance(o.source, Input) and o.source.sparse for o in node.operands)
+    dense = not sparse and not any(operands_of(t) & keyed for t in conjuncts(node.guard))
+    return 1 <= len(keyed) <= 2 and dense
 
 
 def _is_eligible(node: EinSum) -> bool:

@@ -16,8 +16,9 @@ from einsql.einsum import (
     with_sources,
 )
 from einsql.intervals import interval
-from einsql.optimizer.facts import bounds_of, fits, used_labels
+from einsql.optimizer.facts import bounds_of, fits, unguarded, used_labels
 from einsql.optimizer.rules import Rule, rebuild
+from einsql.schema import PRESENT
 
 
 def prune_outputs(roots: Roots) -> tuple[Roots, int]:
@@ -38,6 +39,8 @@ def prune_outputs(roots: Roots) -> tuple[Roots, int]:
         new = node
         if wanted is not None and len(wanted) < len(node.outputs):
             new = replace(node, outputs=tuple(o for o in node.outputs if o.name in wanted))
+            if PRESENT not in wanted and any(o.name == PRESENT for o in node.outputs):
+                new = unguarded(new)  # readers know which keys exist without being told
         new = _drop_axes(new)
         read = _reads(new)
         for n, fields in read.items():

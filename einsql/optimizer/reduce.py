@@ -22,15 +22,19 @@ from einsql.einsum import (
     Expr,
     Label,
     Node,
+    Operand,
     Output,
     Roots,
     Value,
     conj,
+    exprs,
     hint_over,
     labels_of,
     operands_of,
     relabel,
+    renumber,
     rewrite,
+    subexpressions,
 )
 from einsql.intervals import interval
 from einsql.optimizer.facts import (
@@ -43,6 +47,7 @@ from einsql.optimizer.facts import (
     is_pointwise,
     is_total,
     key,
+    unguarded,
     used_labels,
 )
 from einsql.optimizer.fold import simplify
@@ -97,7 +102,8 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
         return False
     bounds = bounds_of(node)
     free = [label for label in node.reduced if node.axis(label).define is None]
-    if operands_of(condition) or not read <= {*free, *node.keys}:
+    keyed = any(node.operands[n].labels for n in operands_of(condition))
+    if keyed or not read <= {*free, *node.keys}:
         return condition == TRUE
     chosen = [label for label in free if label in read]
     if len(chosen) > 3:
@@ -170,15 +176,22 @@ def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:
 def read_known(node: EinSum) -> EinSum:
     """Replaces operand fields that are constants, or conditions on keys alone."""
     known: dict[tuple[int, str], Expr] = {}
+    operands = list(node.operands)
+    read = {(e.operand, e.field) for x in exprs(node) for e in subexpressions(x)
+            if isinstance(e, Value)}  # fmt: skip
     for n, operand in enumerate(node.operands):
         source = operand.source
         if isinstance(source, EinSum):
             for o in source.outputs:
-                found = constant(source, o) or _condition(source, o, operand.labels)
+                if (n, o.name) not in read:
+                    continue
+                found = constant(source, o) or _condition(source, o, operand.labels, operands)
                 if found is not None:
                     known[n, o.name] = found
     if not known:
         return node
+    if len(operands) > len(node.operands):
+        node = replace(node, operands=tuple(operands))
 
     def visit(e: Expr) -> Expr:
         return known.get((e.operand, e.field), e) if isinstance(e, Value) else e
@@ -186,8 +199,17 @@ def read_known(node: EinSum) -> EinSum:
     return change_exprs(node, lambda e: rewrite(e, visit))
 
 
-def _condition(source: EinSum, o: Output, labels: tuple[str, ...]) -> Expr | None:
-    """A flag as a condition on the reader's labels, where it reads no data."""
+def _condition(
+    source: EinSum, o: Output, labels: tuple[str, ...], operands: list[Operand]
+) -> Expr | None:
+    """A flag as a condition on the reader's labels, where it reads no data but scalars.
+
+    Args:
+        source: The node of the flag.
+        o: The flag.
+        labels: How the reader reads the node.
+        operands: Of the reader; scalars are added.
+    """
     if not is_flag(o.name) or any(a.define is not None for a in source.axes):
         return None
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
@@ -195,12 +217,26 @@ def _condition(source: EinSum, o: Output, labels: tuple[str, ...]) -> Expr | Non
     held = o.args[0]
     if o.reduction is not None or o.name == PRESENT:
         held = conj(source.guard, o.where, held)
-    if operands_of(held) or not is_cheap(held):
+    scalars = {n: source.operands[n] for n in operands_of(held)}
+    if any(s.labels for s in scalars.values()) or not is_cheap(held):
         return None
     reduced = [source.axis(x) for x in source.reduced]
     if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
         return None
+    for scalar in scalars.values():
+        if scalar not in operands:
+            operands.append(scalar)
+    held = renumber(held, {n: operands.index(scalar) for n, scalar in scalars.items()})
     return relabel(held, dict(zip(source.keys, labels, strict=True)))
+
+
+def drop_unseen(node: EinSum) -> EinSum:
+    """Drops conditions on keys and scalars from an element-wise node that tells of no keys.
+
+    No reader looks at the others, so any value may be theirs.
+    """
+    told = any(is_flag(o.name) for o in node.outputs)
+    return node if told or not node.is_elementwise else unguarded(node)
 
 
 def drop_repeats(node: EinSum) -> EinSum:
@@ -256,6 +292,7 @@ def settle_constants(node: EinSum) -> EinSum:
 
 _STEPS: tuple[NodeRewrite, ...] = (
     read_known,
+    drop_unseen,
     drop_repeats,
     settle_single_points,
     settle_constants,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
+from einsql.einsum import TRUE, Const, EinSum, Expr, Label, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
@@ -211,10 +211,13 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
     if where is not None:
         select.clause = "WHERE"
         select.domain.require(truth(ScalarBinder(select).condition(where.this)))
+    select.domain.settle()
 
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
     unique = list(dict.fromkeys(labels))
+    for label in unique:  # where the touched rows lie is told by the node's bounds
+        select.domain.refuse_edges(Label(label))
     present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
     return select.domain.node(unique, [*outputs, present])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from einsql.algebra import Interval
 from einsql.einsum import (
@@ -35,6 +35,11 @@ from einsql.einsum import (
 )
 from einsql.intervals import can_raise, interval
 from einsql.schema import PRESENT, DType
+from einsql.sql.bounded import settle
+from einsql.sql.edges import Edge, edges_of
+from einsql.sql.given import Given
+from einsql.sql.host import NeedsValuesError, folded, parameters_of
+from einsql.sql.windows import Window
 
 
 @dataclass
@@ -50,6 +55,12 @@ class Domain:
     """Labels of an enclosing SELECT; they must stay free here."""
     hint: dict[str, int] = field(default_factory=dict)
     """Into how many parts labels are to be cut over several sites."""
+    given: Given = field(default_factory=Given)
+    """The parameters that expressions may read."""
+    edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
+    """Bounds that parameters give to raw labels, besides `axes`."""
+    settled: set[Expr] = field(default_factory=set)
+    """Conditions that are such bounds and stay."""
 
     def fresh(self, hint: str, lo: int, hi: int) -> str:
         """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
@@ -61,7 +72,14 @@ class Domain:
 
     def scan(self, node: Node) -> tuple[int, dict[str, str]]:
         """Adds an operand with fresh labels; returns its number and key → label."""
-        labels = {k.name: self.fresh(k.name, k.lo, k.hi) for k in node.schema.keys}
+        windows = self.given.views.of(node)
+        labels: dict[str, str] = {}
+        for n, k in enumerate(node.schema.keys):
+            w = windows.get(n)
+            lo, hi = (k.lo, k.hi) if w is None else (w.lo, w.hi)
+            labels[k.name] = self.fresh(k.name, lo, hi)
+            if w is not None:
+                self.edges[labels[k.name]] = (w,)
         return self.attach(node, tuple(labels.values())), labels
 
     def attach(self, node: Node, labels: tuple[str, ...]) -> int:
@@ -101,7 +119,7 @@ class Domain:
         for term in conjuncts(self.guard):
             if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
                 continue
-            a, b = term.args
+            a, b = self._about(term, value).args
             if a == value and isinstance(b, Const) and b.dtype.is_integer:
                 hi = min(hi, int(b.value) + (term.fn != "lt"))
                 lo = max(lo, int(b.value)) if term.fn == "eq" else lo
@@ -109,6 +127,16 @@ class Domain:
                 lo = max(lo, int(a.value) + (term.fn == "lt"))
                 hi = min(hi, int(a.value) + 1) if term.fn == "eq" else hi
         return lo, hi
+
+    def _about(self, term: Call, value: Expr) -> Call:
+        """A comparison with the values of parameters, if it is one of an expression then."""
+        if not parameters_of(term):
+            return term
+        known = replace(self.given, fixed=set()).constants(term)
+        if isinstance(known, Call) and value in known.args:
+            self.given.constants(term)
+            return known
+        return term
 
     def require(self, condition: Expr) -> None:
         """Restricts the domain to the points where a BOOLEAN expression holds."""
@@ -119,6 +147,8 @@ class Domain:
     def _solve(self, term: Expr) -> bool:
         if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
             return False
+        if self.given.values:
+            term = self._known(term)
         a, b = term.args
         if term.fn == "eq":
             return self._equate(a, b) or self._equate(b, a)
@@ -127,6 +157,44 @@ class Domain:
         if isinstance(b, Label) and isinstance(a, Const) and a.dtype.is_integer:
             return self._narrow(b.name, int(a.value) + (term.fn == "lt"), None)
         return False
+
+    def _known(self, term: Call) -> Call:
+        """A comparison of a key, with the value of what it is compared with if that is known."""
+        if not any(isinstance(a, Label) for a in term.args):
+            return term
+        return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
+
+    def settle(self) -> None:
+        """Takes bounds that parameters give to keys; every condition on them is known."""
+        if self.given.read:
+            settle(self)
+
+    def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
+        """The bounds that parameters give to a label."""
+        if not self.edges:
+            return ()
+        return tuple(e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+
+    def window_of(self, label: str) -> Window | None:
+        """The window of a label, which counts from its start once a node is built.
+
+        Raises:
+            NeedsValuesError: There are several.
+        """
+        found = {e for e in self.edges_of(label) if isinstance(e, Window)}
+        if len(found) > 1:
+            raise NeedsValuesError(set().union(*(w.numbers for w in found)))
+        return found.pop() if found else None
+
+    def refuse_edges(self, expr: Expr) -> None:
+        """Requires that bounds of an expression's labels are known.
+
+        Raises:
+            NeedsValuesError: Parameters give some of them.
+        """
+        edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
+        if edges:
+            raise NeedsValuesError(set().union(*(e.numbers for e in edges)))
 
     def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
         if label in self.outer:
@@ -144,6 +212,8 @@ class Domain:
             return self._narrow(a.name, int(b.value), int(b.value) + 1)
         if isinstance(b, Label):
             return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
+        if self.given.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
+            return False  # it is a window once all conditions are known
         whole = b.dtype.is_integer and a.name not in self.outer
         if not whole or a.name in self.defines or a.name in self.reach(b):
             return False
@@ -190,7 +260,8 @@ class Domain:
 
     def _indexes(self, expr: Expr) -> set[str]:
         """Labels that index the operands an expression reads."""
-        return {self.find(label) for n in operands_of(expr) for label in self.operands[n].labels}
+        read = (self.operands[n] for n in operands_of(expr) if n >= 0)
+        return {self.find(label) for o in read for label in o.labels}
 
     def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
         """Adds a label computed by an expression."""
@@ -198,8 +269,19 @@ class Domain:
         self.defines[label] = define
         return label
 
+    def shift(self, expr: Expr) -> tuple[str, int, int] | None:
+        """As `affine`; the values of parameters in such an expression are then fixed."""
+        if not parameters_of(expr):
+            return affine(expr)
+        probe = replace(self.given, fixed=set())
+        found = affine(probe.constants(expr))
+        if found is not None:
+            self.given.constants(expr)
+        return found
+
     def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
         """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
+        self.refuse_edges(Label(label))
         lo, hi = self.axes[label]
         ends = (sign * lo + offset, sign * (hi - 1) + offset)
         new = self.fresh(hint, min(ends), max(min(ends), max(ends) + 1) if hi > lo else min(ends))
@@ -245,6 +327,9 @@ class Domain:
             dict(self.merged),
             self.outer,
             dict(self.hint),
+            self.given,
+            dict(self.edges),
+            set(self.settled),
         )
 
     def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
@@ -267,7 +352,11 @@ class Domain:
             for o in outputs
         )
         hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
-        return EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        made = EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        if not self.edges:
+            return self.given.lowered(made)
+        windows = {n: w for n in order if (w := self.window_of(n)) is not None}
+        return self.given.views.within(made, windows)
 
     def _ordered(self) -> list[str]:
         """Free labels first, then derived ones after what they depend on.

@@ -13,7 +13,7 @@ from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.domain import Domain
 from einsql.sql.scalar import position
-from einsql.sql.scope import Column, Relation, as_elements
+from einsql.sql.scope import Column, Relation, as_elements, known_bounds
 from einsql.sql.typed import Typed, apply
 from einsql.subscripts import Spec, parse_spec
 
@@ -73,7 +73,7 @@ def einsum_relation(spec: Spec, relations: Sequence[Relation], float_stays: bool
     domain = Domain()
     factors: list[Typed] = []
     for labels, relation in zip(spec.inputs, relations, strict=True):
-        bounds = {k.name: (k.lo, k.hi) for k in relation.node.schema.keys}
+        bounds = {k.name: (k.lo, k.hi) for k in known_bounds(relation).node.schema.keys}
         keys, values = _keys(relation), [c for c in relation.columns if c.field is not None]
         if relation.hidden or len(values) != 1:
             raise ProgrammingError(

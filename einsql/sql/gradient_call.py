@@ -11,8 +11,9 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.gradient import Backward
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import locate, position
-from einsql.sql.scope import Column, Relation, as_elements
+from einsql.sql.scope import Column, Relation, as_elements, known_bounds
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder
@@ -31,7 +32,10 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
             f"GRADIENT(loss, w) takes a loss and a tensor, not {len(args)} arguments",
             position=position(call),
         )
-    loss, source = (_relation(query, arg) for arg in args)
+    loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
+    within = query.parameters.views.over(source.node)
+    if within:  # what is read through a window is another node, to which no gradient leads
+        raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
     known = (id(loss.node), field)

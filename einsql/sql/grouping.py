@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -11,6 +11,7 @@ from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Label, Output, labels
 from einsql.errors import Error
 from einsql.schema import DType
 from einsql.sql.domain import Domain, affine
+from einsql.sql.given import Given
 from einsql.sql.names import column_name
 from einsql.sql.scalar import ScalarBinder, unsupported
 from einsql.sql.scope import Scope
@@ -47,6 +48,7 @@ def key_label(
     Raises:
         NotSupportedError: The expression is no integer, or may be NULL.
     """
+    bound = replace(bound, value=domain.given.constants(bound.value))
     value = domain.canonical(bound.value)
     exact = isinstance(bound.type, DType) and not bound.type.is_float
     if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
@@ -67,6 +69,7 @@ def key_label(
 
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
     """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
+    domain.refuse_edges(value)
     found = domain.interval(value)
     lo, hi = domain.limits(value)
     if found is not None:
@@ -97,7 +100,7 @@ class Grouping:
     rows: Domain
     scope: Scope
     float_stays: bool
-    parameters: Sequence[object]
+    parameters: Given
     groups: list[Group] = field(default_factory=list)
 
     def add(self, node: exp.Expr, bound: Typed, probe: Probe) -> str | None:
@@ -151,7 +154,7 @@ class _Rows:
 
     scope: Scope
     float_stays: bool
-    parameters: Sequence[object]
+    parameters: Given
 
     def match(self, node: exp.Expr) -> Typed | None:
         return None

@@ -9,7 +9,7 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Const, Label, Output
 from einsql.errors import InternalError
 from einsql.schema import PRESENT, DType, valid
-from einsql.sql.domain import Domain, affine
+from einsql.sql.domain import Domain
 from einsql.sql.scalar import unsupported
 from einsql.sql.scope import Column, Relation
 from einsql.sql.typed import Decimal, Typed
@@ -39,7 +39,7 @@ def project(
         if value.name not in shown.values():
             shown[n] = value.name
     for n, value in whole.items():
-        shift = affine(value) if n not in shown else None
+        shift = domain.shift(value) if n not in shown else None
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
@@ -67,7 +67,8 @@ def project(
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
-    return Relation(domain.node(keys, outputs), tuple(result))
+    edges = tuple((key, e) for key in keys for e in domain.edges_of(key))
+    return Relation(domain.node(keys, outputs), tuple(result), edges)
 
 
 def _is_key(typed: Typed) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from einsql.einsum import EinSum, Input
 from einsql.errors import Error, ProgrammingError
 from einsql.schema import Schema
 from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
+from einsql.sql.given import Given
 from einsql.sql.macros import Macro, expand
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, TileRelation, as_elements, deduplicated
@@ -82,7 +83,7 @@ class QueryBinder:
     """Binds one statement's queries; equal names resolve to one shared node."""
 
     catalog: Catalog
-    parameters: Sequence[object] = ()
+    parameters: Given = field(default_factory=Given)
     notices: list[str] = field(default_factory=list)
     ctes: list[dict[str, Relation | TileRelation]] = field(default_factory=list)
     views: dict[str, Relation | TileRelation] = field(default_factory=dict)

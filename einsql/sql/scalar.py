@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,14 +17,15 @@ from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.arguments import surplus, text
 from einsql.sql.functions import NAMED
+from einsql.sql.given import Given
 from einsql.sql.literals import negated, number, parse_type, read_text, whole_number
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.typed import (
     NULL,
+    Decimal,
     Typed,
     apply,
     convert,
-    integer,
     logical_and,
     logical_not,
     logical_or,
@@ -68,7 +69,7 @@ class Environment(Protocol):
     """What surrounds an expression: columns, aggregates, windows and subqueries."""
 
     float_stays: bool
-    parameters: Sequence[object]
+    parameters: Given
 
     def match(self, node: exp.Expr) -> Typed | None:
         """The value of a whole expression that is already known, as a GROUP BY item is."""
@@ -203,7 +204,7 @@ class ScalarBinder:
         """`?` or `$n`; the parser numbers them, and the session has a value for each."""
         if isinstance(node, exp.Placeholder):
             raise unsupported(f"The parameter {node.sql()}", node, "Write ? or $1.")
-        return bind_parameter(self.env.parameters[int(node.name) - 1])
+        return self.env.parameters.typed(int(node.name))
 
     def greater(self, node: exp.Expr) -> Typed:
         """A > b is b < a."""
@@ -311,7 +312,10 @@ class ScalarBinder:
         target = parse_type(node.args["to"])
         if isinstance(node.this, exp.Literal) and node.this.is_string:
             return read_text(node.this.name, target)
-        return replace(convert(self.bind(node.this), target), literal=False)
+        bound = self.bind(node.this)
+        if isinstance(target, Decimal):  # what DECIMAL holds is proven from constants
+            bound = replace(bound, value=self.env.parameters.constants(bound.value))
+        return replace(convert(bound, target), literal=False)
 
     def filtered(self, node: exp.Expr) -> Typed:
         """agg(…) FILTER (WHERE …)."""
@@ -357,35 +361,6 @@ class ScalarBinder:
     def pi(self, node: exp.Expr) -> Typed:
         """PI()."""
         return Typed(Const(math.pi, DType.DOUBLE), DType.DOUBLE)
-
-
-def bind_parameter(value: object) -> Typed:
-    """Binds a Python value given for a parameter.
-
-    Raises:
-        NotSupportedError: The value is no number, boolean or None.
-    """
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        dtype = DType.of(value.dtype)  # type: ignore[attr-defined]  # a NumPy scalar
-        if dtype is not None:
-            return Typed(Const(value.item(), dtype), dtype)
-    if value is None:
-        return NULL
-    if isinstance(value, bool):
-        return Typed(TRUE if value else FALSE, DType.BOOLEAN)
-    if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise NotSupportedError(
-                "A parameter beyond BIGINT is outside the tensor fragment",
-                hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
-            )
-        return integer(value)
-    if isinstance(value, float):
-        return Typed(Const(value, DType.DOUBLE), DType.DOUBLE)
-    raise NotSupportedError(
-        f"A parameter of type {type(value).__name__} is outside the tensor fragment",
-        hint="Tensors hold numbers and booleans.",
-    )
 
 
 def _anonymous_aggregate(node: exp.Expr) -> bool:

@@ -11,11 +11,14 @@ from sqlglot import exp
 from einsql.einsum import TRUE, Expr, Label, Node, Value
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.schema import DType, valid
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed
 
 if TYPE_CHECKING:
     from einsql import relational as ra
+    from einsql.sql.edges import Edge
+    from einsql.sql.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Relation:
 
     node: Node
     columns: tuple[Column, ...]
+    edges: tuple[tuple[str, Edge | Window], ...] = ()
+    """Keys of the node with bounds that parameters give them, where no tuple lies beyond."""
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -65,6 +70,17 @@ class TileRelation:
         """Names of the keys, in their order."""
         named = {c.key: c.name for c in self.columns}
         return tuple(named[n] for n in range(len(self.node.schema.bounds)))
+
+
+def known_bounds(relation: Relation) -> Relation:
+    """The relation, if the bounds of its keys depend on no parameter.
+
+    Raises:
+        NeedsValuesError: Parameters give some of them.
+    """
+    if relation.edges:
+        raise NeedsValuesError(set().union(*(e.numbers for _, e in relation.edges)))
+    return relation
 
 
 def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> Relation:

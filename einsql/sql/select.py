@@ -51,10 +51,10 @@ class SelectBinder:
         self.query = query
         self.parent = parent
         self.scope: Scope = Scope()
-        self.domain = Domain()
+        self.domain = Domain(given=query.parameters)
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
-        self.parameters: Sequence[object] = query.parameters
+        self.parameters = query.parameters
         self.correlated: dict[str, str] = {}
         """Label here → label of the enclosing SELECT that it stands for."""
         self.select = exp.Select()
@@ -82,6 +82,7 @@ class SelectBinder:
         self.items = expand(select, self.scope)
         if where is not None:
             self._require("WHERE", where.this)
+        self.domain.settle()
         with self._within("a hint", len(self.items)):
             self.domain.hint = bind_hint(self, select)
         if self._is_grouped(select):
@@ -105,6 +106,7 @@ class SelectBinder:
     def _require(self, clause: str, condition: exp.Expr) -> None:
         with self._within(clause, len(self.items)):
             self.domain.require(truth(ScalarBinder(self).condition(condition)))
+            self.domain.settle()
 
     @contextmanager
     def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
@@ -141,7 +143,10 @@ class SelectBinder:
         keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
         axes = {k: self.domain.axes[k] for k in keys}
         hint = {k: parts for k, parts in self.domain.hint.items() if k in axes}
-        groups = Domain(axes, outer=frozenset(self.correlated), hint=hint)
+        groups = Domain(
+            axes, outer=frozenset(self.correlated), hint=hint, given=self.parameters,
+            edges={k: self.domain.edges_of(k) for k in keys},
+        )  # fmt: skip
         if aggregation.grouped or aggregation.outputs:
             first, *later = aggregation.finish()
             groups.attach(first, keys)

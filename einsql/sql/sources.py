@@ -8,7 +8,7 @@ stands further left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
@@ -25,6 +25,7 @@ from einsql.errors import (
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
 from einsql.sql.domain import Domain
+from einsql.sql.edges import Edge
 from einsql.sql.einsum_call import bind_einsum
 from einsql.sql.scalar import Environment, ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import (
@@ -280,6 +281,10 @@ class FromBinder:
     def _scan(self, given: Relation | TileRelation, item: exp.Expr, name: str) -> Source:
         relation = self.query.renamed(as_elements(given, f"{name} in FROM", item), item)
         number, labels = self.select.domain.scan(relation.node)
+        for key, e in relation.edges:
+            if isinstance(e, Edge):  # a window is known by the node
+                edges = self.select.domain.edges
+                edges[labels[key]] = (*edges.get(labels[key], ()), e)
         return Source(name, read(relation, number, labels))
 
     def _named(self, item: exp.Table) -> Relation | TileRelation:
@@ -335,6 +340,7 @@ class FromBinder:
     def _constant(self, node: exp.Expr, function: str) -> int | None:
         """The value of an integer expression without columns; None for NULL."""
         bound = ScalarBinder(self.select).bind(node)
+        bound = replace(bound, value=self.select.parameters.constants(bound.value))
         if bound.type is None or bound.valid == FALSE:
             return None
         whole = isinstance(bound.type, DType) and bound.type.is_integer

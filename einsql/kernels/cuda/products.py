@@ -50,6 +50,7 @@ class _Product:
         dtype = node.outputs[0].dtype
         self.work = np.dtype(np.float32) if dtype is DType.HALF else dtype.numpy
         nowhere = [x for x in self.extent if x not in a and x not in b and x not in keys]
+        self.scalars = found.scalars
         self.scale = found.scale * prod(self.extent[x] for x in nowhere)
 
     def run(self, operands: Sequence[Arrays]) -> dict[str, Array]:
@@ -64,6 +65,8 @@ class _Product:
         result = result.reshape([self.extent[x] for x in held])
         kept = [k for k in self.node.keys if k in held]
         result = result.transpose([held.index(k) for k in kept])
+        for s in self.scalars:
+            result = result * operands[s.operand][s.field].astype(self.work)
         if self.scale != 1.0:
             result = result * self.work.type(self.scale) + self.work.type(0)
         output = self.node.outputs[0]

@@ -6,7 +6,7 @@ time alone, so nodes that run over such a label are weights and their sums, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.einsum import (
@@ -18,12 +18,14 @@ from einsql.einsum import (
     Operand,
     Output,
     conj,
+    conjuncts,
     labels_of,
     operands_of,
     relabel,
     renumber,
 )
 from einsql.intervals import can_raise
+from einsql.kernels.groups.classes import Classes
 from einsql.schema import DType
 
 
@@ -71,6 +73,32 @@ def mask(
     names = {x: str(own[x]) for x in labels}
     operands = tuple(Operand(o.source, tuple(names[x] for x in o.labels)) for o in sources)
     return Mask(relabel(renumber(term, {n: at for at, n in enumerate(read)}), names), operands)
+
+
+def asked(
+    nodes: Sequence[EinSum], classes: Classes, visible: Sequence[bool]
+) -> list[Masks]:  # fmt: skip
+    """Masks by scalars alone that hold for a node as all who read it have them.
+
+    The optimizer drops such a condition from a node whose other values nobody looks at.
+
+    Args:
+        nodes: In their order.
+        classes: Their labels.
+        visible: Whose results leave the group.
+    """
+    number = {id(n): at for at, n in enumerate(nodes)}
+    found: list[Masks] = [frozenset()] * len(nodes)
+    for at in reversed(range(len(nodes))):
+        node, own = nodes[at], classes.of[at]
+        kept = {own[k] for k in node.keys}
+        readers = [n for n, r in enumerate(nodes) if any(o.source is node for o in r.operands)]
+        held = {m for t in conjuncts(node.guard) if (m := mask(t, node, own, number)) is not None}
+        found[at] = frozenset(m for m in held if not any(o.labels for o in m.operands))
+        if readers and not visible[at]:
+            common = frozenset.intersection(*(found[n] for n in readers))
+            found[at] |= {m for m in common if m.classes <= kept}
+    return found
 
 
 def masked(node: EinSum, own: Mapping[str, int], masks: Masks) -> EinSum | None:

@@ -24,7 +24,7 @@ from einsql.einsum import (
 from einsql.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes
 from einsql.kernels.groups.limits import Limit, limit, never_empty
-from einsql.kernels.groups.masks import Mask, Masks, mask, masked, over
+from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over
 from einsql.schema import PRESENT, DType
 
 MOST_WORK = 4
@@ -91,7 +91,7 @@ def members(
         visible: Whose results leave the group.
         block: The class that is cut in blocks.
     """
-    found = _within_limits(nodes, classes)
+    found = _within_limits(nodes, classes, asked(nodes, classes, visible))
     if found is None:
         return None
     resolved, held, masks = found
@@ -109,14 +109,20 @@ def members(
 
 
 def _within_limits(
-    nodes: Sequence[EinSum], classes: Classes
+    nodes: Sequence[EinSum], classes: Classes, ranges: Sequence[Masks]
 ) -> tuple[list[EinSum], list[Limits], list[Masks]] | None:
-    """The nodes without guards, and the limits and masks that these are."""
+    """The nodes without guards, and the limits and masks that these are.
+
+    Args:
+        nodes: In their order.
+        classes: Their labels.
+        ranges: Masks of each that all of its readers have.
+    """
     number = {id(n): at for at, n in enumerate(nodes)}
     resolved: list[EinSum] = []
     held: list[Limits] = []
     hidden: list[Masks] = []
-    for node, own in zip(nodes, classes.of, strict=True):
+    for node, own, more in zip(nodes, classes.of, ranges, strict=True):
         inside = {
             n: number[id(o.source)] for n, o in enumerate(node.operands) if id(o.source) in number
         }
@@ -126,7 +132,7 @@ def _within_limits(
             for n, p in inside.items()
         }
         limits: set[Limit] = set()
-        masks: set[Mask] = set()
+        masks: set[Mask] = set(more)
         for term in conjuncts(node.guard):
             if isinstance(term, Value) and term.field == PRESENT and term.operand in inside:
                 limits |= shown[term.operand]

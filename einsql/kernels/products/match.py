@@ -25,11 +25,15 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Σ scale · factors: the factors of each side, which is one operand's."""
+    """Σ scale · factors: the factors of each side, which is one operand's, and scalars.
+
+    A scalar is known at run time alone, and may be no safe scale.
+    """
 
     left: tuple[Factor, ...]
     right: tuple[Factor, ...]
     scale: float
+    scalars: tuple[Factor, ...] = ()
 
 
 def product_of(node: EinSum, output: Output) -> Product | None:
@@ -47,23 +51,28 @@ def product_of(node: EinSum, output: Output) -> Product | None:
     scale = 1.0
     for term in _factors(output.args[0], output.dtype):
         if isinstance(term, Const):
-            if not _is_safe_scale(scale := scale * float(term.value), output.dtype):
+            if not is_safe_scale(scale := scale * float(term.value), output.dtype):
                 return None
             continue
         value = _uncast(term)
         if value is None:
             return None
         values.append(Factor(value.operand, value.field))
+    scalars = tuple(v for v in values if not node.operands[v.operand].labels)
+    if len(scalars) < len(values):
+        values = [v for v in values if v not in scalars]
+    else:
+        scalars = ()
     owners = list(dict.fromkeys(v.operand for v in values))
     if not 1 <= len(owners) <= 2 or any(len(node.operands[o].labels) > LABELS for o in owners):
         return None
     if len(owners) == 1:  # x·x is a product of two sides as well
-        return Product(tuple(values[:1]), tuple(values[1:]), scale)
+        return Product(tuple(values[:1]), tuple(values[1:]), scale, scalars)
     left = tuple(v for v in values if v.operand == owners[0])
-    return Product(left, tuple(v for v in values if v.operand == owners[1]), scale)
+    return Product(left, tuple(v for v in values if v.operand == owners[1]), scale, scalars)
 
 
-def _is_safe_scale(scale: float, dtype: DType) -> bool:
+def is_safe_scale(scale: float, dtype: DType) -> bool:
     """True if Σ scale·x = scale·Σ x for infinite x too: the scale is no 0, inf or NaN."""
     with np.errstate(all="ignore"):
         rounded = float(np.asarray(scale).astype(dtype.numpy))

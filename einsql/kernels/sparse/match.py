@@ -79,7 +79,7 @@ def find(node: EinSum) -> Joined | None:
             counts.append(o)
             continue
         product = product_of(bare, o)
-        if product is None:
+        if product is None or product.scalars:
             return None
         found.append((o, (*product.left, *product.right), product.scale))
     owners = dict.fromkeys(f.operand for _, factors, _ in found for f in factors)

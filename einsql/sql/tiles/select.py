@@ -7,7 +7,7 @@ aggregation, and keys that are computed, dropped or reordered a ReKey.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class TileSelect:
         self.domain = KeyDomain()
         self.clause = "FROM"
         self.float_stays = query.catalog.float_stays
-        self.parameters: Sequence[object] = query.parameters
+        self.parameters = query.parameters.early
         self.select = exp.Select()
         self.leaves = Leaves()
         self.items: list[Item] = []

@@ -1,0 +1,167 @@
+"""Integer expressions of parameters alone, which the host computes before a plan runs.
+
+They say for which values a plan is (an extent), whether it holds (an offset lies within
+bounds) and what it reads (a scalar). Where one overflows or divides by zero no plan that
+needs it holds; the statement is then planned for the values, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from einsql.casting import cast_array, cast_failure
+from einsql.einsum import Call, Const, Expr, Value, subexpressions
+from einsql.printer import format_expr
+from einsql.schema import DType
+
+FIRST = -(2**20)
+"""Parameter n is read as the Value of operand FIRST - n until its node is built."""
+FIELD = "value"
+"""The one field of a scalar."""
+BUCKET = 4096
+"""Extents up to this are not cut to what a one-sided condition leaves."""
+
+Values = Sequence[Any]
+Evaluate = Callable[[Values], tuple[Any, ...]]
+
+
+class NeedsValuesError(Exception):
+    """Binding cannot go on without the values of some parameters: it begins anew with them."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        super().__init__()
+        self.numbers = frozenset(numbers)
+
+
+def parameter(number: int, dtype: DType) -> Value:
+    """The value of a parameter, counted from 1."""
+    return Value(FIRST - number, FIELD, dtype)
+
+
+def number_of(e: Expr) -> int | None:
+    """The number of a parameter, or None for any other expression."""
+    return FIRST - e.operand if isinstance(e, Value) and e.operand < FIRST else None
+
+
+def parameters_of(e: Expr) -> set[int]:
+    """Numbers of the parameters that an expression reads."""
+    return {FIRST - x.operand for x in subexpressions(e) if isinstance(x, Value) and
+            x.operand < FIRST}  # fmt: skip
+
+
+def _fit(n: int, least: int, most: int) -> int:
+    if least <= n <= most:
+        return n
+    raise OverflowError
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: int, b: int) -> int:
+    return a - b * _quotient(a, b)
+
+
+def _as_float(n: Any, source: str, name: str) -> Any:
+    given, target = np.asarray(n, DType(source).carrier), DType(name)
+    failure = cast_failure(DType(source), target)
+    if failure is not None and failure.numpy(given).any():
+        raise OverflowError
+    with np.errstate(all="ignore"):
+        return cast_array(given, target).item()
+
+
+def bucket(extent: int) -> int:
+    """An extent of few different values that is at least the given one and at most twice it."""
+    return BUCKET if extent <= BUCKET else 1 << (extent - 1).bit_length()
+
+
+_KNOWN: dict[str, Any] = {
+    "fit": _fit, "quotient": _quotient, "remainder": _remainder, "as_float": _as_float,
+    "bucket": bucket, "__builtins__": {"int": int, "abs": abs, "min": min, "max": max},
+}  # fmt: skip
+_SPELLED = {
+    "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-{0})",
+    "abs": "abs({0})", "idiv": "quotient({0}, {1})", "mod": "remainder({0}, {1})",
+}  # fmt: skip
+"""What is the same in Python, whose integers have no end, once the result is checked."""
+
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "idiv": "//", "mod": "%"}
+
+
+def computable(e: Expr) -> bool:
+    """True for an integer expression of parameters and constants that the host can compute.
+
+    A cast to FLOAT or DOUBLE may stand around it, or around a parameter of the other type.
+    """
+    if isinstance(e, Call) and e.fn == "cast" and e.dtype in (DType.FLOAT, DType.DOUBLE):
+        (e,) = e.args
+        if number_of(e) is not None and e.dtype in (DType.FLOAT, DType.DOUBLE):
+            return True
+    return _whole(e)
+
+
+def _whole(e: Expr) -> bool:
+    if not e.dtype.is_integer:
+        return False
+    if isinstance(e, Call):
+        return (e.fn in _SPELLED or e.fn == "cast") and all(map(_whole, e.args))
+    return isinstance(e, Const) or number_of(e) is not None
+
+
+def source(e: Expr) -> str:
+    """The Python expression of what is computable over `p`, the parameters' values."""
+    number = number_of(e)
+    if number is not None:
+        return f"int(p[{number - 1}])" if e.dtype.is_integer else f"p[{number - 1}]"
+    if isinstance(e, Const):
+        return repr(e.value)
+    assert isinstance(e, Call)
+    args = [source(a) for a in e.args]
+    if e.fn == "cast" and e.dtype.is_float:
+        return f"as_float({args[0]}, {e.args[0].dtype.value!r}, {e.dtype.value!r})"
+    text = args[0] if e.fn == "cast" else _SPELLED[e.fn].format(*args)
+    least, most = e.dtype.range
+    return f"fit({text}, {least}, {most})"
+
+
+def folded(e: Expr) -> Expr:
+    """An integer expression of constants alone as one, where it does not raise."""
+    if not isinstance(e, Call) or not _whole(e) or parameters_of(e):
+        return e
+    try:
+        return Const(int(evaluator([source(e)])(())[0]), e.dtype)
+    except (OverflowError, ZeroDivisionError):
+        return e
+
+
+def shown(e: Expr) -> str:
+    """What is computable as EXPLAIN names it, as in `?1 + 1`."""
+    return _shown(e).removeprefix("(").removesuffix(")") if isinstance(e, Call) else _shown(e)
+
+
+def _shown(e: Expr) -> str:
+    if not isinstance(e, Call):
+        return f"?{number_of(e)}" if isinstance(e, Value) else format_expr(e)
+    args = [_shown(a) for a in e.args]
+    if e.fn == "cast" and e.dtype is DType.BIGINT:
+        return args[0]
+    if e.fn == "cast":
+        return f"{args[0]}::{e.dtype.value}"
+    infix = _INFIX.get(e.fn)
+    return f"{e.fn}({', '.join(args)})" if infix is None else f"({f' {infix} '.join(args)})"
+
+
+def evaluator(sources: Iterable[str]) -> Evaluate:
+    """A function of the parameters' values that computes several expressions.
+
+    It raises OverflowError or ZeroDivisionError where the statement would.
+    """
+    text = "".join(f"{s}, " for s in sources)
+    made: Evaluate = eval(f"lambda p: ({text})", dict(_KNOWN))  # our own text, of numbers alone
+    return made
