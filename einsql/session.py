@@ -28,10 +28,7 @@ from einsql.engine.result import Result
 from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
-from einsql.errors import (
-    Error,
-    InterfaceError,
-)
+from einsql.errors import Error, InterfaceError
 from einsql.explain import Explanation
 from einsql.notation import run_einsum
 from einsql.planning import (
@@ -44,7 +41,6 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
-from einsql.several import Several, run_several
 from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
@@ -59,6 +55,7 @@ if TYPE_CHECKING:
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
     from einsql.hybrid import Hybrid
+    from einsql.several import Several
     from einsql.staged import TilePlan
 
     Planned: TypeAlias = Plan | TilePlan | Changing
@@ -473,26 +470,6 @@ class Connection:
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""
         return run_einsum(self, spec, arrays)
-
-    def fetch_together(self, statements: Sequence[str]) -> list[Any]:
-        """The arrays of several SELECTs, computed as one program on one site.
-
-        What they have in common is computed once.
-
-        Args:
-            statements: SELECTs without parameters, all of them tensor work.
-
-        Returns:
-            For each what `Cursor.fetch_numpy` gives.
-
-        Raises:
-            Error: One is wrong or fails; keys are absent.
-        """
-        with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
-            self._open()
-            found = run_several(self, statements)
-            with self._fetching():
-                return [result.numpy() for result in found]
 
     def _tick(self, fraction: float) -> None:
         self._check(fraction)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from einsql.current import current_inputs
 from einsql.einsum import apart
 from einsql.engine.executor import Program
+from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.errors import NotSupportedError
@@ -45,13 +47,28 @@ class Several:
         return [p.result(inputs, con._tick) for p in self.plans]
 
 
-def run_several(con: Connection, statements: Sequence[str]) -> list[Result]:
-    """Runs SELECTs, planned together and kept for the next time.
+def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
+    """The arrays of several SELECTs, computed as one program on one site.
+
+    Args:
+        con: The session; it keeps the plan for the next time.
+        statements: SELECTs without parameters, all of them tensor work.
+
+    Returns:
+        For each what `Cursor.fetch_numpy` gives.
 
     Raises:
         NotSupportedError: One is no SELECT, or outside the tensor fragment.
-        Error: One is wrong or fails.
+        Error: One is wrong or fails; keys are absent.
     """
+    with con._busy, enough_memory, con._called_from(sys._getframe(1)), con._begun():
+        con._open()
+        found = _results(con, statements)
+        with con._fetching():
+            return [result.numpy() for result in found]
+
+
+def _results(con: Connection, statements: Sequence[str]) -> list[Result]:
     key = "several", tuple(statements)
     made = con._several.get(key)
     if made is not None:

@@ -18,6 +18,7 @@ from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
 from einsql.schema import DType
 from einsql.session import Connection
+from einsql.several import fetch_together
 
 if TYPE_CHECKING:
     from einsql.explain import Explanation
@@ -75,7 +76,7 @@ class Traced:
         if len(self.statements) == 1:
             found = [self.connection.execute(self.sql).fetch_numpy()]
         else:
-            found = self.connection.fetch_together(self.statements)
+            found = fetch_together(self.connection, self.statements)
         shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
         return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 

@@ -65,3 +65,15 @@ def test_a_product_over_an_arg_min_plans() -> None:
         FROM (SELECT t2.i, c.j, c.j & t2.i AS w FROM t2, c WHERE t2.i = c.i) AS a
         JOIN c USING (j) GROUP BY a.i"""
     assert con.execute(sql).fetchall() == [(0, 0), (1, 3), (2, 0)]
+
+
+def test_a_key_of_one_value_may_be_left_out() -> None:
+    con = einsql.connect(config={"jit": "never"})
+    for name, (dims, array) in TENSORS.items():
+        con.register(name, array, dims)
+    found = con.execute("SELECT i, val FROM x WHERE j = 2").fetch_numpy()
+    np.testing.assert_array_equal(found, TENSORS["x"][1][:, 2])
+    assert con.execute("SELECT val FROM x WHERE j = 2 AND i = 1").fetch_numpy() == 1
+    assert con.execute("SELECT i, val FROM x WHERE j = 9").fetchall() == []
+    con.execute("CREATE TENSOR kept AS SELECT i, val FROM x WHERE j = 2 AND val > -3")
+    assert con.execute("SELECT * FROM kept").fetchall() == [(1, 1.0), (2, 5.0)]
