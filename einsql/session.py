@@ -18,6 +18,7 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
+from einsql.changes import Changing
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -102,7 +103,7 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, Plan | TilePlan | Variants] = {}
+        self._plans: dict[object, object] = {}
         self._hybrids: dict[object, Repeated] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
@@ -283,9 +284,12 @@ class Connection:
 
     def remember_hybrid(self, sql: str, made: Repeated) -> None:
         """Keeps what runs a text that stands alone for the same values of its parameters."""
-        self._remember(self._hybrids, spelled(sql, self._parameters), made)
+        if self._parameters and isinstance(made, Changing):
+            self.remember_plan(sql, made)
+        else:
+            self._remember(self._hybrids, spelled(sql, self._parameters), made)
 
-    def remember_plan(self, sql: str, plan: Plan | TilePlan) -> None:
+    def remember_plan(self, sql: str, plan: Plan | TilePlan | Changing) -> None:
         """Keeps the plan of a text that stands alone, for the parameters of the moment."""
         key = kinds(sql, self._parameters) if self._parameters else sql
         known = self._plans.get(key)
@@ -298,11 +302,19 @@ class Connection:
         given = self._parameters
         if self.store.duck.aborted:
             return False
-        plan = self._plans.get(kinds(sql, given) if given else sql)
+        plan: Any = self._plans.get(kinds(sql, given) if given else sql)
         if isinstance(plan, Variants):
             plan = plan.find(given)
+        if isinstance(plan, Changing):
+            with errors.located(plan.start, sql):
+                return run_again(self, plan, cursor)
         if plan is None:
-            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
+            key = spelled(sql, given) if self._hybrids else None
+            made = self._hybrids.pop(key, None)
+            if made is None or not run_again(self, made, cursor):
+                return False
+            self._hybrids[key] = made
+            return True
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
         inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
@@ -312,13 +324,6 @@ class Connection:
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
-        return True
-
-    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
-        made = self._hybrids.pop(key, None)
-        if made is None or not run_again(self, made, cursor):
-            return False
-        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.planning import Plan
 from einsql.sql.given import Use, kind
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
 
-if TYPE_CHECKING:
-    from einsql.staged import TilePlan
+
+class Kept(Protocol):
+    """A plan, or a statement that changes tensors with its plans."""
+
+    @property
+    def use(self) -> Use:
+        """What it makes of parameters."""
+
+    @property
+    def version(self) -> int:
+        """The form of what names meant when it was made."""
+
 
 MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""
@@ -43,9 +52,9 @@ class Variants:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Use, dict[object, Plan | TilePlan]] = {}
+        self._plans: dict[Use, dict[object, Kept]] = {}
 
-    def find(self, values: Sequence[object]) -> Plan | TilePlan | None:
+    def find(self, values: Sequence[object]) -> Kept | None:
         """The plan for some values, if there is one."""
         for use, plans in self._plans.items():
             key = use.key(values)
@@ -53,7 +62,7 @@ class Variants:
                 return found
         return None
 
-    def keep(self, plan: Plan | TilePlan, values: Sequence[object]) -> None:
+    def keep(self, plan: Kept, values: Sequence[object]) -> None:
         """Keeps the plan that was made for some values.
 
         Those for another state of the database go.
@@ -66,7 +75,7 @@ class Variants:
         plans[plan.use.key(values)] = plan
 
 
-def kept_with(known: object, plan: Plan | TilePlan, values: Sequence[object]) -> Variants:
+def kept_with(known: object, plan: Kept, values: Sequence[object]) -> Variants:
     """The variants of a statement with one more plan."""
     variants = known if isinstance(known, Variants) else Variants()
     variants.keep(plan, values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Output, operands_of
+from einsql.einsum import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
@@ -31,7 +31,7 @@ class Touch:
         columns: The changed value columns; the node has an output for each.
     """
 
-    node: EinSum
+    node: Node
     labels: tuple[str, ...]
     columns: tuple[str, ...] = ()
 
@@ -211,6 +211,7 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
     if where is not None:
         select.clause = "WHERE"
         select.domain.require(truth(ScalarBinder(select).condition(where.this)))
+    select.domain.settle()
 
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
@@ -286,7 +287,7 @@ def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
         Error: A cell refers to columns or data.
     """
     select = SelectBinder(query)
-    select.clause = "VALUES"
+    select.clause, select.parameters = "VALUES", query.parameters.early
     binder = ScalarBinder(select)
     rows: list[LiteralRow] = []
     for row in values.expressions:
