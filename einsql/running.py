@@ -99,8 +99,7 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
         return
     found = _other(con, statement, text, cursor)
     if found is not None and alone is not None and not found.is_volatile:
-        found.start = alone[1]
-        con.remember_hybrid(alone[0], found)
+        con.remember_plan(alone[0], found)
 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:

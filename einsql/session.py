@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.hybrid import Hybrid
     from einsql.staged import TilePlan
-    from einsql.statements import Repeated
+
+    Planned: TypeAlias = Plan | TilePlan | Changing
 
 T = TypeVar("T")
 
@@ -103,8 +105,8 @@ class Connection:
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
-        self._plans: dict[object, object] = {}
-        self._hybrids: dict[object, Repeated] = {}
+        self._plans: dict[object, Planned | Variants[Planned]] = {}
+        self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
         self._closed = False
@@ -273,23 +275,19 @@ class Connection:
         with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
-            kept = self._hybrids.get(spelled(sql, given)) if self._hybrids else None
             try:
                 if self._again(sql, cursor):
                     return
             except Error as error:
-                errors.place(error, 0 if kept is None else kept.start, sql)
+                errors.place(error, scan(sql)[0].start, sql)
                 raise
             run_text(self, sql, given, cursor)
 
-    def remember_hybrid(self, sql: str, made: Repeated) -> None:
+    def remember_hybrid(self, sql: str, made: Hybrid) -> None:
         """Keeps what runs a text that stands alone for the same values of its parameters."""
-        if self._parameters and isinstance(made, Changing):
-            self.remember_plan(sql, made)
-        else:
-            self._remember(self._hybrids, spelled(sql, self._parameters), made)
+        self._remember(self._hybrids, spelled(sql, self._parameters), made)
 
-    def remember_plan(self, sql: str, plan: Plan | TilePlan | Changing) -> None:
+    def remember_plan(self, sql: str, plan: Planned) -> None:
         """Keeps the plan of a text that stands alone, for the parameters of the moment."""
         key = kinds(sql, self._parameters) if self._parameters else sql
         known = self._plans.get(key)
@@ -302,19 +300,16 @@ class Connection:
         given = self._parameters
         if self.store.duck.aborted:
             return False
-        plan: Any = self._plans.get(kinds(sql, given) if given else sql)
+        plan = self._plans.get(kinds(sql, given) if given else sql)
         if isinstance(plan, Variants):
             plan = plan.find(given)
-        if isinstance(plan, Changing):
-            with errors.located(plan.start, sql):
-                return run_again(self, plan, cursor)
         if plan is None:
-            key = spelled(sql, given) if self._hybrids else None
-            made = self._hybrids.pop(key, None)
-            if made is None or not run_again(self, made, cursor):
+            return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
+        if isinstance(plan, Changing):
+            try:
+                return plan.again(self, cursor)
+            except errors.RanksLost:
                 return False
-            self._hybrids[key] = made
-            return True
         if self.store.seen is not self.store.database.state:
             self.store.refresh()
         inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
@@ -324,6 +319,13 @@ class Connection:
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
+        return True
+
+    def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        made = self._hybrids.pop(key, None)
+        if made is None or not run_again(self, made, cursor):
+            return False
+        self._hybrids[key] = made
         return True
 
     def _begun(self) -> AbstractContextManager[None]:

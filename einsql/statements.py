@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from einsql.hybrid import Hybrid
     from einsql.session import Connection
 
-    Repeated = Hybrid | changes.Changing
-    """What is kept of a statement that is no query of one plan."""
-
 
 def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> Hybrid:
     """Runs a query that is not tensor work as a whole, over the parts that are.
@@ -61,17 +58,12 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     return made
 
 
-def run_again(con: Connection, made: Repeated, cursor: Cursor) -> bool:
+def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
     """Runs a statement once more, if it means what it did; its parts and its plans hold then.
 
     Raises:
         Error: A change or a fragment fails, or DuckDB does.
     """
-    if isinstance(made, changes.Changing):
-        try:
-            return made.again(con, cursor)
-        except errors.RanksLost:
-            return False
     from einsql import hybrid  # as above
 
     con.duck.asked = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from sqlglot import exp
 
@@ -13,19 +13,6 @@ from einsql.sql.given import Use, kind
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-
-
-class Kept(Protocol):
-    """A plan, or a statement that changes tensors with its plans."""
-
-    @property
-    def use(self) -> Use:
-        """What it makes of parameters."""
-
-    @property
-    def version(self) -> int:
-        """The form of what names meant when it was made."""
-
 
 MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""
@@ -44,7 +31,23 @@ def spelled(sql: str, given: Sequence[object]) -> object:
     return (sql, tuple((type(p), repr(p)) for p in given)) if given else sql
 
 
-class Variants:
+class Kept(Protocol):
+    """What is planned for parameters."""
+
+    @property
+    def version(self) -> int:
+        """The form of what the names meant when it was."""
+
+    @property
+    def use(self) -> Use:
+        """What it makes of them."""
+
+
+K = TypeVar("K", bound=Kept)
+T = TypeVar("T")
+
+
+class Variants(Generic[K]):
     """The plans of a statement for parameters of the same types.
 
     What a statement makes of its parameters may differ with their values: a range beyond the
@@ -52,9 +55,9 @@ class Variants:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Use, dict[object, Kept]] = {}
+        self._plans: dict[Use, dict[object, K]] = {}
 
-    def find(self, values: Sequence[object]) -> Kept | None:
+    def find(self, values: Sequence[object]) -> K | None:
         """The plan for some values, if there is one."""
         for use, plans in self._plans.items():
             key = use.key(values)
@@ -62,7 +65,7 @@ class Variants:
                 return found
         return None
 
-    def keep(self, plan: Kept, values: Sequence[object]) -> None:
+    def keep(self, plan: K, values: Sequence[object]) -> None:
         """Keeps the plan that was made for some values.
 
         Those for another state of the database go.
@@ -75,7 +78,7 @@ class Variants:
         plans[plan.use.key(values)] = plan
 
 
-def kept_with(known: object, plan: Kept, values: Sequence[object]) -> Variants:
+def kept_with(known: object, plan: K, values: Sequence[object]) -> Variants[K]:
     """The variants of a statement with one more plan."""
     variants = known if isinstance(known, Variants) else Variants()
     variants.keep(plan, values)
@@ -98,15 +101,28 @@ def bind_late(
     Raises:
         Error: The query is wrong, or outside the fragment.
     """
+
+    def bind(binder: QueryBinder) -> Relation | TileRelation:
+        made = binder.bind_any(tree)
+        if not isinstance(made, Relation) and binder.parameters.read:
+            raise NeedsValuesError(range(1, len(binder.parameters.values) + 1))
+        return made
+
+    return bound_late(make, bind, notices)
+
+
+def bound_late(
+    make: Callable[[bool, AbstractSet[int]], QueryBinder],
+    bind: Callable[[QueryBinder], T],
+    notices: list[str],
+) -> tuple[T, QueryBinder]:
+    """What `bind` gives, by a binder that reads parameters at run time wherever that can be."""
     late, fixed, told = True, frozenset[int](), len(notices)
     while True:
         binder = make(late, fixed)
         del notices[told:]
         try:
-            made = binder.bind_any(tree)
-            if isinstance(made, Relation) or not binder.parameters.read:
-                return made, binder
-            late = False
+            return bind(binder), binder
         except NeedsValuesError as needs:
             fixed |= needs.numbers
         except Error:

@@ -30,8 +30,15 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
-_CACHES = "key", "val"
+_STORE = "INSERT INTO {} SELECT ?1 AS layer, g, t, d, val FROM {} AS n(t, g, d)"
 _TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
+_REMEMBER = f"""
+WITH m AS (SELECT * FROM remembered_last(x, ?1, {_TURN}, here)),
+kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, key FROM m)
+INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM m"""
+_CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1)"
+_CACHES = f"{_CACHED.format('key_cache')}, {_CACHED.format('val_cache')}"
+_NEXT = f"SELECT * FROM next(x, ?1, {_TURN}, {_CACHES}, here)"
 
 
 class Model:
@@ -51,15 +58,17 @@ class Model:
         self.layers, width = con.execute(
             "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
         ).fetchone() or (0, 0)
+        self.length = length
         self.at = 0
-        self._keys, self._vals = (
-            np.zeros((self.layers, GROUPS, length, DEPTH), np.float32) for _ in range(2)
-        )
+        for cache in ("key_cache", "val_cache"):
+            con.execute(
+                f"CREATE TENSOR {cache} (layer DIM({self.layers}), g DIM({GROUPS}), "
+                f"t DIM({length}), d DIM({DEPTH}), val FLOAT) DEFAULT 0"
+            )
+        # What changes with each token is read at run time, so that no statement is planned twice.
         self._here, self._word = np.zeros((), np.int64), np.zeros(1, np.int64)
         self._x = np.zeros((1, width), np.float32)
         self._own, self._other = (np.zeros((1, DEPTH), np.float32) for _ in range(2))
-        con.register("key_cache", self._keys, dims=("layer", "g", "t", "d"))
-        con.register("val_cache", self._vals, dims=("layer", "g", "t", "d"))
         con.register("here", self._here, dims=())
         con.register("word", self._word, dims=("t",))
         con.register("x", self._x, dims=("t", "i"))
@@ -71,41 +80,44 @@ class Model:
 
         Returns:
             The logits of the token that follows, float32 (tokens known).
+
+        Raises:
+            ValueError: There is no room for so many.
         """
+        con, words = self.con, np.array(tokens, np.int64)
+        self._require(len(words))
         # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
         # which depend on what is registered, stay.
-        con, words = self.con, np.array(tokens, np.int64)
         stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
         for layer in range(self.layers):
-            of = f"(SELECT * FROM stream AS x(t, i)), {layer}, turn"
-            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
-            k, v = found["key"], found["val"]
-            self._keys[layer, :, : len(words)] = k.transpose(1, 0, 2)
-            self._vals[layer, :, : len(words)] = v.transpose(1, 0, 2)
+            of = "(SELECT * FROM stream AS x(t, i)), ?1, turn"
+            found = con.execute(f"SELECT * FROM remembered({of})", [layer]).fetch_numpy()
+            k, v = found["key"], found["val"]  # noqa: F841 - FROM names them
+            con.execute(_STORE.format("key_cache", "k"), [layer])
+            con.execute(_STORE.format("val_cache", "v"), [layer])
             of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
-            stream = con.execute(f"SELECT * FROM continued({of})").fetch_numpy()
+            stream = con.execute(f"SELECT * FROM continued({of})", [layer]).fetch_numpy()
         self.at = len(words)
         self._x[...] = stream[-1:]
         return self._logits()
 
     def step(self, token: int) -> np.ndarray:
-        """Reads one more token; returns as `prefill`."""
+        """Reads one more token; returns and raises as `prefill`."""
         con = self.con
-        if self.at == self._keys.shape[2]:
-            raise ValueError(f"There is no room for more than {self.at} tokens")
+        self._require(self.at + 1)
         self._here[...], self._word[...] = self.at, token
         self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
         turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
         self._own[...], self._other[...] = turned["own"], turned["other"]
         for layer in range(self.layers):
-            of = f"x, {layer}, {_TURN}"
-            found = con.execute(f"SELECT * FROM remembered({of})").fetch_numpy()
-            self._keys[layer, :, self.at] = found["key"][0]
-            self._vals[layer, :, self.at] = found["val"][0]
-            k, v = (f"(SELECT t, g, d, val FROM {c}_cache WHERE layer = {layer})" for c in _CACHES)
-            self._x[...] = con.execute(f"SELECT * FROM next({of}, {k}, {v}, here)").fetch_numpy()
+            con.execute(_REMEMBER, [layer])
+            self._x[...] = con.execute(_NEXT, [layer]).fetch_numpy()
         self.at += 1
         return self._logits()
+
+    def _require(self, positions: int) -> None:
+        if positions > self.length:
+            raise ValueError(f"There is no room for more than {self.length} tokens")
 
     def _logits(self) -> np.ndarray:
         found = self.con.execute("SELECT v, SUM(val) AS val FROM logits(x) GROUP BY v")
@@ -147,7 +159,7 @@ def main() -> int:
     tokens = tokenizer.encode(prompt)
     with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
         start = time.perf_counter()
-        model = Model(con, options.model)
+        model = Model(con, options.model, len(tokens) + options.tokens)
         if options.sites:
             con.execute(f"SET sites = {options.sites}")
         loaded = time.perf_counter()

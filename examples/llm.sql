@@ -160,9 +160,13 @@ SELECT * FROM continued(x, n, turn, k1, v1);
 -- One more position, of which x has the one row t = 0. What lies behind it in k is hidden.
 
 CREATE MACRO turn_at(position) AS TABLE
-SELECT z.t, w.d, SUM(CASE WHEN w.t = p.val THEN w.own ELSE 0 END) AS own,
-       SUM(CASE WHEN w.t = p.val THEN w.other ELSE 0 END) AS other
-FROM range(1) AS z(t), turn AS w, position AS p GROUP BY z.t, w.d;
+SELECT z.t, w.d, w.own, w.other
+FROM range(1) AS z(t), turn AS w, position AS p WHERE w.t = p.val;
+
+CREATE MACRO remembered_last(x, n, w, position) AS TABLE
+WITH one AS (SELECT * FROM remembered(x, n, w))
+SELECT m.g, m.d, MAX(p.val) AS t, MAX(m.key) AS key, MAX(m.val) AS val
+FROM one AS m, position AS p GROUP BY m.g, m.d;
 
 CREATE MACRO last_scores(q, k, position) AS TABLE
 WITH all_scores AS (

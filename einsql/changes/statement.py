@@ -44,6 +44,7 @@ from einsql.sql.scalar import position, unsupported
 from einsql.sql.scope import Relation
 from einsql.sql.trees import changing
 from einsql.sql.windows import Shift, shifted
+from einsql.variants import bound_late
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
@@ -168,18 +169,16 @@ class Changing:
         shown: The SELECT behind WITH; None if the body is a change.
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
+        use: What it makes of parameters.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
-        use: What it makes of the statement's parameters.
-        start: Where it begins in the text.
     """
 
     parts: tuple[Part, ...]
     shown: Relation | None
     plans: tuple[Plan, ...]
     version: int
-    is_volatile: bool
     use: Use
-    start: int = 0
+    is_volatile: bool
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
         """Runs it over the given inputs, within `store.statement`.
@@ -226,10 +225,9 @@ class Changing:
                 return False
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
-                given = con._parameters
                 inputs = current_inputs(
-                    self.plans[0], con.store, con.in_scope, con._tick, given=given
-                )  # fmt: skip
+                    self.plans[0], con.store, con.in_scope, con._tick, given=con._parameters
+                )
             if inputs is None:
                 return False
             self.run(con, inputs, cursor)
@@ -297,21 +295,21 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
     Raises:
         Error: It is wrong, or outside the tensor fragment.
     """
-    late, fixed = True, frozenset[int]()
-    while True:
-        binder = con.query_binder(late, fixed)
-        try:
-            return _bind(con, tree, binder)
-        except NeedsValuesError as needs:
-            fixed |= needs.numbers
-        except Error:
-            if not binder.parameters.read:
-                raise
-            late = False  # as in `variants.bind_late`
-
-
-def _bind(con: Connection, tree: exp.Expr, binder: QueryBinder) -> Changing:
     version = con.store.version
+    (parts, shown), binder = bound_late(
+        con.query_binder, lambda binder: _parts(con, tree, binder), con.notices
+    )
+    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
+    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
+    given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
+    once = given or any(p.volatile for p in plans)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
+
+
+def _parts(
+    con: Connection, tree: exp.Expr, binder: QueryBinder
+) -> tuple[list[Part], Relation | None]:
+    """The changes of a statement, and the SELECT behind WITH."""
     parts: list[Part] = []
     several = bool(changing(tree))
 
@@ -333,10 +331,7 @@ def _bind(con: Connection, tree: exp.Expr, binder: QueryBinder) -> Changing:
                 "make several statements one."
             )
         raise
-    roots = [Relation(p.root, ()) for p in parts if p.root is not None]
-    plans = _plans(con, binder, roots if shown is None else [shown, *roots])
-    once = any(p.volatile for p in plans) if plans else bool(con._parameters)
-    return Changing(tuple(parts), shown, plans, version, once, binder.parameters.use)
+    return parts, shown
 
 
 def _part(
@@ -379,6 +374,9 @@ def _bound(
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
+        numbers = {int(p.name) for p in source.find_all(exp.Parameter)}
+        if binder.parameters.late and not numbers <= binder.parameters.fixed:
+            raise NeedsValuesError(numbers)
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(con, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)

@@ -24,6 +24,7 @@ from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr
 from einsql.kernels.sums import from_zero
 from einsql.kernels.views import arrangement
+from einsql.schema import DType
 
 BLOCK = 1 << 18
 """Points of a block: temporaries stay in cache, and a block takes milliseconds."""
@@ -47,7 +48,15 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is decided about a node before its arrays are known."""
+    """What is decided about a node before its arrays are known.
+
+    Attributes:
+        types: Of each operand's fields.
+        kept: How many leading enumerated axes are keys.
+        room: Points of a block at most.
+        shape: Of the result.
+        once: The one block of a domain that fits into it.
+    """
 
     node: EinSum
     enumerated: tuple[Axis, ...]
@@ -57,11 +66,11 @@ class _Plan:
     reads: tuple[Read, ...]
     pointwise: bool
     selective: bool
-
-    @property
-    def kept(self) -> int:
-        """How many leading enumerated axes are keys."""
-        return sum(a.label in self.node.keys for a in self.enumerated)
+    types: tuple[Mapping[str, DType], ...]
+    kept: int
+    room: int
+    shape: tuple[int, ...]
+    once: Ranges | None
 
 
 def compile_vector(node: EinSum) -> Runner:
@@ -118,6 +127,8 @@ def _plan(node: EinSum) -> _Plan:
         )
         for o in node.outputs
     )
+    extents = [a.extent for a in enumerated]
+    room = GATHER_BLOCK if is_gather(node) else BLOCK
     return _Plan(
         node,
         tuple(enumerated),
@@ -127,6 +138,11 @@ def _plan(node: EinSum) -> _Plan:
         tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
         pointwise,
         any(o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs),
+        tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
+        sum(a.label in node.keys for a in enumerated),
+        room,
+        node.schema.shape,
+        tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
     )
 
 
@@ -275,13 +291,14 @@ class _Points(Block):
     def value(self, operand: int, field: str) -> np.ndarray:
         if (operand, field) not in self.values:
             array = self.plan.reads[operand](self, self.operands[operand][field])
-            dtype = self.plan.node.operands[operand].source.schema.dtype(field)
-            self.values[operand, field] = loaded(array, dtype)
+            self.values[operand, field] = loaded(array, self.plan.types[operand][field])
         return self.values[operand, field]
 
     def derive(self) -> Mask:
         """Computes the derived labels; returns where points exist by them and the guard."""
         mask: Mask = None
+        if not self.plan.derived and self.plan.guard is None:
+            return mask
         enumerated = {a.label for a in self.plan.enumerated}
         for axis, define in self.plan.derived:
             number = define.run(self, mask).astype(np.int64, copy=False)
@@ -324,9 +341,14 @@ def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
 
 def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
     """The blocks of the domain with their existing points, reporting progress."""
+    if plan.once is not None:  # most of what comes here is small
+        points = _Points(plan, operands, plan.once)
+        yield points, points.derive()
+        tick(1.0)
+        return
     shape = [a.extent for a in plan.enumerated]
     total, done = prod(shape), 0
-    for ranges in _blocks(shape, GATHER_BLOCK if is_gather(plan.node) else BLOCK):
+    for ranges in _blocks(shape, plan.room):
         points = _Points(plan, operands, ranges)
         yield points, points.derive()
         done += prod(points.shape)
@@ -334,7 +356,7 @@ def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tup
 
 
 def _pointwise(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-    shape = plan.node.schema.shape
+    shape = plan.shape
     fields: dict[str, np.ndarray] = {}
     for points, mask in _points(plan, operands, tick):
         for o in plan.outputs:
@@ -366,7 +388,7 @@ def _reduced(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, n
     node, kept = plan.node, plan.kept
     scattered = kept < len(node.keys)
     # Densely reduced results have the kept axes in key order, which is the result's order.
-    running = [accumulator(o.output, node.schema.shape) for o in plan.outputs]
+    running = [accumulator(o.output, plan.shape) for o in plan.outputs]
     for points, mask in _points(plan, operands, tick):
         for o, run in zip(plan.outputs, running, strict=True):
             selected = mask if o.where is None else both(mask, o.where.run(points, mask))

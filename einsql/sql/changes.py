@@ -287,7 +287,7 @@ def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
         Error: A cell refers to columns or data.
     """
     select = SelectBinder(query)
-    select.clause, select.parameters = "VALUES", query.parameters.early
+    select.clause = "VALUES"
     binder = ScalarBinder(select)
     rows: list[LiteralRow] = []
     for row in values.expressions:

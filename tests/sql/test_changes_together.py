@@ -81,6 +81,9 @@ def test_a_statement_is_planned_once(con: einsql.Connection) -> None:
         con.execute(text, [2.0])
         a, b = a + 2, a
     assert con.planner_calls == calls + 1
+    con.execute(text, [3.0])
+    a, b = a + 3, a
+    assert con.planner_calls == calls + 1
     np.testing.assert_array_equal([array(con, "a"), array(con, "b")], [a, b])
     con.execute("CREATE OR REPLACE TENSOR b AS SELECT i, 1.0::DOUBLE AS val FROM range(3) AS r(i)")
     con.execute(text, [2.0])

@@ -268,3 +268,37 @@ def test_who_is_told_of_a_step_may_ask_the_same_connection(con: einsql.Connectio
     con.execute(sql)
     assert seen == [6, 12, 24, 48]
     assert scale.sum() == 6
+
+
+def test_changes_read_variables_at_run_time(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR x AS SELECT r.i, r.i::DOUBLE AS val FROM range(40) AS r(i)")
+    sql = """FOR s IN range({}) DO
+        WITH part AS (SELECT AVG(val) AS val FROM x
+                      WHERE i BETWEEN (s % 4) * 10 AND (s % 4) * 10 + 9),
+        moved AS (UPDATE w SET val = w.val + part.val / (s + 1) FROM part)
+        SELECT val FROM part;
+        END FOR"""
+    rows = con.execute(sql.format(8)).fetchall()
+    assert rows == [(s, 4.5 + 10 * (s % 4)) for s in range(8)]
+    value = 1 + sum((4.5 + 10 * (s % 4)) / (s + 1) for s in range(8))
+    assert total(con) == pytest.approx(3 * value)
+    before = con.planner_calls
+    con.execute(sql.format(60))
+    assert con.planner_calls <= before + 2
+
+
+def test_changes_of_a_part_that_a_variable_names(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR cache (t DIM(6), i DIM(3), val DOUBLE)")
+    con.execute("""FOR s IN range(6) DO
+        INSERT INTO cache SELECT r.t, w.i, w.val * s FROM range(6) AS r(t), w WHERE r.t = s;
+        INSERT OR REPLACE INTO w VALUES (1, s);
+        UPDATE cache SET val = cache.val + 100 WHERE t = s AND i = 0;
+        DELETE FROM cache WHERE t = s - 1 AND i = 2;
+        END FOR""")
+    rows = con.execute("SELECT t, i, val FROM cache").fetchall()
+    middle = [1, 0, 1, 2, 3, 4]
+    wanted = [
+        (t, i, [100 + t, middle[t] * t, t][i]) for t in range(6) for i in range(3)
+        if i < 2 or t == 5
+    ]  # fmt: skip
+    assert rows == wanted

@@ -272,7 +272,7 @@ class _Plan:
                 slices(self.extents, parts),
                 prod(parts),
                 tick,
-                blas=self.work.seconds < LITTLE,
+                blas=self.work.seconds < LITTLE or min(self.m, self.n) == 1,
             )
         return made.transpose(self.turn)
 
