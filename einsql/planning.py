@@ -340,6 +340,11 @@ def inputs_of(*roots: Node) -> list[Input]:
     return [n for n in walk(*roots) if isinstance(n, Input)]
 
 
+def result_columns(relation: Relation) -> tuple[ResultColumn, ...]:
+    """The columns of a relation's result."""
+    return tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+
+
 def make_plan(
     relation: Relation, catalog: BinderCatalog, notices: list[str], more: Sequence[Node] = ()
 ) -> Plan:
@@ -358,7 +363,10 @@ def make_plan(
             "A GPU works for a single site",
             hint="SET device = 'cpu' for several sites, or SET sites = 1.",
         )
-    optimized = optimize(relation.node, *more, disabled=settings.disabled_rules, sited=several)
+    alone = not several and settings.device == "cpu"
+    optimized = optimize(
+        relation.node, *more, disabled=settings.disabled_rules, sited=several, alone=alone
+    )
     cut, placed = None, None
     program: Program | SiteProgram | RankProgram
     if several:
@@ -368,7 +376,7 @@ def make_plan(
         program = _sites(placed, optimized.root.schema, catalog)
     else:
         program = catalog.compiled(*optimized.roots)
-    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    columns = result_columns(relation)
     keys = {k.name: n for n, k in enumerate(relation.node.schema.keys)}
     ends = tuple(e.end(catalog.given, keys[name]) for name, e in relation.edges)
     return Plan(

@@ -44,6 +44,7 @@ from einsql.planning import (
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings
+from einsql.several import Several, run_several
 from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
@@ -106,6 +107,7 @@ class Connection:
         self.stage = (0.0, 1.0)
         self.planner_calls = 0
         self._plans: dict[object, Planned | Variants[Planned]] = {}
+        self._several: dict[object, Several] = {}
         self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
@@ -305,17 +307,14 @@ class Connection:
             plan = plan.find(given)
         if plan is None:
             return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
-        if isinstance(plan, Changing):
-            try:
-                return plan.again(self, cursor)
-            except errors.RanksLost:
-                return False
-        if self.store.seen is not self.store.database.state:
-            self.store.refresh()
-        inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
-        if inputs is None:
-            return False
         try:
+            if isinstance(plan, Changing):
+                return plan.again(self, cursor)
+            if self.store.seen is not self.store.database.state:
+                self.store.refresh()
+            inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
+            if inputs is None:
+                return False
             cursor._show(plan.result(inputs, self._tick), plan.description)
         except errors.RanksLost:
             return False  # it is planned again, for those that are left
@@ -358,6 +357,7 @@ class Connection:
     def forget_plans(self) -> None:
         """Plans anew what has been planned: names may mean something else now."""
         self._plans.clear()
+        self._several.clear()
         self._hybrids.clear()
 
     def regrouped(self, lost: errors.RanksLost) -> None:
@@ -473,6 +473,26 @@ class Connection:
     def einsum(self, spec: str, arrays: Sequence[object]) -> np.ndarray:
         """NumPy's einsum through this connection's engine; empty sums are zeros."""
         return run_einsum(self, spec, arrays)
+
+    def fetch_together(self, statements: Sequence[str]) -> list[Any]:
+        """The arrays of several SELECTs, computed as one program on one site.
+
+        What they have in common is computed once.
+
+        Args:
+            statements: SELECTs without parameters, all of them tensor work.
+
+        Returns:
+            For each what `Cursor.fetch_numpy` gives.
+
+        Raises:
+            Error: One is wrong or fails; keys are absent.
+        """
+        with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
+            self._open()
+            found = run_several(self, statements)
+            with self._fetching():
+                return [result.numpy() for result in found]
 
     def _tick(self, fraction: float) -> None:
         self._check(fraction)

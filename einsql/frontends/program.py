@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.engine.relation import Relation as Stored
-from einsql.errors import DataError, InterfaceError, ProgrammingError
+from einsql.errors import DataError, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
@@ -38,12 +39,14 @@ class Traced:
 
     def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
         graph, outputs = recorded.graph, recorded.outputs
-        made = write(graph, outputs)
+        made = self._written = write(graph, outputs)
+        self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
         self.statements = made.statements
         self.sql = ";\n\n".join(made.statements)
         self.dims = made.keys
         self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
         self.connection = connection if connection is not None else Connection()
+        self._shared = connection is not None
         self._recorded = recorded
         self._shapes = [o.shape for o in outputs]
         self._checks = _checks(recorded)
@@ -63,23 +66,26 @@ class Traced:
             InterfaceError: An array has another shape or dtype.
             DataError: An index lies outside, an integer overflows.
         """
-        given = self._recorded.given(arrays)
-        for name, array in given.items():
-            self.connection.register(name, array, self.dims[name], fill=_fill(array))
+        given = self._recorded.given(arrays, self.dims)
+        if self._shared:  # another program may have given a name to an array of its own
+            self.register(self.connection)
+        for name, held in given.items():
+            self.connection.register(name, held)
         self._check(given)
-        found = [self._run(n) for n in range(len(self.statements))]
-        return self._recorded.packed(found)
+        if len(self.statements) == 1:
+            found = [self.connection.execute(self.sql).fetch_numpy()]
+        else:
+            found = self.connection.fetch_together(self.statements)
+        shaped = [np.reshape(f, s) for f, s in zip(found, self._shapes, strict=True)]
+        return self._pack([f if f.flags.writeable else f.copy() for f in shaped])
 
-    def _run(self, n: int) -> np.ndarray:
-        result = np.asarray(self.connection.execute(self.statements[n]).fetch_numpy())
-        result = result.reshape(self._shapes[n])
-        return result if result.flags.writeable else result.copy()
-
-    def _check(self, given: Mapping[str, Any]) -> None:
+    def _check(self, given: Mapping[str, Stored]) -> None:
         """Looks at arrays that are indexes."""
         for name, sql, extent in self._checks:
             if sql is None:
-                found = np.asarray(given.get(name, self.tensors[name]))
+                found = np.asarray(
+                    given[name].fields["val"] if name in given else self.tensors[name]
+                )
             else:
                 found = np.asarray(self.connection.execute(sql).fetch_numpy())
             least, most = (int(found.min()), int(found.max())) if found.size else (0, 0)
@@ -98,6 +104,40 @@ class Traced:
         """
         for name, array in self.tensors.items():
             connection.register(name, array, self.dims[name], fill=_fill(array))
+
+    def gradient(self, *names: str) -> Traced:
+        """The program that computes its result, one number, and its derivatives.
+
+        Args:
+            names: The tensors to differentiate by, as `tensors` has them; those of floats
+                among the arguments and parameters without.
+
+        Returns:
+            A program whose calls give (result, {name: derivative}); see docs/gradient.md.
+
+        Raises:
+            InterfaceError: A name is no tensor of floats.
+            ProgrammingError: The result is not one float, or does not depend on a tensor.
+        """
+        if self._shapes != [()] or not self._recorded.outputs[0].dtype.is_float:
+            raise ProgrammingError(
+                "Derivatives are those of one float",
+                hint="Give one result without axes, such as a mean.",
+            )
+        steps = {n: step for n, (step, _) in self._recorded.graph.tensors.items()}
+        floats = [n for n, step in steps.items() if step.dtype.is_float]
+        for name in names:
+            if name not in floats:
+                raise InterfaceError(
+                    f"{name} is no tensor of floats", hint=suggest(name, floats, "tensors")
+                )
+        wanted = names or tuple(floats)
+        made = copy(self)
+        made.statements = [self.sql, *(self._written.gradient(0, n) for n in wanted)]
+        made.sql = ";\n\n".join(made.statements)
+        made._shapes = [(), *(steps[n].shape for n in wanted)]
+        made._pack = lambda found: (found[0][()], dict(zip(wanted, found[1:], strict=True)))
+        return made
 
     def explain(self, **options: Any) -> Explanation:
         """The plan, as `Connection.explain` gives it; of the last of several results.
@@ -203,8 +243,10 @@ class Recorded:
             return value
         return self._unpacked(lifted(self.graph, value))
 
-    def given(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The arrays of a call by their names.
+    def given(
+        self, arrays: Sequence[Any], dims: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, Stored]:
+        """The arrays of a call by their names, over keys of given names.
 
         Raises:
             InterfaceError: They are not as they were traced.
@@ -221,9 +263,9 @@ class Recorded:
                 "The program was traced with other arguments",
                 hint="Numbers, texts and containers are part of the program; trace it anew.",
             )
-        result: dict[str, Any] = {}
+        result: dict[str, Stored] = {}
         for (name, shape, dtype), value in zip(self._slots, found, strict=True):
-            held: Stored = array_relation(value, fill=_fill(value))
+            held = array_relation(value, dims[name], _fill(value))
             (field,) = held.schema.values
             if held.schema.shape != shape or field.dtype is not dtype:
                 raise InterfaceError(
@@ -231,7 +273,7 @@ class Recorded:
                     f"was traced with {shape} {dtype.numpy_name}",
                     hint="Trace it anew for other shapes and types.",
                 )
-            result[name] = value
+            result[name] = held
         return result
 
     def packed(self, found: Sequence[np.ndarray]) -> Any:

@@ -190,9 +190,8 @@ class Select:
         if body.finish is not None and body.place is not None:
             special = {body.place: value}
             value = Printer(self.labels, self.printer.values, special).text(body.finish)
-        shown = ", ".join(
-            [*map(name_text, self.keys), f"{value} AS val" if value != "val" else value]
-        )
+        bare = isinstance(body.expr, Read) and body.how is None and body.finish is None
+        shown = ", ".join([*map(name_text, self.keys), value if bare else f"{value} AS val"])
         lines = [f"SELECT {shown}"]
         source, where = self._from()
         lines += source

@@ -35,12 +35,35 @@ class Program:
     """The SELECTs of a program's results.
 
     Attributes:
-        statements: The text of each result.
+        parts: The tables of WITH and the SELECT behind them, for each result.
         keys: Names of the axes of every tensor.
+        names: Names of tables, in small letters.
     """
 
-    statements: list[str]
+    parts: list[tuple[list[str], str]]
     keys: dict[str, tuple[str, ...]]
+    names: set[str]
+
+    @property
+    def statements(self) -> list[str]:
+        """The text of each result."""
+        return [_joined(tables, text) for tables, text in self.parts]
+
+    def gradient(self, result: int, tensor: str) -> str:
+        """The SELECT of the derivative of a result without axes by a tensor."""
+        tables, text = self.parts[result]
+        loss = next(n for n in ("loss", "result", "result_2") if n not in self.names)
+        indented = text.replace("\n", "\n    ")
+        keys = ", ".join([*map(name_text, self.keys[tensor]), "val"])
+        return _joined(
+            [*tables, f"{loss} AS (\n    {indented}\n)"],
+            f"SELECT {keys}\nFROM GRADIENT({loss}, {name_text(tensor)})",
+        )
+
+
+def _joined(tables: Sequence[str], text: str) -> str:
+    head = f"WITH {', '.join(tables)}\n" if tables else ""
+    return f"{head}{text}"
 
 
 def write(graph: Graph, outputs: Sequence[Step]) -> Program:
@@ -159,7 +182,8 @@ class _Writer:
         for name, (step, _) in self.graph.tensors.items():
             named_keys = self.names.keys.get(step)
             keys[name] = _filled(named_keys or [None] * len(step.shape))
-        return Program([self._statement(o, main[o]) for o in self.outputs], keys)
+        parts = [(self._tables(o), main[o]) for o in self.outputs]
+        return Program(parts, keys, self.names.taken)
 
     def _shown(self, o: Step, body: Body | None) -> str:
         """The SELECT of a result that is a table, or made of tables."""
@@ -170,16 +194,14 @@ class _Writer:
             body = Body(o.shape, _keys(o.shape), settled)
         return Select(body, self.names).text()
 
-    def _statement(self, output: Step, text: str) -> str:
-        """A SELECT behind the tables that it reads."""
+    def _tables(self, output: Step) -> list[str]:
+        """The tables that a result is computed from, as WITH has them."""
         read = self._reads(output)
-        tables = [
+        return [
             f"{name_text(self.names.of[s])} AS (\n    {self.texts[s]}\n)"
             for s in self.steps
             if s in self.texts and s in read
         ]
-        head = f"WITH {', '.join(tables)}\n" if tables else ""
-        return f"{head}{text}"
 
     def _reads(self, output: Step) -> set[Step]:
         """The tables that a result is computed from; itself where others read it."""

@@ -8,6 +8,7 @@ from time import perf_counter
 from einsql.einsum import EinSum, Node, Roots
 from einsql.errors import InterfaceError, suggest
 from einsql.optimizer.bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
+from einsql.optimizer.digits import SHOW_DIGITS
 from einsql.optimizer.filters import PUSH_FILTER
 from einsql.optimizer.fold import FOLD_CONSTANTS
 from einsql.optimizer.inline import FUSE_MAPS, INLINE_VIEWS
@@ -28,12 +29,14 @@ class Stage:
 
     Attributes:
         sited: True if it is for several sites only.
+        alone: True if it is for the processor of one site only.
     """
 
     name: str
     rules: tuple[Rule, ...]
     rounds: int
     sited: bool = False
+    alone: bool = False
 
 
 _SIMPLIFY = (
@@ -61,6 +64,8 @@ STAGES: tuple[Stage, ...] = (
         4,
         sited=True,
     ),
+    # Where nothing is cut, views of what has been computed serve kernels better.
+    Stage("show", (SHOW_DIGITS, SHARE), 1, alone=True),
 )
 
 GROUP_NODES = Rule(
@@ -78,6 +83,7 @@ def optimize(
     disabled: frozenset[str] = frozenset(),
     until: str | None = None,
     sited: bool = False,
+    alone: bool = False,
 ) -> Optimized:
     """Rewrites a graph into an equal one that is cheaper to run.
 
@@ -87,6 +93,7 @@ def optimize(
         disabled: Names of rules to leave out.
         until: Name of a rule after whose first run to stop.
         sited: Whether the graph will be cut over several sites.
+        alone: Whether it will run on the processor of one site.
 
     Raises:
         InterfaceError: There is no rule of that name.
@@ -95,7 +102,7 @@ def optimize(
     check_rules(disabled, until)
     run = _Run(disabled, until)
     for stage in STAGES:
-        if sited or not stage.sited:
+        if (sited or not stage.sited) and (alone or not stage.alone):
             roots = run.stage(stage, roots)
     return Optimized(roots, tuple(run.trace))
 

@@ -11,6 +11,7 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.gradient import Backward
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
+from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Column, Relation, as_elements, known_bounds
 
@@ -32,6 +33,9 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
             position=position(call),
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
+    within = query.parameters.views.over(source.node)
+    if within:  # what is read through a window is another node, to which no gradient leads
+        raise NeedsValuesError(within)
     field = _loss_field(loss, args[0])
     columns = _columns(source, args[1])
     known = (id(loss.node), field)

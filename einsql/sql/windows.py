@@ -131,13 +131,16 @@ class Views:
         self._made: dict[object, Node] = {}
         self._windows: dict[int, tuple[Node, dict[int, Window]]] = {}
         self.inputs: list[View] = []
-        self.bases: list[Node] = []
-        """What is read through windows."""
+        self._bases: list[tuple[Node, frozenset[int]]] = []
 
     def of(self, node: Node) -> Mapping[int, Window]:
         """The windows of a node's keys, by their numbers, from whose starts they count."""
         known = self._windows.get(id(node))
         return {} if known is None else known[1]
+
+    def over(self, node: Node) -> frozenset[int]:
+        """Numbers of the parameters between which a node has been read somewhere."""
+        return frozenset[int]().union(*(numbers for n, numbers in self._bases if n is node))
 
     def note(self, node: Node, windows: Mapping[int, Window]) -> None:
         """Notes that keys of a node count from the starts of windows."""
@@ -158,7 +161,8 @@ class Views:
             return node
         known = (id(node), tuple(sorted((n, w.text, w.extent) for n, w in missing.items())))
         if known not in self._made:
-            self.bases.append(node)
+            numbers = frozenset[int]().union(*(w.numbers for w in missing.values()))
+            self._bases.append((node, numbers))
             view = self._input if isinstance(node, Input) else self._query
             made = view(node, missing)  # type: ignore[arg-type]  # by its kind
             self._made[known] = made

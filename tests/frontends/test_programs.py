@@ -136,8 +136,9 @@ def test_naive_attention_streams() -> None:
 
 
 def test_fused_projections_with_an_implicit_head_axis() -> None:
-    x, w_qkv, w_o = normal(2, 48, 64), normal(64, 192, seed=1) / 8, normal(64, 64, seed=2)
-    same(fused, x, w_qkv, w_o, 4)
+    x, w_qkv, w_o = normal(2, 256, 64), normal(64, 192, seed=1) / 8, normal(64, 64, seed=2)
+    traced = same(fused, x, w_qkv, w_o, 4)
+    assert set(kernels(traced)) == {"blas", "group", "view"}
 
 
 def test_layer_norm_runs_as_one() -> None:
@@ -186,3 +187,60 @@ def test_dtypes_follow_numpy(dtype: Any) -> None:
         found, expected = einsql.trace(fn, x)(x), fn(x)
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_several_results_are_one_program() -> None:
+    """The product that both results read is computed once."""
+
+    def program(x: Array, w: Array) -> tuple[Array, Array, Array]:
+        y = x @ w
+        return y, y.sum(axis=0), np.tanh(y)
+
+    x, w = normal(30, 40), normal(40, 20, seed=1)
+    traced = einsql.trace(program, x, w)
+    for found, expected in zip(traced(x, w), program(x, w), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (several,) = traced.connection._several.values()
+    first: Any = several.plans[0].program
+    assert [s.points for s in first.steps].count(30 * 40 * 20) == 1
+    planned = traced.connection.planner_calls
+    traced(x, w)
+    assert traced.connection.planner_calls == planned
+    traced.connection.execute("SET sites = 2")
+    np.testing.assert_allclose(traced(x, w)[1], program(x, w)[1], rtol=1e-4, atol=1e-4)
+
+
+def test_derivatives_are_those_written_by_hand() -> None:
+    def loss(weights: dict[str, Array], x: Array, y: Array) -> Array:
+        h = np.maximum(x @ weights["w1"] + weights["b1"], 0)
+        return np.mean((h @ weights["w2"] - y) ** 2)
+
+    weights = {"w1": normal(20, 30), "b1": normal(30, seed=1), "w2": normal(30, 5, seed=2)}
+    x, y = normal(16, 20, seed=3), normal(16, 5, seed=4)
+    traced = einsql.trace(loss, weights, x, y)
+    found, by = traced.gradient("w1", "b1", "w2")(weights, x, y)
+    new, expected = training_step(weights, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name, value in new.items():
+        np.testing.assert_allclose(weights[name] - 0.1 * by[name], value, rtol=1e-4, atol=1e-6)
+    with pytest.raises(einsql.InterfaceError, match="w3"):
+        traced.gradient("w3")
+    with pytest.raises(einsql.ProgrammingError):
+        einsql.trace(matmul, x, weights["w1"]).gradient("w")
+
+
+def test_programs_in_one_session_keep_their_own_arrays() -> None:
+    con = einsql.connect()
+    programs = []
+    for seed in range(2):
+        weights = normal(4, 3, seed=seed)
+        programs.append(
+            (weights, einsql.trace(lambda x, w=weights: x @ w, normal(2, 4), connection=con))
+        )
+    for weights, traced in programs:
+        np.testing.assert_allclose(traced(normal(2, 4)), normal(2, 4) @ weights, rtol=1e-5)
+
+
+def test_axes_may_be_called_as_tensors_are() -> None:
+    x, w = normal(3, 4), normal(4, 4, seed=1)
+    same(lambda x, w: (x @ w) * x.sum(), x, w, dims={"x": "w x", "w": "x w"})

@@ -254,6 +254,20 @@ def test_a_gradient_over_mini_batches_is_planned_once(con: einsql.Connection) ->
     assert con.execute(whole, [2, 2, 1.0]).fetch_numpy(fill=0).shape == (6, 7)
 
 
+@pytest.mark.parametrize("source", ["x", "doubled"])
+def test_gradients_by_what_is_read_within_and_without_a_window(
+    con: einsql.Connection, source: str
+) -> None:
+    sql = f"""WITH doubled AS (SELECT i, j, val * 2 AS val FROM x),
+      part AS (SELECT SUM(val * val) AS val FROM {source} WHERE i BETWEEN ? AND ? + 1),
+      whole AS (SELECT SUM(val) AS val FROM {source}),
+      loss AS (SELECT part.val + whole.val AS val FROM part, whole)
+      SELECT * FROM GRADIENT(loss, {source})"""
+    inside = (np.arange(6) // 2 == 1)[:, None]
+    times = 1 if source == "x" else 2
+    np.testing.assert_allclose(con.execute(sql, [2, 2]).fetch_numpy(), 1 + 2 * times * X * inside)
+
+
 def test_loops_and_many_executions_share_plans(con: einsql.Connection) -> None:
     con.execute("CREATE TENSOR t (i DIM(6), val DOUBLE) DEFAULT 0")
     before = con.planner_calls
