@@ -186,7 +186,7 @@ def widened(touch: Touch, tensor: Tensor) -> Touch:
     Conditions on keys have narrowed the domain, but the new state is over all keys.
     """
     node = touch.node
-    if len(set(touch.labels)) < len(touch.labels):
+    if len(set(touch.labels)) < len(touch.labels) or not isinstance(node, EinSum):
         return touch
     axes, guard = {a.label: a for a in node.axes}, [node.guard]
     for label, key in zip(touch.labels, tensor.relation.schema.keys, strict=True):

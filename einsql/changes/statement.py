@@ -19,7 +19,7 @@ from einsql.changes import update
 from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
-from einsql.einsum import Node, apart
+from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, ResultColumn
@@ -36,17 +36,24 @@ from einsql.sql.changes import (
     literal_rows,
     target_of,
 )
+from einsql.sql.edges import Cut, within
 from einsql.sql.given import Use
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
-from einsql.sql.scope import Relation, known_bounds
+from einsql.sql.scope import Relation
 from einsql.sql.trees import changing
+from einsql.sql.windows import Shift, shifted
 from einsql.variants import bound_late
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
     from einsql.session import Connection
+
+
+Ends = tuple["Cut | Shift", ...]
+"""Where parameters begin and end the keys of what a part computes."""
+Inputs = Mapping[str, Fields]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +75,16 @@ class Part:
         """What has to be computed; None if the statement's text says it all."""
         return None
 
-    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
         """What is to be stored, and how many rows that changes.
 
         Args:
             con: The session.
             tensor: As it is.
             fields: What the root gave.
+            inputs: What it was computed from.
 
         Raises:
             Error: Rows are twice there, already there, or NULL.
@@ -87,18 +97,25 @@ class Touching(Part):
     """UPDATE or DELETE."""
 
     touch: Touch
+    ends: Ends = ()
 
     @property
     def root(self) -> Node:
         """The node of the rows that are touched."""
         return self.touch.node
 
-    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
         """See `Part.made`."""
+        touch = self.touch
+        if self.ends:  # only the schema is looked at from now on
+            schema = shifted(touch.node.schema, self.ends, inputs)
+            touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
-            return update.updated(con, tensor, self.touch, fields)
+            return update.updated(con, tensor, touch, fields)
         update.refuse_default(tensor)
-        return update.deleted(con, tensor, self.touch, fields)
+        return update.deleted(con, tensor, touch, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +125,24 @@ class Inserting(Part):
     relation: Relation
     order: list[str]
     replaces: bool
+    ends: Ends = ()
 
     @property
     def root(self) -> Node:
         """The SELECT's node."""
         return self.relation.node
 
-    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
         """See `Part.made`."""
         relation = self.relation
         columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-        result = Result(relation.node.schema, fields, columns, relation.hidden)
+        schema = shifted(relation.node.schema, self.ends, inputs)
+        result = Result(schema, fields, columns, relation.hidden)
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        if cuts:
+            result = result.part(within(result.bounds, cuts, inputs), [*fields])
         return rows_of.inserted(con, tensor, self.order, result, self.replaces)
 
 
@@ -129,7 +153,9 @@ class Giving(Part):
     table: dict[str, np.ndarray]
     replaces: bool
 
-    def made(self, con: Connection, tensor: Tensor, fields: Fields) -> tuple[Made, int]:
+    def made(
+        self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
+    ) -> tuple[Made, int]:
         """See `Part.made`."""
         return rows_of.given(tensor, self.table, self.replaces)
 
@@ -175,7 +201,7 @@ class Changing:
             if part.root is not None:
                 fields, at = found[at], at + 1
             try:
-                new, number = part.made(con, con.writable(part.name), fields)
+                new, number = part.made(con, con.writable(part.name), fields, inputs)
             except Error as error:
                 if error.position is None:
                     error.position = part.at
@@ -338,11 +364,13 @@ def _bound(
 ) -> Part:  # fmt: skip
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
-        return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor))
+        ends = _ends_of(binder, touch)
+        return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
-        return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor))
+        ends = _ends_of(binder, touch)
+        return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
     if isinstance(source, exp.Values):
@@ -352,9 +380,17 @@ def _bound(
         rows = binder.with_ctes(tree, lambda: literal_rows(binder, source))
         table = rows_of.literal_table(con, tensor, statement.columns, rows)
         return Giving("INSERT", tensor.name, None, table, statement.replaces)
-    relation = known_bounds(bind_insert(binder, statement))
+    relation = bind_insert(binder, statement)
     order = rows_of.result_order(tensor, statement, relation)
-    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces)
+    keys = [k.name for k in relation.node.schema.keys]
+    ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
+    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends)
+
+
+def _ends_of(binder: QueryBinder, touch: Touch) -> Ends:
+    """Where the windows of the touched rows begin."""
+    windows = binder.parameters.views.of(touch.node)
+    return tuple(w.end(binder.parameters, n) for n, w in windows.items())
 
 
 # ---- planning and running

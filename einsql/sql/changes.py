@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from einsql.einsum import TRUE, Const, EinSum, Expr, Label, Output, operands_of
+from einsql.einsum import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
@@ -31,7 +31,7 @@ class Touch:
         columns: The changed value columns; the node has an output for each.
     """
 
-    node: EinSum
+    node: Node
     labels: tuple[str, ...]
     columns: tuple[str, ...] = ()
 
@@ -216,8 +216,6 @@ def _where(select: SelectBinder, tree: exp.Expr) -> None:
 
 def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
     unique = list(dict.fromkeys(labels))
-    for label in unique:  # where the touched rows lie is told by the node's bounds
-        select.domain.refuse_edges(Label(label))
     present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
     return select.domain.node(unique, [*outputs, present])
 

@@ -1,0 +1,99 @@
+"""Parameters in statements that change tensors: one plan for many values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import einsql
+
+W = np.linspace(-1.0, 1.0, 30).reshape(6, 5)
+G = np.cos(np.arange(30.0)).reshape(6, 5)
+
+
+@pytest.fixture
+def con() -> einsql.Connection:
+    connection = einsql.connect()
+    connection.register("start", W, ("i", "j"))
+    connection.register("g", G, ("i", "j"))
+    connection.execute("CREATE TENSOR w AS SELECT i, j, val FROM start")
+    return connection
+
+
+def value(con: einsql.Connection, name: str = "w") -> np.ndarray:
+    return np.asarray(con.execute(f"SELECT i, j, val FROM {name}").fetch_numpy(fill=0))
+
+
+def planned(con: einsql.Connection, sql: str, many: Sequence[Sequence[object]]) -> int:
+    before = con.planner_calls
+    con.cursor().executemany(sql, many)
+    return con.planner_calls - before
+
+
+def test_a_learning_rate_is_no_part_of_the_plan(con: einsql.Connection) -> None:
+    sql = "UPDATE w SET val = w.val - ? * g.val FROM g WHERE g.i = w.i AND g.j = w.j"
+    assert planned(con, sql, [[0.5], [0.25], [0.125]]) == 1
+    np.testing.assert_allclose(value(con), W - 0.875 * G)
+
+
+def test_rows_and_ranges_are_windows(con: einsql.Connection) -> None:
+    wanted = W.copy()
+    sql = "UPDATE w SET val = w.val * ? WHERE i = ?"
+    assert planned(con, sql, [[2.0, 0], [3.0, 5], [4.0, 2], [9.0, 7]]) == 2  # 7 lies beyond
+    for factor, row in ((2.0, 0), (3.0, 5), (4.0, 2)):
+        wanted[row] *= factor
+    sql = "UPDATE w SET val = i + 10 * j WHERE i BETWEEN ? AND ? + 1 AND j < ?"
+    assert planned(con, sql, [[0, 0, 2], [4, 4, 5], [1, 1, 3]]) == 1
+    i, j = np.indices(W.shape)
+    for lo, below in ((0, 2), (4, 5), (1, 3)):
+        inside = (i >= lo) & (i <= lo + 1) & (j < below)
+        wanted[inside] = (i + 10 * j)[inside]
+    np.testing.assert_allclose(value(con), wanted)
+    con.execute("DELETE FROM w WHERE i = 5")  # from now on keys are absent
+    assert planned(con, "DELETE FROM w WHERE i = ? AND j >= ?", [[1, 3], [3, 1]]) == 1
+    wanted[1, 3:] = wanted[3, 1:] = wanted[5] = 0
+    np.testing.assert_allclose(value(con), wanted)
+
+
+def test_a_cache_grows_without_new_plans(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR cache (i DIM(9), j DIM(5), val DOUBLE) DEFAULT 0")
+    sql = (
+        "INSERT OR REPLACE INTO cache "
+        "SELECT ? AS i, j, SUM(val) AS val FROM g WHERE i <= ? GROUP BY j"
+    )
+    assert planned(con, sql, [[n, n] for n in range(6)]) == 1
+    np.testing.assert_allclose(value(con, "cache")[:6], G.cumsum(0))
+    sql = "INSERT OR REPLACE INTO cache SELECT i + 3 AS i, j, val FROM g WHERE i = ?"
+    assert planned(con, sql, [[n] for n in (0, 5)]) <= 2
+    np.testing.assert_allclose(value(con, "cache")[[3, 8]], G[[0, 5]])
+    sql = "INSERT OR REPLACE INTO cache SELECT i, j, val FROM g WHERE i BETWEEN ? AND ?"
+    assert planned(con, sql, [[0, 1], [3, 4]]) == 1
+    np.testing.assert_allclose(value(con, "cache")[:5:3], G[:5:3])
+    with pytest.raises(einsql.IntegrityError, match="out of bounds"):
+        con.execute("INSERT INTO cache SELECT ? AS i, j, val FROM g WHERE i = 0", [9])
+
+
+def test_a_step_of_training_is_planned_once(con: einsql.Connection) -> None:
+    con.register("y", np.arange(6.0), ("i",))
+    con.execute("CREATE TENSOR v AS SELECT j, AVG(val) AS val FROM start GROUP BY j")
+    v = W.mean(0)
+    sql = """WITH b AS (SELECT i, j, val FROM g WHERE i BETWEEN ? AND ? + 1),
+      p AS (SELECT i, SUM(b.val * v.val) AS val FROM b JOIN v USING (j) GROUP BY i),
+      loss AS (SELECT SUM((p.val - y.val) * (p.val - y.val)) AS val FROM p JOIN y USING (i)),
+      step AS (UPDATE v SET val = v.val - ? * d.val FROM GRADIENT(loss, v) d WHERE d.j = v.j)
+      SELECT val FROM loss"""
+    before = con.planner_calls
+    for n in range(9):
+        lo = n % 3 * 2
+        rows, wanted = G[lo : lo + 2], np.arange(6.0)[lo : lo + 2]
+        (loss,) = con.execute(sql, [lo, lo, 0.1 / (n + 1)]).fetchone() or (None,)
+        assert loss == pytest.approx(((rows @ v - wanted) ** 2).sum())
+        v = v - 0.1 / (n + 1) * 2 * (rows @ v - wanted) @ rows
+    assert con.planner_calls - before == 1
+    np.testing.assert_allclose(con.execute("SELECT j, val FROM v").fetch_numpy(), v)
+    body = sql.replace("BETWEEN ? AND ? + 1", "BETWEEN n % 3 * 2 AND n % 3 * 2 + 1")
+    losses = con.execute(f"FOR n IN range(6) DO {body.replace('?', '0.01')} END FOR").fetchall()
+    assert len(losses) == 6
+    assert con.planner_calls - before == 3
