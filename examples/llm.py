@@ -30,15 +30,17 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
-_STORE = "INSERT INTO {} SELECT ?1 AS layer, g, t, d, val FROM {} AS n(t, g, d)"
-_TURN = "(SELECT t, d, own.val AS own, other.val AS other FROM own JOIN other USING (t, d))"
+_STORE = """
+WITH kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, val FROM k AS n(t, g, d))
+INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM v AS n(t, g, d)"""
+_TURN = "(SELECT * FROM turn_at(?2))"
 _REMEMBER = f"""
-WITH m AS (SELECT * FROM remembered_last(x, ?1, {_TURN}, here)),
-kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, key FROM m)
-INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM m"""
-_CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1)"
+WITH m AS (SELECT * FROM remembered_last(x, ?1, {_TURN})),
+kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, ?2 AS t, d, key FROM m)
+INSERT INTO val_cache SELECT ?1 AS layer, g, ?2 AS t, d, val FROM m"""
+_CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1 AND t <= ?2)"
 _CACHES = f"{_CACHED.format('key_cache')}, {_CACHED.format('val_cache')}"
-_NEXT = f"SELECT * FROM next(x, ?1, {_TURN}, {_CACHES}, here)"
+_NEXT = f"SELECT * FROM next(x, ?1, {_TURN}, {_CACHES})"
 
 
 class Model:
@@ -65,15 +67,9 @@ class Model:
                 f"CREATE TENSOR {cache} (layer DIM({self.layers}), g DIM({GROUPS}), "
                 f"t DIM({length}), d DIM({DEPTH}), val FLOAT) DEFAULT 0"
             )
-        # What changes with each token is read at run time, so that no statement is planned twice.
-        self._here, self._word = np.zeros((), np.int64), np.zeros(1, np.int64)
-        self._x = np.zeros((1, width), np.float32)
-        self._own, self._other = (np.zeros((1, DEPTH), np.float32) for _ in range(2))
-        con.register("here", self._here, dims=())
+        self._word, self._x = np.zeros(1, np.int64), np.zeros((1, width), np.float32)
         con.register("word", self._word, dims=("t",))
         con.register("x", self._x, dims=("t", "i"))
-        con.register("own", self._own, dims=("t", "d"))
-        con.register("other", self._other, dims=("t", "d"))
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Forgets everything and reads some tokens.
@@ -93,8 +89,7 @@ class Model:
             of = "(SELECT * FROM stream AS x(t, i)), ?1, turn"
             found = con.execute(f"SELECT * FROM remembered({of})", [layer]).fetch_numpy()
             k, v = found["key"], found["val"]  # noqa: F841 - FROM names them
-            con.execute(_STORE.format("key_cache", "k"), [layer])
-            con.execute(_STORE.format("val_cache", "v"), [layer])
+            con.execute(_STORE, [layer])
             of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
             stream = con.execute(f"SELECT * FROM continued({of})", [layer]).fetch_numpy()
         self.at = len(words)
@@ -105,13 +100,11 @@ class Model:
         """Reads one more token; returns and raises as `prefill`."""
         con = self.con
         self._require(self.at + 1)
-        self._here[...], self._word[...] = self.at, token
+        self._word[...] = token
         self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
-        turned = con.execute("SELECT * FROM turn_at(here)").fetch_numpy()
-        self._own[...], self._other[...] = turned["own"], turned["other"]
         for layer in range(self.layers):
-            con.execute(_REMEMBER, [layer])
-            self._x[...] = con.execute(_NEXT, [layer]).fetch_numpy()
+            con.execute(_REMEMBER, [layer, self.at])
+            self._x[...] = con.execute(_NEXT, [layer, self.at]).fetch_numpy()
         self.at += 1
         return self._logits()
 

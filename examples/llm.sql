@@ -157,28 +157,23 @@ k1 AS (SELECT t, g, d, key AS val FROM m0),
 v1 AS (SELECT t, g, d, val FROM m0)
 SELECT * FROM continued(x, n, turn, k1, v1);
 
--- One more position, of which x has the one row t = 0. What lies behind it in k is hidden.
+-- One more position, of which x has the one row t = 0; k ends with it.
 
 CREATE MACRO turn_at(position) AS TABLE
-SELECT z.t, w.d, w.own, w.other
-FROM range(1) AS z(t), turn AS w, position AS p WHERE w.t = p.val;
+SELECT z.t, w.d, w.own, w.other FROM range(1) AS z(t), turn AS w WHERE w.t = position;
 
-CREATE MACRO remembered_last(x, n, w, position) AS TABLE
-WITH one AS (SELECT * FROM remembered(x, n, w))
-SELECT m.g, m.d, MAX(p.val) AS t, MAX(m.key) AS key, MAX(m.val) AS val
-FROM one AS m, position AS p GROUP BY m.g, m.d;
+CREATE MACRO remembered_last(x, n, w) AS TABLE
+WITH m0 AS (SELECT * FROM remembered(x, n, w))
+SELECT g, d, MAX(key) AS key, MAX(val) AS val FROM m0 GROUP BY g, d;
 
-CREATE MACRO last_scores(q, k, position) AS TABLE
-WITH all_scores AS (
-  SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
-  FROM q JOIN k USING (g, d) GROUP BY q.t, q.g, q.r, k.t)
-SELECT s.t, s.g, s.r, s.u, CASE WHEN s.u <= p.val THEN s.val ELSE -1e30::FLOAT END AS val
-FROM all_scores AS s, position AS p;
+CREATE MACRO last_scores(q, k) AS TABLE
+SELECT q.t, q.g, q.r, k.t AS u, SUM(q.val * k.val) / 8 AS val
+FROM q JOIN k USING (g, d) GROUP BY q.t, q.g, q.r, k.t;
 
-CREATE MACRO next(x, n, w, k, v, position) AS TABLE
+CREATE MACRO next(x, n, w, k, v) AS TABLE
 WITH y0 AS (SELECT * FROM attentive(x, n)),
 q0 AS (SELECT * FROM queries(y0, n, w)),
-s0 AS (SELECT * FROM last_scores(q0, k, position)),
+s0 AS (SELECT * FROM last_scores(q0, k)),
 a0 AS (SELECT * FROM attended(s0, v)),
 z0 AS (SELECT * FROM gathered(x, a0, n))
 SELECT * FROM fed_forward(z0, n);
