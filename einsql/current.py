@@ -10,7 +10,7 @@ from einsql.arrays import array_relation, file_relation
 from einsql.engine.executor import Tick
 from einsql.engine.relation import Fields
 from einsql.engine.store import Store, Tensor
-from einsql.planning import Dependency, Plan
+from einsql.plans import Dependency, Plan
 
 if TYPE_CHECKING:
     from einsql.staged import TilePlan

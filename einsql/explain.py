@@ -13,7 +13,7 @@ from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
 from einsql.machine import Topology
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.printer import format_graph
 from einsql.programs import sited
 from einsql.settings import Settings

@@ -18,7 +18,8 @@ from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError
-from einsql.planning import BinderCatalog, Dependency, Plan
+from einsql.planning import BinderCatalog
+from einsql.plans import Dependency, Plan
 from einsql.sql.hybrid.operands import names_in, refusal, sources
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from einsql import foreign, hybrid
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.explain import Explanation, GraphExplanation, TextExplanation, explain_tiles
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.sql import syntax as st
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.hybrid.sharing import share

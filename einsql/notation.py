@@ -13,7 +13,8 @@ from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.planning import BinderCatalog, Plan, make_plan
+from einsql.planning import BinderCatalog, make_plan
+from einsql.plans import Plan
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse import Sparse
 from einsql.sql.einsum_call import einsum_relation

@@ -31,13 +31,8 @@ from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error, InterfaceError
 from einsql.explain import Explanation
 from einsql.notation import run_einsum
-from einsql.planning import (
-    BinderCatalog,
-    Plan,
-    make_plan,
-    make_tile_plan,
-    owners,
-)
+from einsql.planning import BinderCatalog, make_plan, make_tile_plan
+from einsql.plans import Plan, owners
 from einsql.programs import compiled
 from einsql.running import run_text
 from einsql.settings import Settings

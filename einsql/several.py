@@ -14,7 +14,8 @@ from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.errors import NotSupportedError
-from einsql.planning import BinderCatalog, Plan, make_plan, result_columns
+from einsql.planning import BinderCatalog, make_plan, result_columns
+from einsql.plans import Plan
 from einsql.sql.parser import parse
 from einsql.sql.scope import Relation
 from einsql.sql.syntax import Query

@@ -11,7 +11,7 @@ from sqlglot import exp
 from einsql import catalog, changes, errors
 from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.scalar import unsupported

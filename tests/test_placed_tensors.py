@@ -23,7 +23,7 @@ from einsql.placements import (
     described,
     layout_of,
 )
-from einsql.planning import Plan
+from einsql.plans import Plan
 from tests.placed_tensors import lay, on_mesh, random_layout, random_tiles
 from tests.test_sites import QUERIES, TENSORS, connection, explained
 

@@ -19,7 +19,7 @@ from einsql.optimizer.messages import Messages, merging
 from einsql.optimizer.prediction import StepCosts, predict
 from einsql.optimizer.rounds import TREES_AND_RINGS, mirrored, ring, tree
 from einsql.optimizer.simulation import Simulation, simulate
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.programs import sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query

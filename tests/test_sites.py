@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 from einsql.engine.sites import SiteProgram
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.supersteps import Local
 
 CHANCE = np.random.default_rng(3)

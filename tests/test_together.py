@@ -9,7 +9,7 @@ import pytest
 
 import einsql
 from einsql.engine.fused import Fused
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.supersteps import Together
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 

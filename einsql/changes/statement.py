@@ -25,7 +25,8 @@ from einsql.engine.relation import Fields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.planning import BinderCatalog, Plan, make_plan, owners
+from einsql.planning import BinderCatalog, make_plan
+from einsql.plans import Plan, owners
 from einsql.sql.changes import (
     Target,
     Touch,

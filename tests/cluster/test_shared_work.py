@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
 from einsql.supersteps import Local

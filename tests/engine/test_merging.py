@@ -13,7 +13,7 @@ from einsql.completions import Round, rounds
 from einsql.einsum import TRUE, EinSum, Output, Value
 from einsql.engine.merging import merged
 from einsql.engine.sites import SiteProgram
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.schema import DType
 from einsql.supersteps import Complete, Local, with_state
 

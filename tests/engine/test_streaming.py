@@ -7,7 +7,7 @@ import pytest
 
 from einsql.engine import streaming
 from einsql.engine.sites import SiteProgram
-from einsql.planning import Plan
+from einsql.plans import Plan
 from tests.test_sites import QUERIES, connection, explained
 
 FORCED = [

@@ -12,7 +12,7 @@ import einsql
 from einsql.einsum import EinSum
 from einsql.kernels import groups
 from einsql.kernels.groups import find
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.reference import evaluate
 
 SOFTMAX = """

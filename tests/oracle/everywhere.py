@@ -11,7 +11,7 @@ import einsql
 from einsql.einsum import EinSum, walk
 from einsql.engine.sites import SiteProgram
 from einsql.optimizer.decomposition import STRATEGIES
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.programs import compiler, sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query as Asked

@@ -16,7 +16,7 @@ from einsql.engine.relation import Fields
 from einsql.engine.result import Result, arrow_type
 from einsql.engine.tile_result import TileResult
 from einsql.integrations.duckdb.kernels import running
-from einsql.planning import Plan
+from einsql.plans import Plan
 from einsql.schema import DType
 
 if TYPE_CHECKING:

@@ -1,0 +1,137 @@
+"""Plans: queries that are ready to run, and what they were made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.bounds import Probe
+from einsql.engine.database.stored import StoredFields
+from einsql.engine.executor import Program, Tick
+from einsql.engine.private import show
+from einsql.engine.relation import DistantFields, Fields, copied, frozen, here
+from einsql.engine.result import Result, ResultColumn
+from einsql.engine.spill import Memory
+from einsql.engine.store import owner
+from einsql.optimizer import Optimized
+from einsql.schema import Schema
+from einsql.sql.edges import Cut, within
+from einsql.sql.given import NOTHING, Use
+from einsql.sql.scope import Relation
+from einsql.sql.windows import Shift, shifted
+
+if TYPE_CHECKING:
+    from einsql.cluster.program import RankProgram
+    from einsql.engine.sites import SiteProgram
+    from einsql.optimizer.decomposition import Decomposition
+    from einsql.staged import Part
+    from einsql.supersteps import Program as Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An input a plan was made for; the plan holds while its schema and columns stay.
+
+    Attributes:
+        source: A file's path and which of its arrays, where a name is needed; else None.
+    """
+
+    name: str
+    kind: str
+    schema: Schema
+    columns: tuple[str, ...]
+    source: tuple[str, str | None] | None = None
+
+
+@dataclass
+class Plan:
+    """A query that is ready to run.
+
+    Attributes:
+        relation: The bound relation before rewriting.
+        optimized: The rewritten graph with its trace.
+        cut: How each operation is cut over several sites.
+        placed: What each of these sites does.
+        volatile: True if the plan is for once, for a bound found in the data is hard to find.
+        probes: The other bounds that were found in the data; the plan holds while they do.
+        parts: What has to be computed first, for the program reads it.
+    """
+
+    relation: Relation
+    optimized: Optimized
+    program: Program | SiteProgram | RankProgram
+    dependencies: tuple[Dependency, ...]
+    notices: tuple[str, ...]
+    version: int
+    volatile: bool
+    files: tuple[str, ...] = ()
+    cut: Decomposition | None = None
+    placed: Placed | None = None
+    columns: tuple[ResultColumn, ...] = ()
+    description: tuple[tuple[Any, ...], ...] = ()
+    parts: tuple[Part, ...] = ()
+    probes: tuple[Probe, ...] = ()
+    reads: tuple[tuple[str, np.ndarray], ...] = ()
+    """Tensors in payload files, and the box of keys that is read of each."""
+    memory: Memory | None = None
+    use: Use = NOTHING
+    """What it makes of the statement's parameters."""
+    ends: tuple[Cut | Shift, ...] = ()  # where parameters begin and end the keys of the result
+
+    def result(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
+        """Runs the plan."""
+        return self.finish(self.complete(inputs, tick), tick)
+
+    def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
+        """Runs the plan where its parts are computed already."""
+        return self.wrap(self.program.run(inputs, tick), inputs)
+
+    def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
+        """The inputs with those that parts of the statement give."""
+        if self.reads:
+            inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
+        if not self.parts:
+            return inputs
+        from einsql.staged import computed  # few statements need it
+
+        return computed(self.parts, inputs, tick)
+
+    def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
+        """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
+
+        Storage shared with a tensor becomes read-only. What a file holds is copied, for a
+        memory-mapped file that is cut short kills who reads it.
+        """
+        schema = shifted(self._schema, self.ends, inputs)
+        if isinstance(fields, DistantFields) and fields.lasting:
+            return self._ended(Result(schema, fields, self.columns, self.relation.hidden), inputs)
+        shared = owners(inputs.values())
+        mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
+        copy = copied if self.memory is None else self.memory.copied
+        safe = {}
+        for name, a in fields.items():
+            held = id(owner(a))
+            safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
+        show(safe.values())
+        return self._ended(Result(schema, safe, self.columns, self.relation.hidden), inputs)
+
+    def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
+        cuts = [e for e in self.ends if isinstance(e, Cut)]
+        return made.part(within(made.bounds, cuts, inputs), [*made.fields]) if cuts else made
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return self.relation.node.schema
+
+
+def _over(fields: Fields, box: np.ndarray) -> Fields:
+    return fields.over(box) if isinstance(fields, StoredFields) else fields
+
+
+def owners(inputs: Iterable[Fields]) -> set[int]:
+    """Ids of the owners of memory in this process that inputs show."""
+    return {id(owner(a)) for fields in inputs for a in here(fields).values()}
