@@ -71,7 +71,7 @@ def test_what_an_all_reduce_sends_is_told_once(con: einsql.Connection) -> None:
         (f"EXPLAIN (SITES '8') {PRODUCT}", "'8'", "found the text '8'"),
         (f"EXPLAIN (SITES 100000000) {PRODUCT}", "1000", "There are at most 65,536"),
         (f"EXPLAIN (SITES 8, SITES 4) {PRODUCT}", "SITES 4", "SITES is given twice"),
-        ("EXPLAIN INSERT INTO a SELECT * FROM a", "EXPLAIN", "EXPLAIN the SELECT"),
+        ("EXPLAIN INSERT INTO a SELECT * FROM a", "a SELECT", "CREATE TENSOR … AS SELECT copies"),
         (PRODUCT.replace("i", "/*+ PARTITION(i) */ i", 1), ") */", "/*+ PARTITION(i=2, b.k=4) */"),
         ("CREATE TENSOR w (i DIM(4), val FLOAT) PARTITION BY (i)", ")", "(i 4, j 2) cuts"),
         ("CREATE TENSOR w (i DIM(4), val FLOAT) PARTITION BY i 4", "i 4", "(i 4, j 2) cuts"),

@@ -21,8 +21,7 @@ from einsql.einsum import (
     exprs,
     labels_of,
 )
-from einsql.intervals import fits, interval
-from einsql.optimizer.facts import bounds_of, is_contraction
+from einsql.optimizer.facts import is_contraction
 from einsql.optimizer.rules import Rule
 
 
@@ -35,13 +34,13 @@ def show_digits(node: EinSum) -> EinSum:
         if any(x in derived for x in operand.labels):
             keys = _digits(node, n, derived)
             if keys is not None:
-                return _shown(node, n, keys)
+                return _shown(node, n, keys, derived)
     return node
 
 
 def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | None:
     """The free labels that a factor is read by; None where they are no digits of its keys."""
-    operand, bounds = node.operands[n], bounds_of(node)
+    operand = node.operands[n]
     if isinstance(operand.source, Input) and operand.source.sparse:
         return None
     keys: list[str] = []
@@ -54,12 +53,18 @@ def _digits(node: EinSum, n: int, derived: dict[str, Affine]) -> list[str] | Non
         else:
             found, axis = derived[label], node.axis(label)
             digits = sorted(found.steps, key=lambda x: -found.steps[x])
-            if not fits(interval(define, bounds), axis.lo, axis.hi - 1):
+            if not _inside(found, axis, node):
                 return None
             if not _apart(node, [(x, found.steps[x]) for x in reversed(digits)]):
                 return None
             keys += digits
     return keys if len(set(keys)) == len(keys) else None
+
+
+def _inside(value: Affine, axis: Axis, node: EinSum) -> bool:
+    """Whether a value never leaves the bounds of an axis."""
+    axes = {a.label: a for a in node.axes}
+    return axis.lo <= value.least(axes) and value.most(axes) < axis.hi
 
 
 def _apart(node: EinSum, steps: list[tuple[str, int]]) -> bool:
@@ -83,13 +88,15 @@ def _is_read(node: EinSum, n: int, label: str) -> bool:
     )
 
 
-def _shown(node: EinSum, n: int, keys: list[str]) -> EinSum:
+def _shown(node: EinSum, n: int, keys: list[str], derived: dict[str, Affine]) -> EinSum:
     operand = node.operands[n]
     gone = [a for a in node.axes if a.define is not None and a.label in operand.labels]
+    # Spelled by free labels: an axis of the node may lie between.
+    spelled = [replace(a, define=derived[a.label].expr()) for a in gone]
     axes = [replace(node.axis(x), define=None) for x in keys]
     fields = operand.source.schema.fields
     view = EinSum(
-        (*(Axis(a.label, a.lo, a.hi) for a in axes), *gone),
+        (*(Axis(a.label, a.lo, a.hi) for a in axes), *spelled),
         (Operand(operand.source, operand.labels),),
         TRUE,
         tuple(keys),
@@ -99,10 +106,14 @@ def _shown(node: EinSum, n: int, keys: list[str]) -> EinSum:
     rest = tuple(a for a in node.axes if a not in gone)
     new = replace(node, axes=rest, operands=operands)
     used = {x for o in operands for x in o.labels} | set(node.keys)
+    for a in reversed(rest):  # what lay between is computed for nobody now
+        read = a.label in used or any(a.label in labels_of(e) for e in exprs(new))
+        if not read and a.label in derived and _inside(derived[a.label], a, node):
+            new = replace(new, axes=tuple(x for x in new.axes if x is not a))
     used |= {x for e in exprs(new) for x in labels_of(e)}
-    alone = {a.label for a in rest if a.extent == 1 and a.define is None} - used
+    alone = {a.label for a in new.axes if a.extent == 1 and a.define is None} - used
     hint = tuple(h for h in node.hint if h[0] not in alone)
-    return replace(new, axes=tuple(a for a in rest if a.label not in alone), hint=hint)
+    return replace(new, axes=tuple(a for a in new.axes if a.label not in alone), hint=hint)
 
 
 SHOW_DIGITS = Rule(
