@@ -96,7 +96,8 @@ def _group_exists(node: EinSum, where: Expr) -> bool:
     The proof is a witness: reduced labels set to an end of their range or to a key.
     """
     condition = conj(node.guard, where)
-    settled = set() if derived_are_total(node) else _settled(node)
+    computed = any(node.axis(k).define is not None for k in node.keys)
+    settled = set() if derived_are_total(node) and not computed else _settled(node)
     read = labels_of(condition)
     if settled is None or settled & read:
         return False
@@ -142,6 +143,8 @@ def _settled(node: EinSum) -> set[str] | None:
         mine = {x for x in value.steps if x not in node.keys}
         if not mine or mine & settled or any(axes[x].extent == 0 for x in value.steps):
             return None
+        if is_key and mine != value.steps.keys():
+            return None  # another key decides what it can be
         if not (_counts(a, value, axes) if is_key else _meets(a, value, axes, mine)):
             return None
         settled |= mine

@@ -13,33 +13,34 @@ from einsql.sql.macros import Macro
 from einsql.sql.scalar import SCALAR_MACROS
 from einsql.sql.sources import MAY_CROSS, TABLE_MACROS
 
+# Columns of their own have names that no key has by chance.
 _TEXTS = (
     """CREATE MACRO softmax(x, axis) AS TABLE
-WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
 _exp AS (
-  SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top._top)) AS val) FROM x NATURAL JOIN _top),
-_sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS _sum FROM _exp GROUP BY ALL)
-SELECT _exp.* REPLACE (_exp.val / _sum._sum AS val) FROM _exp NATURAL JOIN _sum""",
+  SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top."#top")) AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS "#sum" FROM _exp GROUP BY ALL)
+SELECT _exp.* REPLACE (_exp.val / _sum."#sum" AS val) FROM _exp NATURAL JOIN _sum""",
     """CREATE MACRO log_softmax(x, axis) AS TABLE
-WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS _top FROM x GROUP BY ALL),
-_low AS (SELECT x.* REPLACE (x.val - STOP_GRADIENT(_top._top) AS val) FROM x NATURAL JOIN _top),
-_sum AS (SELECT * EXCLUDE (axis, val), LN(SUM(EXP(val))) AS _sum FROM _low GROUP BY ALL)
-SELECT _low.* REPLACE (_low.val - _sum._sum AS val) FROM _low NATURAL JOIN _sum""",
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - STOP_GRADIENT(_top."#top") AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), LN(SUM(EXP(val))) AS "#sum" FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val - _sum."#sum" AS val) FROM _low NATURAL JOIN _sum""",
     """CREATE MACRO layer_norm(x, axis, eps := 0.00001) AS TABLE
-WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val) AS _mean FROM x GROUP BY ALL),
-_low AS (SELECT x.* REPLACE (x.val - _mean._mean AS val) FROM x NATURAL JOIN _mean),
-_var AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS _var FROM _low GROUP BY ALL)
-SELECT _low.* REPLACE (_low.val / SQRT(_var._var + eps) AS val) FROM _low NATURAL JOIN _var""",
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val) AS "#mean" FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - _mean."#mean" AS val) FROM x NATURAL JOIN _mean),
+_var AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#var" FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val / SQRT(_var."#var" + eps) AS val) FROM _low NATURAL JOIN _var""",
     """CREATE MACRO rms_norm(x, axis, eps := 0.000001) AS TABLE
-WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS _mean FROM x GROUP BY ALL)
-SELECT x.* REPLACE (x.val / SQRT(_mean._mean + eps) AS val) FROM x NATURAL JOIN _mean""",
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#mean" FROM x GROUP BY ALL)
+SELECT x.* REPLACE (x.val / SQRT(_mean."#mean" + eps) AS val) FROM x NATURAL JOIN _mean""",
     """CREATE MACRO attention(q, k, v, t, d) AS TABLE
-WITH _score AS (SELECT * EXCLUDE (d, _q, _k), SUM(_q * _k) / SQRT(SUM(COALESCE(1, _q))) AS val
-  FROM (SELECT * RENAME (val AS _q) FROM q) NATURAL JOIN (SELECT * RENAME (val AS _k) FROM k)
+WITH _score AS (SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
+  FROM (SELECT * RENAME (val AS "#q") FROM q) NATURAL JOIN (SELECT * RENAME (val AS "#k") FROM k)
   GROUP BY ALL),
-_weight AS (SELECT * RENAME (val AS _w) FROM softmax(_score, t))
-SELECT * EXCLUDE (t, _w, _v), SUM(_w * _v) AS val
-FROM _weight NATURAL JOIN (SELECT * RENAME (val AS _v) FROM v) GROUP BY ALL""",
+_weight AS (SELECT * RENAME (val AS "#w") FROM softmax(_score, t))
+SELECT * EXCLUDE (t, "#w", "#v"), SUM("#w" * "#v") AS val
+FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL""",
     "CREATE MACRO relu(x) AS GREATEST(x, 0)",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",

@@ -29,6 +29,9 @@ QUERIES = [
     "SELECT i, MIN(nullif(val, val)) OVER () * val FROM z",
     # a power of a half is no square root
     "SELECT POW('-inf'::DOUBLE, 0.5::DOUBLE), POW(-0.0::DOUBLE, 0.5::DOUBLE)",
+    # a key that another one helps to compute does not meet all of its values
+    "SELECT t.j, x.j AS o, COUNT(*) AS n, MAX(x.val) AS m FROM x, t WHERE x.j = t.i * 2 + t.j "
+    "GROUP BY t.j, x.j",
 ]
 
 
