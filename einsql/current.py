@@ -64,5 +64,8 @@ def current_inputs(
             return None
         inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
     if plan.use.scalars:
-        plan.use.feed(given, inputs)
+        try:
+            plan.use.feed(given, inputs)
+        except (ArithmeticError, ValueError):
+            return None  # planned for these values, it says what is wrong, or never needs them
     return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -62,11 +62,18 @@ def store(con: Connection, made: Sequence[Made], foreign: set[int]) -> None:
         con.store.put(item.finished() if isinstance(item, _Storing) else item)
 
 
+def _own(at: Index) -> Index:
+    """The cells, copied where they are told by an array that a change may overwrite."""
+    if isinstance(at, tuple):
+        return tuple(map(_own, at))
+    return at.copy() if isinstance(at, np.ndarray) and behind(at) is not None else at
+
+
 class _Storing:
     """The new arrays of a tensor; those that are written in place still have to be."""
 
     def __init__(self, con: Connection, write: Write, foreign: set[int]) -> None:
-        self.con, self.write = con, write
+        self.con, self.write = con, replace(write, at=_own(write.at))
         relation = write.tensor.relation
         self.fields = {f.name: relation.fields[f.name] for f in relation.schema.values}
         self.mask = relation.present

@@ -81,7 +81,7 @@ class Store:
         self._pinned = False
         self._since = object()
         self._undo = _Overwritten()
-        self._savepoint: ReferenceType[_Overwritten] | None = None
+        self._savepoints: list[ReferenceType[_Overwritten]] = []
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.database.join(self)
         if self.database.path is not None:
@@ -157,9 +157,10 @@ class Store:
         """Writes what `overwritable` gave; the running statement takes it back if it fails."""
         before = array, at, np.array(array[at])
         self._undo.append(before)
-        since = None if self._savepoint is None else self._savepoint()
-        if since is not None:
-            since.append(before)
+        for savepoint in self._savepoints:
+            since = savepoint()
+            if since is not None:
+                since.append(before)
         array[at] = values
 
     def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
@@ -302,13 +303,12 @@ class Store:
             self._undo.clear()
 
     def savepoint(self) -> Callable[[], None]:
-        """Remembers what names mean now; what it gives makes them mean that again.
-
-        Only the newest one does.
-        """
+        """Remembers what names mean now; what it gives makes them mean that again."""
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
         overwritten = _Overwritten()
-        self._savepoint = ref(overwritten)  # for as long as somebody may go back
+        # For as long as somebody may go back: one within another is another's own.
+        self._savepoints = [r for r in self._savepoints if r() is not None]
+        self._savepoints.append(ref(overwritten))
 
         def back() -> None:
             overwritten.take_back()

@@ -35,7 +35,8 @@ SELECT _low.* REPLACE (_low.val / SQRT(_var."#var" + eps) AS val) FROM _low NATU
 WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#mean" FROM x GROUP BY ALL)
 SELECT x.* REPLACE (x.val / SQRT(_mean."#mean" + eps) AS val) FROM x NATURAL JOIN _mean""",
     """CREATE MACRO attention(q, k, v, t, d) AS TABLE
-WITH _score AS (SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
+WITH _score AS (
+  SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
   FROM (SELECT * RENAME (val AS "#q") FROM q) NATURAL JOIN (SELECT * RENAME (val AS "#k") FROM k)
   GROUP BY ALL),
 _weight AS (SELECT * RENAME (val AS "#w") FROM softmax(_score, t))

@@ -183,3 +183,41 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(einsql.NotSupportedError, match="sort") as info:
         einsql.trace(Of(lambda x: x.sort().values), tensor(4))
     assert info.value.hint
+
+
+def _column(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 0] = 7.0
+    return y
+
+
+def _over(x: Tensor) -> Tensor:
+    y = x * 2
+    y.copy_(x)
+    return y
+
+
+def _in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    return functional.relu(y, inplace=True) + y
+
+
+@pytest.mark.parametrize("fn", [_column, _over, _in_place])
+def test_what_is_written_in_place_is_seen_by_all(fn: Callable[..., Any]) -> None:
+    same(Of(fn), tensor(4, 5))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: functional.dropout(x, 0.5, True),
+        lambda x: x.norm(3, 1),
+        lambda x: functional.pad(x[None], (1, 2), mode="reflect"),
+        lambda x: functional.cross_entropy(x, x.argmax(1), label_smoothing=0.1),
+        lambda x: functional.cross_entropy(x, x.argmax(1), ignore_index=2),
+        lambda x: functional.relu(x, inplace=True) + 1,
+    ],
+)
+def test_options_without_a_meaning_are_refused(fn: Callable[..., Any]) -> None:
+    with pytest.raises(einsql.NotSupportedError):
+        einsql.trace(Of(fn), tensor(4, 5))

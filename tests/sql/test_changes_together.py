@@ -279,3 +279,27 @@ def test_parameters_are_read_when_a_change_runs_or_planned_for(
     ]  # fmt: skip
     con.execute(update, [1, 2])  # integers, of another type
     np.testing.assert_allclose(array(con, "a"), a + b / 2, rtol=1e-14)
+
+
+def test_a_mask_that_another_part_overwrites_is_read_before() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR m (i DIM(4), val DOUBLE)")
+    con.execute("INSERT INTO m VALUES (2, 7)")
+    con.execute("CREATE TENSOR a (i DIM(4), val DOUBLE) DEFAULT 0")
+    con.execute("UPDATE a SET val = 4 WHERE i = 0")
+    con.execute(
+        "WITH p AS (INSERT OR REPLACE INTO m VALUES (1, 5)) "
+        "UPDATE a SET val = 1 FROM m WHERE m.i = a.i"
+    )
+    assert con.execute("SELECT i, val FROM a").fetch_numpy().tolist() == [4, 0, 1, 0]
+
+
+def test_a_mask_that_is_overwritten_by_itself_is_put_back() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR m (i DIM(4), val DOUBLE)")
+    con.execute("INSERT INTO m VALUES (0, 5), (2, 7)")
+    con.execute("BEGIN")
+    con.execute("INSERT INTO m VALUES (3, 1)")
+    with pytest.raises(einsql.IntegrityError):
+        con.execute("FOR s IN range(1) DO DELETE FROM m; INSERT INTO m VALUES (9, 1); END FOR")
+    assert con.execute("SELECT * FROM m").fetchall() == [(0, 5.0), (2, 7.0), (3, 1.0)]

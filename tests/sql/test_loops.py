@@ -302,3 +302,22 @@ def test_changes_of_a_part_that_a_variable_names(con: einsql.Connection) -> None
         if i < 2 or t == 5
     ]  # fmt: skip
     assert rows == wanted
+
+
+def test_a_step_is_undone_though_another_loop_ran_while_it_was_told_of() -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR a AS SELECT i, i * 1.0::DOUBLE AS val FROM range(2) r(i)")
+
+    def told(*_: object) -> None:
+        con.stepped = None
+        con.execute("FOR q IN range(1) DO SELECT SUM(val) AS z FROM a; END FOR")
+        con.stepped = told
+
+    con.stepped = told
+    with pytest.raises(einsql.Error, match="up to s = 1 are kept"):
+        con.execute(
+            "FOR s IN range(4) DO UPDATE a SET val = a.val + 1 WHERE i < 1; "
+            "UPDATE a SET val = a.val + 1 WHERE i < 1; "
+            "SELECT k FROM range(2) r(k) WHERE k = 0 OR s >= 2; END FOR"
+        )
+    assert con.execute("SELECT * FROM a").fetchall() == [(0, 4.0), (1, 1.0)]

@@ -282,3 +282,13 @@ def test_loops_and_many_executions_share_plans(con: einsql.Connection) -> None:
         [[n] for n in range(6)],
     )
     assert con.execute("SELECT i, val FROM t").fetch_numpy().tolist() == X.sum(1).tolist()
+
+
+def test_a_kept_plan_does_not_compute_what_raises_and_nobody_needs() -> None:
+    con = einsql.connect(config={"jit": "never"})
+    sql = "SELECT i, CASE WHEN ? = 0 THEN 0 ELSE 6 // ? END AS v FROM range(2) AS r(i)"
+    assert con.execute(sql, [1, 1]).fetchall() == [(0, 6), (1, 6)]
+    assert con.execute(sql, [0, 0]).fetchall() == [(0, 0), (1, 0)]
+    assert con.execute("SELECT 6 // ? AS v", [2]).fetchall() == [(3,)]
+    with pytest.raises(einsql.DataError, match="Division by zero"):
+        con.execute("SELECT i, 6 // ? AS v FROM range(2) AS r(i)", [0])

@@ -12,6 +12,7 @@ from einsql.frontends.array import apply_, combine
 from einsql.frontends.elementwise import DEFINITIONS, sigmoid
 from einsql.frontends.expressions import Expr
 from einsql.frontends.modules.registry import axes, numpy_dtype, operator
+from einsql.frontends.source import untraceable
 
 Array = Any
 
@@ -302,6 +303,8 @@ def norm(
         return np.sqrt(np.sum(x * x, axis=along, keepdims=keepdim))
     if ord == 1:
         return np.sum(np.abs(x), axis=along, keepdims=keepdim)
+    if ord != math.inf:
+        raise untraceable(f"A norm with ord={ord}", "Write it with abs, ** and sum.")
     return np.max(np.abs(x), axis=along, keepdims=keepdim)
 
 

@@ -41,7 +41,7 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about PyTorch
             exported = torch.export.export(module, given)
-            if _unknown(exported.graph_module):  # without operators that change their arguments
+            if _unknown(exported.graph_module) or _writes(exported.graph_module):
                 exported = exported.run_decompositions({})
             if _unknown(exported.graph_module):
                 exported = exported.run_decompositions()
@@ -51,6 +51,7 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
             f"torch.export cannot trace the module: {reason}",
             hint="Decisions by values of tensors have no place in a graph.",
         ) from error
+    _refuse_changes(exported)
     values = _values(exported, traced, graph)
     found = _play(exported.graph_module, values, graph)
     return torch.utils._pytree.tree_unflatten(list(found), exported.call_spec.out_spec)
@@ -73,6 +74,24 @@ def _unknown(module: Any) -> bool:
     return any(
         t is not python_operator.getitem and _operator(t) not in OPERATORS for t in calls
     )  # fmt: skip
+
+
+def _writes(module: Any) -> bool:
+    """True if operators change their arguments, which others may read as well."""
+    schemas = (getattr(n.target, "_schema", None) for n in module.graph.nodes)
+    return any(s is not None and s.is_mutable for s in schemas)
+
+
+def _refuse_changes(exported: Any) -> None:
+    """Refuses modules that change what they are given, or what they keep."""
+    from torch.export.graph_signature import OutputKind
+
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise NotSupportedError(
+                f"The module writes into {spec.target or 'an argument'}",
+                hint="Let it work on a copy: x.clone().",
+            )
 
 
 def _values(exported: Any, traced: Sequence[Any], graph: Graph) -> list[Any]:

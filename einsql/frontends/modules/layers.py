@@ -59,6 +59,8 @@ def attention(
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Array:  # fmt: skip
     """softmax(q kᵀ · scale + mask) v."""
+    if dropout:
+        raise untraceable("Dropout in training", "Give dropout_p=0.")
     if enable_gqa and k.shape[-3] != q.shape[-3]:
         k, v = (np.repeat(x, q.shape[-3] // k.shape[-3], axis=-3) for x in (k, v))
     by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -297,8 +299,12 @@ def adaptive_avg_pool(x: Array, sizes: Any) -> Array:
 
 
 @operator("nll_loss", "nll_loss_nd")
-def nll_loss(x: Array, target: Array, weight: Array = None, reduction: int = 1, *_: Any) -> Array:
+def nll_loss(
+    x: Array, target: Array, weight: Array = None, reduction: int = 1, ignore_index: int = -100
+) -> Array:
     """Minus the value of each row's class."""
+    if ignore_index >= 0:
+        raise untraceable("A loss with ignore_index", "Multiply by a mask.")
     if weight is not None:
         raise untraceable("A loss with weights", "Multiply by the weights.")
     chosen = np.take_along_axis(x, target[:, None], axis=1)[:, 0]
@@ -307,7 +313,10 @@ def nll_loss(x: Array, target: Array, weight: Array = None, reduction: int = 1, 
 
 @operator("cross_entropy_loss")
 def cross_entropy(
-    x: Array, target: Array, weight: Array = None, reduction: int = 1, *_: Any
-) -> Array:
+    x: Array, target: Array, weight: Array = None, reduction: int = 1, ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Array:  # fmt: skip
     """nll_loss of log_softmax."""
-    return nll_loss(log_softmax(x, 1), target, weight, reduction)
+    if label_smoothing:
+        raise untraceable("A loss with label_smoothing", "Mix the targets before.")
+    return nll_loss(log_softmax(x, 1), target, weight, reduction, ignore_index)

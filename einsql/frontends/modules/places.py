@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsql.frontends.modules.registry import numpy_dtype, operator, rank
+from einsql.frontends.source import untraceable
 
 Array = Any
 
@@ -196,6 +197,8 @@ def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
 @operator("constant_pad_nd", "pad")
 def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> Array:
     """A border of one number; widths count from the last axis."""
+    if isinstance(mode, str) and mode != "constant":
+        raise untraceable(f"A border with mode='{mode}'", "Gather it by an array of positions.")
     filler = mode if isinstance(mode, int | float) else value or 0.0
     pairs = [(0, 0)] * rank(x)
     for n in range(len(widths) // 2):
@@ -318,10 +321,23 @@ def eye(n: int, m: int | None = None, dtype: Any = None, **_: Any) -> np.ndarray
 
 
 @operator(
-    "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "dropout",
-    "feature_dropout", "native_dropout", "_assert_tensor_metadata", "detach_", "positive",
-    "unsafe_split", "copy", "requires_grad_", "identity",
+    "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "lift_fresh", "detach_",
+    "_assert_tensor_metadata", "positive", "unsafe_split", "requires_grad_", "identity",
 )  # fmt: skip
 def same(x: Array, *_: Any, **__: Any) -> Array:
     """The array: in evaluation these change nothing."""
     return x
+
+
+@operator("dropout", "feature_dropout", "native_dropout")
+def dropout(x: Array, p: float = 0.5, train: bool | None = True) -> Array:
+    """The array; in training it would be a random one."""
+    if train and p:
+        raise untraceable("Dropout in training", "Call module.eval() before.")
+    return x
+
+
+@operator("copy")
+def copy(x: Array, source: Array, *_: Any) -> Array:
+    """What is written over an array."""
+    return np.broadcast_to(source, x.shape).astype(x.dtype)
