@@ -6,6 +6,7 @@ several parts read is computed once; what they change is stored at the end, all 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ Inputs = Mapping[str, Fields]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(ABC):
     """One change of one tensor, bound.
 
     Attributes:
@@ -76,6 +77,7 @@ class Part:
         """What has to be computed; None if the statement's text says it all."""
         return None
 
+    @abstractmethod
     def made(
         self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
@@ -90,7 +92,6 @@ class Part:
         Raises:
             Error: Rows are twice there, already there, or NULL.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,10 @@ class Arrivals:
         if not self.columns:
             self.columns = columns_of(description)
         value = row[-1]
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        self._values.append(float(value) if known else np.nan)  # type: ignore[arg-type]  # known
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._values.append(float(value))
+        else:
+            self._values.append(np.nan)
         self._latest = row
         self._queue.put(row)
 
