@@ -241,6 +241,11 @@ WINDOWS: list[tuple[str, list[list[Any]]]] = [
         "SELECT i, n.val, COUNT(*) OVER () AS c FROM n",
         [[0, 0], [3, 3]],
     ),
+    (
+        "WITH c AS (SELECT i, j, val FROM x WHERE i BETWEEN ? AND ?) "
+        "SELECT a.i, b.j, a.val * b.val AS v FROM c AS a, c AS b WHERE a.i = b.i AND a.j = b.j",
+        [[1, 2], [4, 5]],
+    ),
     ("SELECT r, r * ? AS v FROM range(9) AS t(r) WHERE r BETWEEN ? AND ?", [[2, 0, 2], [3, 6, 8]]),
     ("SELECT i, (SELECT SUM(val) FROM w WHERE w.i = x.i) AS s FROM x WHERE i = ? AND j = 0",
      [[1], [5]]),
