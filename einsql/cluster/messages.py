@@ -11,8 +11,8 @@ import numpy as np
 
 from einsql import implementation
 from einsql.engine.files import Description, Draft
+from einsql.engine.moving import Held
 from einsql.engine.relation import Term
-from einsql.engine.sites import Held
 from einsql.schema import Schema
 from einsql.supersteps import Program
 

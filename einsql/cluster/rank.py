@@ -46,8 +46,9 @@ from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import available, enough_memory
+from einsql.engine.moving import Held
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, TornError
-from einsql.engine.sites import Held, SiteMeasure, SiteProgram
+from einsql.engine.sites import SiteMeasure, SiteProgram
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.kernels import compile_node, join
 from einsql.supersteps import Load

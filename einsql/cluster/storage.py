@@ -12,8 +12,8 @@ from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
 from einsql.cluster.messages import Command, Count, Fetch, Fill, Handle, Read, Write
 from einsql.engine import files
+from einsql.engine.moving import slices
 from einsql.engine.relation import Term
-from einsql.engine.sites import slices
 from einsql.placements import Tiles
 
 
