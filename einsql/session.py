@@ -91,6 +91,10 @@ class Connection:
         self.settings = settings or Settings()
         self.store: Store = Store(database, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
+        if self.cluster is not None:
+            from einsql.cluster.windows import lent  # for ranks only
+
+            self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
         self.store.settle = self.memory.settled
         self.notices: list[str] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ from einsql.sql.changes import (
 )
 from einsql.sql.edges import Cut, within
 from einsql.sql.given import Use
-from einsql.sql.host import NeedsValuesError
+from einsql.sql.host import FIELD, NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
 from einsql.sql.scope import Relation
@@ -123,12 +123,21 @@ class Touching(Part):
 
 @dataclass(frozen=True, slots=True)
 class Inserting(Part):
-    """INSERT of a SELECT; `order` has the tensor's column for each of its."""
+    """INSERT of a SELECT.
+
+    Attributes:
+        relation: The SELECT.
+        order: The tensor's column for each of its.
+        replaces: Whether rows that are there are overwritten.
+        ends: Where parameters begin and end its keys.
+        told: Fields of it that are one number, or the scalar that has it.
+    """
 
     relation: Relation
     order: list[str]
     replaces: bool
     ends: Ends = ()
+    told: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
     def root(self) -> Node:
@@ -148,7 +157,8 @@ class Inserting(Part):
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
-        return rows_of.inserted(con, tensor, self.order, result, self.replaces)
+        told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
+        return rows_of.inserted(con, tensor, self.order, result, self.replaces, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +399,8 @@ def _bound(
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
-    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends)
+    told = rows_of.told(relation, binder.parameters.inputs)
+    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends, told)
 
 
 def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:

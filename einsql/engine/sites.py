@@ -31,6 +31,9 @@ from einsql.supersteps import (
 )
 from einsql.work import flops_at_point
 
+ALONG = 2**15
+"""Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
+
 
 @dataclass(slots=True)
 class StepMeasure:
@@ -52,6 +55,7 @@ class SiteMeasure:
         received: Bytes that reached each site from another one.
         read: Bytes read from files.
         ranks: Processes that shared the work; a step lasted as long as at the slowest.
+        tiles: One copy of the result, where it is so small that it comes with the measure.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -61,6 +65,7 @@ class SiteMeasure:
     received: list[int] = field(default_factory=list)
     read: int = 0
     ranks: int = 1
+    tiles: Held | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,6 +368,11 @@ class SiteProgram:
             if n < tiles.once:
                 paste(fields, tiles.boxes[n], part, whole)
         return fields
+
+
+def is_small(schema: Schema) -> bool:
+    """True if a result has so few bytes that ranks give it along with their answers."""
+    return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
 
 
 def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
