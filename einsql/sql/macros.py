@@ -92,6 +92,11 @@ class Macro:
             shown[n] += f" := {value.sql(dialect=EinSQL)}"
         return f"{self.name}({', '.join(shown)})"
 
+    @property
+    def table_parameters(self) -> tuple[str, ...]:
+        """The parameters from which its body reads in FROM."""
+        return tuple(p for p in self.parameters if p.lower() in self.names.tables)
+
 
 # ---- definition
 
