@@ -134,7 +134,7 @@ def prose(text: str, chapter: Chapter, headings: list[Heading]) -> str:
                 child.attrSet("href", _link(str(child.attrGet("href")), chapter))
     _coloured(tokens)
     made = str(MARKDOWN.renderer.render(tokens, MARKDOWN.options, {}))
-    made = re.sub(r"<table>", '<div class="scroll" tabindex="0"><table>', made)
+    made = re.sub(r"<table>", '<div class="scroll"><table>', made)
     return made.replace("</table>", "</table></div>")
 
 

@@ -28,7 +28,7 @@ from docs.builder.source import ROOT, Block
 from einsql.explain import Explanation
 from einsql.units import duration, quantity
 
-_FOLDED = {"python": "the Python of this", "sql": "the SQL of this"}
+_FOLDED = {"python": "The Python behind this", "sql": "The SQL behind this"}
 
 
 class BlockError(Exception):

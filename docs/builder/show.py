@@ -66,18 +66,18 @@ def code(text: str, language: str) -> str:
     else:
         lexer = get_lexer_by_name(language)
         made = highlight(text, lexer, HtmlFormatter(nowrap=True)).rstrip("\n")
-    return f'<pre class="code {language}" tabindex="0"><code>{made}</code></pre>'
+    return f'<pre class="code {language}"><code>{made}</code></pre>'
 
 
 def output(text: str, kind: str = "output") -> str:
     """What was printed."""
-    return f'<pre class="{kind}" tabindex="0"><samp>{escape(text.rstrip())}</samp></pre>'
+    return f'<pre class="{kind}"><samp>{escape(text.rstrip())}</samp></pre>'
 
 
 def figure(inner: str, caption: str = "", kind: str = "") -> str:
     """A drawing that scrolls by itself where it is too wide."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure class="{kind}"><div class="scroll" tabindex="0">{inner}</div>{below}</figure>'
+    return f'<figure class="{kind}"><div class="scroll">{inner}</div>{below}</figure>'
 
 
 # ---- tables
@@ -103,7 +103,7 @@ def table(header: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[A
         for row in rows
     )
     return (
-        '<div class="scroll" tabindex="0"><table class="result">'
+        '<div class="scroll"><table class="result">'
         f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
     )
 
