@@ -263,13 +263,16 @@ def _base(node: EinSum, axis: Axis) -> str | None:
 def part_of(view: View, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a view of an input, without a copy."""
     fields = inputs[view.base]
-    box = np.array(view.bounds, np.int64)
-    at = [slice(None)] * len(box)
+    at = [slice(None)] * len(view.bounds)
     for n, name, extent in view.spans:
-        begin = int(inputs[name][FIELD])
-        box[n] = begin, begin + extent
-        at[n] = slice(begin - view.bounds[n][0], begin - view.bounds[n][0] + extent)
+        start = int(inputs[name][FIELD]) - view.bounds[n][0]
+        at[n] = slice(start, start + extent)
     over = getattr(fields, "over", None)  # a payload file verifies what is read alone
     if over is not None:
+        box = np.array(view.bounds, np.int64)
+        for n, _, extent in view.spans:
+            first = view.bounds[n][0] + at[n].start
+            box[n] = first, first + extent
         fields = over(box)
-    return {name: array[tuple(at)] for name, array in fields.items()}
+    index = tuple(at)
+    return {name: array[index] for name, array in fields.items()}
