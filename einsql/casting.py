@@ -75,11 +75,12 @@ def cast_array(a: Array, target: DType) -> Array:
         return rounded(a)
     if target is B and a.dtype.kind != "b":
         return a != 0
-    if a.dtype.kind == "f" and target.is_integer:
-        lo, hi = _LIMITS[target]
-        fits = (a >= lo) & (a < hi)
-        return np.rint(np.where(fits, a, 0)).astype(target.numpy)
-    return a.astype(target.numpy, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):  # the limits do not fit HALF either
+        if a.dtype.kind == "f" and target.is_integer:
+            lo, hi = _LIMITS[target]
+            fits = (a >= lo) & (a < hi)
+            return np.rint(np.where(fits, a, 0)).astype(target.numpy)
+        return a.astype(target.numpy, copy=False)
 
 
 def cast_interval(a: Interval, source: DType, target: DType) -> Interval:

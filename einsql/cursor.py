@@ -14,6 +14,7 @@ import numpy as np
 from einsql.engine.memory import enough_memory
 from einsql.engine.result import Result
 from einsql.errors import DataError, InterfaceError, NotSupportedError, ProgrammingError
+from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,18 +56,34 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
 
 
 def _given_value(value: object) -> object:
+    """One parameter as plans know it: what is a kind of int or float is one."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if isinstance(value, int) and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
+    if isinstance(value, np.generic):
+        value = _given_scalar(value)
+    elif isinstance(value, int) and type(value) is not bool:
+        value = int(value)
+    elif isinstance(value, float):
+        value = float(value)
+    if type(value) is int and not -(2**127) <= value < 2**127:  # DuckDB has more than BIGINT
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
-    if isinstance(value, np.generic) and value.dtype.kind == "c":
-        raise ProgrammingError(f"A parameter cannot be a {value.dtype}")
     if value is None or isinstance(value, _PARAMETERS):
         return value
     raise ProgrammingError(
         f"A parameter cannot be a {type(value).__name__}",
         hint="Numbers, booleans, None, and what DuckDB takes where it runs can be bound.",
     )
+
+
+def _given_scalar(value: np.generic) -> object:
+    """A NumPy scalar; an integer of a type that no tensor has is a Python int."""
+    kind = value.dtype.kind
+    if kind not in "iufcVO" or DType.of(value.dtype) is not None:
+        return value
+    if kind in "iu":
+        return int(value)
+    hint = "float(x) makes it a DOUBLE." if kind == "f" else ""
+    raise ProgrammingError(f"A parameter cannot be a {value.dtype}", hint=hint)
 
 
 _PARAMETERS = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +22,16 @@ from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.store import Definition
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
+from einsql.hybrid_definitions import Defined, definitions
 from einsql.quoting import in_quotes
-from einsql.sql.built_in import built_in
+from einsql.sql.dialect import EinSQL
+from einsql.sql.expansion import count_expansion
 from einsql.sql.hybrid.edits import Edited
-from einsql.sql.hybrid.prelude import ERF, PRELUDE, called
+from einsql.sql.hybrid.prelude import ERF
 from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
+from einsql.sql.macros import expand
+from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
@@ -58,7 +63,7 @@ class Hybrid:
     text: Edited
     parts: Parts
     computing: Computing
-    defined: list[tuple[str, str, str]] = field(default_factory=list)
+    defined: list[Defined] = field(default_factory=list)
     is_query: bool = True
     needs_erf: bool = False
     hinted: bool = False
@@ -115,7 +120,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     made.hinted = any(
         t.token_type is TokenType.HINT and not splitter.edits.covers(t.start) for t in tokens
     )
-    _define(con, made)
+    made.defined, made.needs_erf = definitions(con, made.text, made.parts)
     return made
 
 
@@ -138,7 +143,7 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
-    _define(con, made)
+    made.defined, made.needs_erf = definitions(con, made.text, made.parts)
     return made
 
 
@@ -151,8 +156,18 @@ def _parts(con: Connection) -> tuple[Parts, Computing]:
         is_file=lambda name: is_tensor_file(con, name),
         is_ours=lambda prefix, name: is_ours(con, prefix, name),
         aggregates=lambda: con.duck.aggregates,
+        expand=partial(_expanded, con.query_binder()),
     )
     return parts, computing
+
+
+def _expanded(binder: QueryBinder, call: exp.Anonymous) -> str | None:
+    """The query that a call of a table macro stands for; what all of them add is counted."""
+    macro = binder.catalog.macro(call.name)
+    if macro is None or not macro.is_table:
+        return None
+    count_expansion(binder, macro, call)
+    return expand(macro, call, lambda value: value).sql(dialect=EinSQL)
 
 
 def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
@@ -200,77 +215,6 @@ def is_tensor_file(con: Connection, name: str) -> bool:
     """True if FROM reads a file of a name as a tensor."""
     known = suffix_of(name) in READABLE
     return known and not con.query_binder().catalog.is_table_file(name)
-
-
-def _define(con: Connection, made: Hybrid) -> None:
-    """Collects the views and macros that the text needs, each behind those that it needs."""
-    relations = made.parts.relations
-    seen: set[str] = set()
-
-    def visit(text: str) -> None:
-        for low in [*relations]:
-            view(low)
-        for low in called(text):
-            macro(low)
-
-    def within(work: Callable[[], str]) -> str:
-        """What a definition says, once all that it reads and calls is there."""
-        before = dict(relations)
-        relations.clear()
-        text = work()
-        visit(text)
-        relations.update({n: r for n, r in before.items() if n not in relations})
-        return text
-
-    def view(low: str) -> None:
-        found = con.store.get(low)
-        if not isinstance(found, Definition):
-            return
-        relations.pop(low)
-        if low not in seen:
-            seen.add(low)
-            made.defined.append(("VIEW", found.name, within(lambda: _view(found, made.parts))))
-
-    def macro(low: str) -> None:
-        found, name = con.store.get(f"{low}()"), f"{low}()"
-        if name in seen:
-            return
-        seen.add(name)
-        if found is None and (known := built_in(low)) is not None:
-            found = Definition(name, "macro", known, known.text)
-        if isinstance(found, Definition):
-            definition = found
-            text = within(lambda: _macro(definition, made.parts))
-        elif low in PRELUDE:
-            text = PRELUDE[low]
-            visit(text)
-            made.needs_erf |= low == "erf"
-        else:
-            return
-        made.defined.append(("MACRO TABLE" if " AS TABLE " in text.upper() else "MACRO", low, text))
-
-    visit(made.text.text)
-
-
-def _view(found: Definition, parts: Parts) -> str:
-    """What follows CREATE VIEW of a view whose query is split."""
-    splitter = Splitter(found.text, parts)
-    tokens = splitter.structure.tokens
-    named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
-    first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
-    splitter.query(splitter.structure.query(first, len(tokens)), {})
-    columns = found.text[tokens[named].end + 1 : tokens[first].start]
-    body = splitter.edits.result(tokens[first].start, len(found.text)).text
-    return f"{in_quotes(found.name)}{columns}{body}"
-
-
-def _macro(found: Definition, parts: Parts) -> str:
-    """What follows CREATE MACRO of a macro; what its subqueries read is noted."""
-    splitter = Splitter(found.text, parts)
-    words = [t.text.upper() for t in splitter.structure.tokens]
-    kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
-    split_statement(splitter, kind + 1)
-    return found.text[splitter.structure.tokens[kind + 1].start :]
 
 
 def check(con: Connection, made: Hybrid) -> None:

@@ -12,11 +12,10 @@ import numpy as np
 from einsql.bounds import Probe
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
-from einsql.engine.private import show
+from einsql.engine.private import owner, show
 from einsql.engine.relation import DistantFields, Fields, copied, frozen, here
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.spill import Memory
-from einsql.engine.store import owner
 from einsql.optimizer import Optimized
 from einsql.schema import Schema
 from einsql.sql.edges import Cut, within

@@ -391,8 +391,8 @@ class Connection:
 
     @property
     def _alone(self) -> bool:
-        """True if one site does the work; over several, plans are for values."""
-        return self.cluster is None and self.settings.sites == 1
+        """True if this process does the work; at ranks, plans are for values."""
+        return self.cluster is None
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query over elements."""

@@ -21,11 +21,10 @@ from einsql.einsum import EinSum, Input
 from einsql.engine.block_work import counting
 from einsql.engine.blocks import PlacedBlocks, run_blocks
 from einsql.engine.implementation import SiteRun, run_on_sites
-from einsql.engine.private import show
+from einsql.engine.private import owner, show
 from einsql.engine.relation import Fields, PlacedFields, Term, copied, count
 from einsql.engine.result import Result
 from einsql.engine.sites import SiteMeasure
-from einsql.engine.store import owner
 from einsql.engine.tile_result import TileResult, tensor_fields
 from einsql.errors import DataError, IntegrityError
 from einsql.integrity import assembled

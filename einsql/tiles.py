@@ -6,7 +6,7 @@ extents, which take the place of its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -230,3 +230,24 @@ def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
         for a in template.axes
     )
     return replace(template, axes=axes, operands=tuple(operands))
+
+
+def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:
+    """Labels of the axes along which arrays meet element by element; rank 0 meets any.
+
+    Args:
+        kinds: Of the arrays.
+        what: What they are the arguments of, as in `f: `.
+
+    Raises:
+        ProgrammingError: Two have different ranks.
+    """
+    ranks = {k.rank for k in kinds} - {0}
+    if len(ranks) > 1:
+        few, many = sorted(ranks)[:2]
+        raise ProgrammingError(
+            f"{what}{'arrays' if what else 'Arrays'} of rank {few} and {many} "
+            "do not meet element by element",
+            hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
+        )
+    return tuple(f".{n}" for n in range(max(ranks, default=0)))

@@ -86,6 +86,9 @@ def test_three_sites_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray
     model = Model(con, path, length=32)
     con.execute("SET sites = 3")
     assert list(model.generate(PROMPT, 4)) == expected(weights, 4)[0]
+    planned = con.planner_calls
+    assert list(model.generate(PROMPT, 6)) == expected(weights, 6)[0]
+    assert con.planner_calls == planned
 
 
 def test_two_ranks_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:

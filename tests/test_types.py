@@ -13,6 +13,7 @@ import pytest
 import einsql
 from einsql.algebra import SCALARS
 from einsql.schema import DType
+from einsql.sql.hybrid.prelude import PRELUDE
 
 SPELLINGS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}",
@@ -45,6 +46,7 @@ KEEPS_FLOAT = frozenset({"sum", "product", "avg", "logsumexp"})
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     con = duckdb.connect()
     con.create_function("erf", math.erf, ["DOUBLE"], "DOUBLE")
+    con.execute(f"CREATE MACRO {PRELUDE['sigmoid']}")
     columns = ", ".join(f"1::{t} AS {t.lower()}_" for t in TYPES)
     con.execute(f"CREATE TABLE v AS SELECT {columns}")
     yield con

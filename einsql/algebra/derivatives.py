@@ -83,9 +83,19 @@ def power(g: Term, y: Term, a: Term, b: Term) -> Terms:
 
 
 def angle(g: Term, y: Term, a: Term, b: Term) -> Terms:
-    """Of ATAN2(a, b)."""
-    square = a * a + b * b
-    return g * b / square, -(g * a) / square
+    """Of ATAN2(a, b): b / (a² + b²) and -a / (a² + b²), without squares that overflow."""
+    less = a.call("abs").less(b.call("abs"))
+    ratio = less.choose(a, b) / less.choose(b, a)
+    length = less.choose(b, a) + less.choose(a, b) * ratio
+    return g * less.choose(1, ratio) / length, -(g * less.choose(ratio, 1)) / length
+
+
+def beside_one(g: Term, y: Term, x: Term) -> Terms:
+    """1 / √(1 + x²), of ASINH, without a square that overflows."""
+    size = x.call("abs")
+    large = size.above(1)
+    ratio = large.choose(1 / size, size)
+    return (g / ((ratio * ratio + 1).call("sqrt") * large.choose(size, 1)),)
 
 
 def bell(g: Term, y: Term, x: Term) -> Terms:

@@ -236,6 +236,12 @@ def power(a: Array, b: Array) -> Array:
     return np.float_power(a, b).astype(np.asarray(a).dtype)
 
 
+def sigmoid(a: Array) -> Array:
+    """1 / (1 + EXP(-a)), of which nothing overflows."""
+    decay = np.exp(-np.abs(a))
+    return np.where(a < 0, decay, decay.dtype.type(1)) / (1 + decay)
+
+
 def erf(a: Array) -> Array:
     """The error function."""
     from scipy.special import erf  # scipy.special costs 30 ms, few statements need it

@@ -10,9 +10,9 @@ from einsql.boxes import extents
 from einsql.cluster.messages import Count, Fetch, Fill, Handle, Read, Write
 from einsql.engine import files
 from einsql.engine.memory import enough_memory
+from einsql.engine.private import owner
 from einsql.engine.relation import count_here, distinct
 from einsql.engine.sites import Held
-from einsql.engine.store import owner
 
 Alone = Fill | Write | Count | Fetch
 """Commands that need no other rank."""

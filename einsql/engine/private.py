@@ -1,6 +1,6 @@
-"""Memory of stored tensors that nobody outside of their store has seen.
+"""Whose memory arrays are, and that of stored tensors which nobody else has seen.
 
-It is written in place by changes. Everything else that is stored is never changed: a change
+The latter is written in place by changes. Everything else that is stored is never changed: a change
 puts a new array in its place.
 """
 
@@ -65,3 +65,27 @@ def writable(array: np.ndarray, since: object) -> np.ndarray | None:
         return None
     start = array.ctypes.data - held.ctypes.data
     return np.ndarray(array.shape, array.dtype, held, start)
+
+
+# ---- owners
+
+
+def owner(array: np.ndarray) -> object:
+    """The object whose memory an array shows."""
+    base: object = array
+    while getattr(base, "base", None) is not None:
+        base = base.base  # type: ignore[attr-defined]  # asked for in the line above
+    return base
+
+
+def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
+    """A contiguous, read-only array that nobody else can change.
+
+    Args:
+        array: A result.
+        foreign: Ids of the owners of memory that is not ours, as `owner` finds them.
+    """
+    shared = id(owner(array)) in foreign or not array.flags.c_contiguous
+    kept = np.array(array, order="C", copy=True) if shared else array.view()
+    kept.flags.writeable = False
+    return kept

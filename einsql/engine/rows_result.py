@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.errors import InterfaceError
+from einsql.engine.keyless import Keyless
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True)
-class RowsResult:
+class RowsResult(Keyless):
     """Rows in their order.
 
     Attributes:
@@ -28,26 +28,7 @@ class RowsResult:
     types: tuple[str, ...]
     content: list[tuple[Any, ...]]
 
-    @property
-    def description(self) -> tuple[tuple[Any, ...], ...]:
-        """PEP 249's description."""
-        pairs = zip(self.names, self.types, strict=True)
-        return tuple((n, t, None, None, None, None, None) for n, t in pairs)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """Rows have no keys."""
-        raise InterfaceError("A list of rows has no keys", hint="fetch_numpy gives its columns.")
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """Rows have no keys."""
-        return ()
-
-    @property
-    def shape(self) -> None:
-        """Rows have no keys."""
-        return None
+    _no_keys = ("A list of rows has no keys", "fetch_numpy gives its columns.")
 
     def __len__(self) -> int:
         return len(self.content)
@@ -70,8 +51,7 @@ class RowsResult:
         Raises:
             InterfaceError: Two columns have the same name.
         """
-        if len(set(self.names)) != len(self.names):
-            raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
+        self._check_names()
         found = {}
         for n, name in enumerate(self.names):
             values = [row[n] for row in self.content]

@@ -28,7 +28,7 @@ _INSTEAD = (
     "write."
 )
 
-__all__ = ["Definition", "Object", "Store", "Tensor", "owned", "owner"]
+__all__ = ["Definition", "Object", "Store", "Tensor"]
 
 
 Index = Any
@@ -473,24 +473,3 @@ class Store:
             self.duck.close()
             self.database.leave(self)
             self.seen, self.objects = self.database.state, {}
-
-
-def owner(array: np.ndarray) -> object:
-    """The object whose memory an array shows."""
-    base: object = array
-    while getattr(base, "base", None) is not None:
-        base = base.base  # type: ignore[attr-defined]  # asked for in the line above
-    return base
-
-
-def owned(array: np.ndarray, foreign: set[int]) -> np.ndarray:
-    """A contiguous, read-only array that nobody else can change.
-
-    Args:
-        array: A result.
-        foreign: Ids of the owners of memory that is not ours, as `owner` finds them.
-    """
-    shared = id(owner(array)) in foreign or not array.flags.c_contiguous
-    kept = np.array(array, order="C", copy=True) if shared else array.view()
-    kept.flags.writeable = False
-    return kept

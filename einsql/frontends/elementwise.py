@@ -254,9 +254,8 @@ def _gammaln(a: Expr) -> Expr:
 
 
 def sigmoid(a: Expr) -> Expr:
-    """1 / (1 + EXP(-a))."""
-    one = number(1, a)
-    return apply("div", one, apply("add", one, apply("exp", apply("neg", a))))
+    """SIGMOID(a)."""
+    return apply("sigmoid", a)
 
 
 def truth(a: Expr) -> Expr:

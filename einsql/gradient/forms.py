@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Output, Value, labels_of
+from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Output, Value, conj, labels_of
 from einsql.einsum import operands_of as reads
 from einsql.gradient.domains import node as node_over
+from einsql.intervals import can_raise
 
 FACTOR = "factor"
 """The one field of maps made here."""
@@ -51,15 +52,29 @@ def _over_maps(
         if len(reads(f)) != 1 or not labels_of(f) <= read or read == whole:
             return None
     values: dict[int, Expr] = {}
-    for f in inner:
+    guarded = [_guarded(node, o, f, *reads(f)) for f in inner]
+    if None in guarded:
+        return None
+    for f, value in zip(inner, guarded, strict=True):
         (number,) = reads(f)
         labels = tuple(dict.fromkeys(node.operands[number].labels))
         axes = tuple(node.axis(x) for x in labels)
-        made = node_over(axes, node.operands, TRUE, labels, [Output(FACTOR, (f,), f.dtype)])
+        assert value is not None
+        made = node_over(axes, node.operands, TRUE, labels, [Output(FACTOR, (value,), f.dtype)])
         maps.append(made)
         operands.append(Operand(made, labels))
         values[id(f)] = Value(len(operands) - 1, FACTOR, f.dtype)
     return _with(o.args[0], values)
+
+
+def _guarded(node: EinSum, o: Output, f: Expr, number: int) -> Expr | None:
+    """A factor that raises at no point that the node leaves out; None if it cannot tell."""
+    if not can_raise(f, {a.label: (a.lo, a.hi) for a in node.axes}):
+        return f
+    counts = conj(node.guard, o.where)
+    if not (reads(counts) <= {number} and labels_of(counts) <= set(node.operands[number].labels)):
+        return None
+    return f if counts == TRUE else Call("if", (counts, f, Const(0.0, f.dtype)), f.dtype)
 
 
 def factors_of(expr: Expr) -> Iterator[Expr]:

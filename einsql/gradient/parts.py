@@ -12,6 +12,7 @@ from dataclasses import replace
 from einsql.einsum import TRUE, Call, Expr, Operand, Output, Value, labels_of, operands_of
 from einsql.gradient.domains import Points, node, reached
 from einsql.gradient.terms import Term
+from einsql.intervals import can_raise
 
 LONG = 200
 """Subexpressions above which an expression is taken apart."""
@@ -28,6 +29,7 @@ def in_parts(points: Points) -> Points:
         return points
     uses = Counter(id(a) for e in order for a in (e.args if isinstance(e, Call) else ()))
     operands = list(points.operands)
+    bounds = {a.label: (a.lo, a.hi) for a in points.axes}
     made: dict[int, Expr] = {}
     size: dict[int, int] = {}
     for e in order:
@@ -35,7 +37,8 @@ def in_parts(points: Points) -> Points:
         if isinstance(e, Call):
             new = Call(e.fn, tuple(made[id(a)] for a in e.args), e.dtype)
         size[id(e)] = 1 + sum(size[id(a)] for a in (e.args if isinstance(e, Call) else ()))
-        if uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float:
+        often = uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float
+        if often and not can_raise(new, bounds):  # what might raise stays under its conditions
             new = _as_node(replace(points, operands=tuple(operands)), new, operands)
             size[id(e)] = 1
         made[id(e)] = new

@@ -82,6 +82,9 @@ class Term:
             return -(a / bottom)
         return _call("div", a, b)
 
+    def __rtruediv__(self, other: float) -> Term:
+        return self._const(other) / self
+
     def __neg__(self) -> Term:
         minus = self._negated()
         return _call("neg", self) if minus is None else minus

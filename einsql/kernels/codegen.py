@@ -35,7 +35,7 @@ import math
 
 import numpy as np
 from numba import njit
-from einsql.kernels.maths import erf, exp, log, log2, tanh
+from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.runtime import (
     add_overflows, at, bfloat, eq, half, highest, idiv, less, lowest, maximum, minimum,
     mul_overflows, nan_mask, number, plus, quotient, real, remainder, round_away, round_bfloat,

@@ -32,7 +32,7 @@ LONG = 4096
 """Work for each key from which merging them does not matter."""
 _LIBRARY_CALL = 12  # a cosine against an addition
 _POLYNOMIAL = 6  # an exponential that vectorises
-_POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf"})
+_POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf", "sigmoid"})
 _OF_SINGLES = frozenset({"sin", "cos", "log10", "pow"})
 """Functions that are polynomials of FLOAT alone."""
 POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 4.0: "({0} * {0}) * ({0} * {0})"}

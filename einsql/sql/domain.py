@@ -170,10 +170,11 @@ class Domain:
             settle(self)
 
     def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
-        """The bounds that parameters give to a label."""
+        """The bounds that parameters give to a label, one that merged labels share once."""
         if not self.edges:
             return ()
-        return tuple(e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+        found = (e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+        return tuple(dict.fromkeys(found))
 
     def window_of(self, label: str) -> Window | None:
         """The window of a label, which counts from its start once a node is built.

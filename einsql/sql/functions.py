@@ -102,12 +102,10 @@ def logarithm(base: Typed, x: Typed, float_stays: bool) -> Typed:
 
 
 def sigmoid(x: Typed, float_stays: bool) -> Typed:
-    """1 / (1 + EXP(-x))."""
+    """SIGMOID(x), of a truth value too."""
     if not (isinstance(x.type, DType) and x.type.is_float):
         x = convert(x, DType.DOUBLE)
-    one = Typed(Const(1, DType.INTEGER), DType.INTEGER, literal=True)
-    decay = apply("exp", [apply("neg", [x], float_stays)], float_stays)
-    return apply("div", [one, apply("add", [one, decay], float_stays)], float_stays)
+    return apply("sigmoid", [x], float_stays)
 
 
 def stopped(x: Typed) -> Typed:

@@ -48,6 +48,12 @@ class Macro:
             shown[n] += f" := {value.sql(dialect=EinSQL)}"
         return f"{self.name}({', '.join(shown)})"
 
+    @property
+    def table_parameters(self) -> tuple[str, ...]:
+        """The parameters from which its body reads in FROM."""
+        named = _from_names(self.body)
+        return tuple(p for p in self.parameters if p.lower() in named)
+
 
 # ---- definition
 
@@ -146,9 +152,7 @@ class _Expansion:
         self.body = body
         self.qualify = qualify
         self.values = _arguments(macro, call)
-        names = [t for t in body.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
-        self.tables = {t.name.lower() for t in names if t.args.get("db") is None}
-        self.tables &= set(self.values)
+        self.tables = _from_names(body) & set(self.values)
         self.aliases = {
             s.alias_or_name.lower() for s in body.find_all(exp.Table, exp.Subquery, exp.CTE)
         } - self.tables
@@ -260,6 +264,12 @@ class _Expansion:
                 hint="Give the table another name with AS where the macro is called.",
                 position=position(self.call),
             )
+
+
+def _from_names(body: exp.Expr) -> set[str]:
+    """The bare names in FROM, in small letters."""
+    names = [t for t in body.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
+    return {t.name.lower() for t in names if t.args.get("db") is None}
 
 
 def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:

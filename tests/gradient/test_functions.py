@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, tuple[float, ...]]] = {
     "degrees": ("degrees({0})", ANY),
     "radians": ("radians({0})", ANY),
     "erf": ("erf({0})", ANY),
+    "sigmoid": ("sigmoid({0})", ANY),
     "stop_gradient": ("{0} * {1} - stop_gradient({0} * {1}) + {0}", ANY),
 }
 """SQL of two values, and values for them, none at an edge."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MACROS = (
     "CREATE MACRO logsumexp(v) AS ln(sum(exp(v)))",
-    "CREATE MACRO sigmoid(v) AS 1 / (1 + exp(-(v::DOUBLE)))",
+    "CREATE MACRO sigmoid(v) AS if(v::DOUBLE < 0, exp(v::DOUBLE), 1) / (1 + exp(-abs(v::DOUBLE)))",
 )
 """What einsql has and DuckDB lacks; ERF comes from Python's math module."""
 

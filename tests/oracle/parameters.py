@@ -7,14 +7,18 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import einsql
 from einsql.sql.lexical import QUIET
+from einsql.sql.query import QueryBinder
 from tests.oracle.choices import Choices
 from tests.oracle.data import random_database
 from tests.oracle.generate import Generator
 from tests.oracle.oracle import INTERPRETED, Pair
+
+if TYPE_CHECKING:
+    from einsql.cluster.driver import Cluster
 
 _NUMBER = re.compile(
     rf"(?P<quiet>{QUIET})|(?<![\w.$])(?P<number>\d+(\.\d+)?([eE][+-]?\d+)?)(?![\w.])",
@@ -28,7 +32,9 @@ PER_DATABASE = 12
 class Early(einsql.Connection):
     """A session that plans every statement for the values of its parameters."""
 
-    _alone = False
+    def query_binder(self, late: bool = False, *args: Any, **more: Any) -> QueryBinder:
+        """A binder that knows the values."""
+        return super().query_binder(False, *args, **more)
 
 
 @dataclass
@@ -47,16 +53,26 @@ class Report:
 
 
 def parameter_campaign(
-    statements: int, seed: int, settings: Mapping[str, str] = INTERPRETED
-) -> Report:
-    """Runs random statements with changing values in both ways."""
+    statements: int, seed: int, settings: Mapping[str, str] = INTERPRETED, sites: int = 1,
+    cluster: Cluster | None = None,
+) -> Report:  # fmt: skip
+    """Runs random statements with changing values in both ways.
+
+    Args:
+        statements: How many.
+        seed: Of the random choices.
+        settings: Of both sessions.
+        sites: Over how many of them values are read at run time; they are known at one.
+        cluster: The ranks that these are, if any.
+    """
     report = Report()
     number = 1000 * seed
     while report.statements < statements:
         number += 1
         rng = random.Random(number)
         db = random_database(Choices(random.Random(number)))
-        late, early = (Pair(db, settings=settings) for _ in range(2))
+        over = {**settings, "sites": str(sites)} if sites > 1 else settings
+        late, early = Pair(db, settings=over, cluster=cluster), Pair(db, settings=settings)
         early.con.__class__ = Early
         for n in range(PER_DATABASE):
             query = Generator(Choices(random.Random(100 * number + n)), db).query()
@@ -146,8 +162,14 @@ def alike(a: Answer, b: Answer) -> bool:
         return bool(a[1] == b[1])
     if a[0] != b[0] or a[2:] != b[2:] or len(a[1]) != len(b[1]):
         return False
-    return all(_equal(x, y) for r, s in zip(a[1], b[1], strict=True)
+    found, wanted = (x[1] if x[2] else sorted(x[1], key=_order) for x in (a, b))
+    return all(_equal(x, y) for r, s in zip(found, wanted, strict=True)
                for x, y in zip(r, s, strict=True))  # fmt: skip
+
+
+def _order(row: tuple[object, ...]) -> list[str]:
+    """Of rows that DuckDB gave in any order."""
+    return [f"{x:.3g}" if isinstance(x, float) else repr(x) for x in row]
 
 
 def _equal(x: object, y: object) -> bool:

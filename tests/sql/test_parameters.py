@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import fractions
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -92,6 +94,69 @@ def test_types_and_structure_have_plans_of_their_own(con: einsql.Connection) -> 
         assert con.execute("SELECT ? AS v", [value]).fetchall() == [(value,)]
 
 
+class MyInt(int):
+    """An int, as libraries derive them."""
+
+
+class Step(enum.IntEnum):
+    FEW = 3
+    MANY = 2**40
+    HUGE = 2**70
+
+
+class Ratio(float, enum.Enum):
+    HALF = 0.5
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT n + ? AS v FROM k", "SELECT val FROM x WHERE i = CAST(? AS INTEGER)",
+        "SELECT MAX(n) AS m FROM k WHERE n < ?", "SELECT ? || 'a'",
+        "UPDATE k SET n = ? WHERE i = 1", "INSERT OR REPLACE INTO k VALUES (1, ?)",
+    ],
+)  # fmt: skip
+def test_kinds_of_numbers_are_the_numbers_they_are(sql: str) -> None:
+    def told(con: einsql.Connection, given: object) -> object:
+        try:
+            cursor = con.execute(sql, [given])
+            return cursor.fetchall() if cursor.description else cursor.rowcount, cursor.description
+        except einsql.Error as error:
+            return str(error)
+
+    cons = [einsql.connect(), einsql.connect()]
+    for con in cons:
+        con.register("x", X, ("i", "j"))
+        con.execute("CREATE TENSOR k (i DIM(4), n INTEGER) DEFAULT 0")
+    given = [
+        MyInt(3), MyInt(2**40), MyInt(2**70), *Step, MyInt(-5), np.uint8(200), np.int16(-3),
+        Ratio.HALF, np.uint64(2**64 - 1), np.array(2**32 - 1, np.uint32),
+    ]  # fmt: skip
+    for value in given:
+        plain = float(value) if isinstance(value, float) else int(value)
+        assert told(cons[0], value) == told(cons[1], plain), repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**200, MyInt(2**127), 1j, np.complex64(1), np.longdouble(1), fractions.Fraction(1, 3),
+        object(), np.array([1]), np.void(b"ab"), np.ma.masked, np.array(None),
+        np.array(object()), np.timedelta64(3, "D"), {1},
+    ],
+)  # fmt: skip
+def test_other_kinds_of_parameters_are_refused_or_run(
+    con: einsql.Connection, value: object
+) -> None:
+    for sql in ("SELECT SUM(val * ?) AS s FROM x", "SELECT ?", "SELECT val FROM x WHERE i = ?"):
+        try:
+            con.execute(sql, [value]).fetchall()
+        except einsql.Error:
+            continue
+        assert isinstance(value, np.ndarray | np.timedelta64)
+        assert value.ndim == 0
+
+
 def test_bounds_of_the_result_follow_the_values(con: einsql.Connection) -> None:
     for below in (6, 3, 1, 9):
         cur = con.execute("SELECT i, j, val FROM x WHERE i < ? AND 2 <= j", [below])
@@ -175,6 +240,11 @@ WINDOWS: list[tuple[str, list[list[Any]]]] = [
         "n AS (SELECT i, MAX(val) AS val FROM m GROUP BY i) "
         "SELECT i, n.val, COUNT(*) OVER () AS c FROM n",
         [[0, 0], [3, 3]],
+    ),
+    (
+        "WITH c AS (SELECT i, j, val FROM x WHERE i BETWEEN ? AND ?) "
+        "SELECT a.i, b.j, a.val * b.val AS v FROM c AS a, c AS b WHERE a.i = b.i AND a.j = b.j",
+        [[1, 2], [4, 5]],
     ),
     ("SELECT r, r * ? AS v FROM range(9) AS t(r) WHERE r BETWEEN ? AND ?", [[2, 0, 2], [3, 6, 8]]),
     ("SELECT i, (SELECT SUM(val) FROM w WHERE w.i = x.i) AS s FROM x WHERE i = ? AND j = 0",

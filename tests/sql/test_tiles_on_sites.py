@@ -17,7 +17,7 @@ import pytest
 import einsql
 from einsql import relational as ra
 from einsql import tra
-from einsql.engine.store import owner
+from einsql.engine.private import owner
 from einsql.optimizer.implementation import implement
 from einsql.schema import DType
 from einsql.staged import TilePlan, TileProgram

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.engine.duck.failures import translated
+from einsql.engine.keyless import Keyless
 from einsql.errors import InterfaceError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TableResult:
+class TableResult(Keyless):
     """Rows that DuckDB gave and keeps.
 
     Attributes:
@@ -34,26 +35,7 @@ class TableResult:
     _count: int = field(init=False, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
-    @property
-    def description(self) -> tuple[tuple[Any, ...], ...]:
-        """PEP 249's description."""
-        pairs = zip(self.names, self.types, strict=True)
-        return tuple((n, t, None, None, None, None, None) for n, t in pairs)
-
-    @property
-    def origin(self) -> tuple[int, ...]:
-        """A table has no keys."""
-        raise InterfaceError("A table has no keys", hint="CREATE TENSOR … AS makes it a tensor.")
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """A table has no keys."""
-        return ()
-
-    @property
-    def shape(self) -> None:
-        """A table has no keys."""
-        return None
+    _no_keys = ("A table has no keys", "CREATE TENSOR … AS makes it a tensor.")
 
     def __post_init__(self) -> None:
         self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
@@ -90,8 +72,7 @@ class TableResult:
         """
         import pyarrow as pa  # only boundaries need it
 
-        if len(set(self.names)) != len(self.names):
-            raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")
+        self._check_names()
         found = {}
         for name, kind, column in zip(self.names, self.types, self.arrow().columns, strict=True):
             values = column.combine_chunks()

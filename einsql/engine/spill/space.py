@@ -163,7 +163,7 @@ def sweep(directory: str) -> None:
 
 
 def is_mapped(owner: object) -> bool:
-    """True for an owner of memory, as `store.owner` finds it, that is a mapped file."""
+    """True for an owner of memory, as `private.owner` finds it, that is a mapped file."""
     if isinstance(owner, memoryview):
         owner = owner.obj
     return isinstance(owner, mmap.mmap)

@@ -14,10 +14,10 @@ import numpy as np
 from einsql.einsum import EinSum
 from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
 from einsql.engine.merging import Total
+from einsql.engine.private import owner
 from einsql.engine.spill.memory import HELD, WORKING, Memory, anonymous, trim
 from einsql.engine.spill.slices import Cut, Footprint, cut
 from einsql.engine.spill.space import is_mapped
-from einsql.engine.store import owner
 from einsql.errors import OperationalError
 from einsql.supersteps import with_state
 from einsql.units import data_size

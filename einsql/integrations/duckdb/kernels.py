@@ -209,14 +209,7 @@ def _pointwise(name: str, kinds: tuple[Tile, ...]) -> EinSum:
         axes = "abcdefghijklmnopqrstuvwxyz"[: kinds[0].rank]
         notation = f"{axes}->{axes[::-1]}" if name == "transpose" else "ii->i"
         return tiles.einsum(notation).template(kinds)
-    ranks = {k.rank for k in kinds} - {0}
-    if len(ranks) > 1:
-        few, many = sorted(ranks)[:2]
-        raise ProgrammingError(
-            f"{PREFIX}{name}: arrays of rank {few} and {many} do not meet element by element",
-            hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
-        )
-    axes_ = tuple(f".{n}" for n in range(max(ranks, default=0)))
+    axes_ = tiles.element_axes(kinds, f"{PREFIX}{name}: ")
     value = _value(name, [Typed(Value(n, VALUE, k.dtype), k.dtype) for n, k in enumerate(kinds)])
     return EinSum(
         tuple(Axis(x, 0, 1) for x in axes_),

@@ -208,6 +208,10 @@ arctanh = _mathematical(lambda x: math.atanh(x), np.arctanh)
 degrees = _mathematical(lambda x: math.degrees(x), np.degrees)
 radians = _mathematical(lambda x: math.radians(x), np.radians)
 erf = _mathematical(lambda x: math.erf(x), math.erf)
+sigmoid = _mathematical(  # `one` has the type of x, for which CUDA's literals are too wide
+    lambda x, one: (math.exp(x) if x < 0 else one) / (one + math.exp(-abs(x))),
+    lambda x, one: SCALARS["sigmoid"].numpy(x),
+)
 lgamma = _mathematical(lambda x: math.lgamma(x), SCALARS["lgamma"].numpy)
 isinf = _mathematical(lambda x: math.isinf(x), np.isinf)
 isfinite = _mathematical(lambda x: math.isfinite(x), np.isfinite)

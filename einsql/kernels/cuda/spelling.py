@@ -35,10 +35,12 @@ _ALWAYS = {
 _DOUBLE = {
     "mul": "mul_double({0}, {1})",
     "fmod": "{0} - mul_double(floor({0} / {1}), {1})",
+    "sigmoid": "sigmoid({0}, 1.0)",
 }
 _FLOAT = {
     "mul": "mul_float({0}, {1})",
     "fmod": "{0} - mul_float(np.float32(floor({0} / {1})), {1})",
+    "sigmoid": "sigmoid({0}, np.float32(1))",
 }
 _POWERS = {
     2.0: "{1}({0}, {0})",

@@ -132,6 +132,10 @@ def _within_one(a: Range) -> Range:
     return Range(-1.0, 1.0, a.nan)
 
 
+def _within_zero_and_one(a: Range) -> Range:
+    return Range(0.0, 1.0, a.nan)
+
+
 def _test(*_: Range) -> Range:
     return BIT
 
@@ -152,6 +156,7 @@ LANES: dict[str, Lane] = {
     "log2": Lane(lambda r, a: r.library("log2", a), _log(2.0), slow=True),
     "tanh": Lane(lambda r, a: r.library("tanh", a), _within_one, slow=True),
     "erf": Lane(lambda r, a: r.library("erf", a), _within_one, slow=True),
+    "sigmoid": Lane(lambda r, a: r.library("sigmoid", a), _within_zero_and_one, slow=True),
     "greatest": Lane(lambda r, a, b: r.choose(r.less(a, b), b, a), _extreme(max), orders=True),
     "least": Lane(lambda r, a, b: r.choose(r.less(b, a), b, a), _extreme(min), orders=True),
     "if": Lane(lambda r, c, a, b: r.choose(c, a, b), _either),

@@ -190,7 +190,7 @@ import math
 
 import numpy as np
 from numba import njit, types
-from einsql.kernels.maths import erf, exp, log, log2, tanh
+from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime import (
     eq, idiv, less, order_back, remainder, round_away, round_half, truncate,

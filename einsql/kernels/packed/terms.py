@@ -29,7 +29,7 @@ from einsql.schema import DType
 Leaf = Value | Label
 
 _FLOAT_ALONE = frozenset(
-    {"floor", "ceil", "trunc", "sqrt", "div", "exp", "ln", "log2", "tanh", "erf"}
+    {"floor", "ceil", "trunc", "sqrt", "div", "exp", "ln", "log2", "tanh", "erf", "sigmoid"}
 )
 _FEW = (0, 1, -1)
 """Literals that are spelled out in generated source, for LLVM makes something of them."""

@@ -13,10 +13,13 @@ class Edits:
     """Replacements in a text; one inside of another is gone with it."""
 
     text: str
-    made: list[tuple[int, int, str]] = field(default_factory=list)
+    made: list[tuple[int, int, str | Edited]] = field(default_factory=list)
 
-    def replace(self, start: int, end: int, text: str) -> None:
-        """Puts a text in the place of `[start, end)`; empty places take insertions."""
+    def replace(self, start: int, end: int, text: str | Edited) -> None:
+        """Puts a text in the place of `[start, end)`; empty places take insertions.
+
+        An edited text's parameters keep the numbers they have in the statement.
+        """
         self.made.append((start, end, text))
 
     def covers(self, at: int) -> bool:
@@ -46,16 +49,27 @@ class Edits:
             length += b - a
 
         at = start
-        for a, b, text in sorted(self.made, key=lambda e: (e[0], -e[1])):
+        for a, b, new in sorted(self.made, key=lambda e: (e[0], -e[1])):
             if a < at or b > end or (a == at and a < start):
                 continue
             keep(at, a)
             origins.append((length, a))
+            text = new if isinstance(new, str) else _numbered(new, order)
             parts.append(text)
             length += len(text)
             at = b
         keep(at, end)
         return Edited("".join(parts), tuple(order), origins)
+
+
+def _numbered(made: Edited, order: dict[int, int]) -> str:
+    """An edited text whose parameters have the numbers of the text it goes into."""
+    parts, last = [], 0
+    for at, n in sorted(mark(made.text).numbers.items()):
+        new = order.setdefault(made.parameters[n - 1], len(order) + 1)
+        parts += [made.text[last:at], f"${new}"]
+        last = at + len(f"${n}")
+    return "".join((*parts, made.text[last:]))
 
 
 @dataclass(frozen=True, slots=True)

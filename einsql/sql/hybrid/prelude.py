@@ -9,7 +9,7 @@ ERF = "__einsql_erf"
 """The error function of a DOUBLE, which a session gives to DuckDB in Python."""
 
 PRELUDE = {
-    "sigmoid": "sigmoid(v) AS 1 / (1 + exp(-(v::DOUBLE)))",
+    "sigmoid": "sigmoid(v) AS if(v::DOUBLE < 0, exp(v::DOUBLE), 1) / (1 + exp(-abs(v::DOUBLE)))",
     "square": "square(v) AS pow(v, 2)",
     "stop_gradient": "stop_gradient(v) AS v",
     "erf": f"erf(v) AS {ERF}(v::DOUBLE)",

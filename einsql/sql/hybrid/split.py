@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -18,7 +18,8 @@ from einsql.sql.hybrid.blocks import (
     Reference,
     Structure,
 )
-from einsql.sql.hybrid.edits import Edits
+from einsql.sql.hybrid.edits import Edited, Edits
+from einsql.sql.query import REENTRIES
 from einsql.sql.tokens import is_parameter, tokenize
 from einsql.sql.trees import parse_tree
 
@@ -74,6 +75,8 @@ class Parts:
     """Whether a name behind a database, a schema or both is a tensor or a view of einsql's."""
     aggregates: Callable[[], frozenset[str]]
     """DuckDB's aggregates, in small letters."""
+    expand: Callable[[exp.Anonymous], str | None]
+    """The query that a call of a table macro stands for; None if it calls none."""
     fragments: list[Fragment] = field(default_factory=list)
     relations: dict[str, str] = field(default_factory=dict)
     """Tensors and views that DuckDB reads, by their names in small letters, as written."""
@@ -96,11 +99,21 @@ def shown(name: str, columns: Sequence[str]) -> str:
 class Splitter:
     """Splits one text: a statement's, or a view's."""
 
-    def __init__(self, sql: str, parts: Parts) -> None:
+    def __init__(self, sql: str, parts: Parts, within: tuple[str, ...] = ()) -> None:
+        """Reads a text.
+
+        Args:
+            sql: The text.
+            parts: What is found in it.
+            within: The table macros whose text it is, outermost first.
+        """
         self.sql = sql
         self.parts = parts
+        self.within = within
         self.structure = Structure(tokenize(sql))
         self.edits = Edits(sql)
+        self.expanded: dict[int, frozenset[str]] = {}
+        """What stands now where calls of table macros stood, in words in small letters."""
 
     # ---- queries
 
@@ -268,9 +281,10 @@ class Splitter:
         return found
 
     def _reads(self, part: Range, name: str) -> bool:
-        tokens = self.structure.tokens
+        tokens, low = self.structure.tokens, name.lower()
         return any(
-            tokens[n].text.lower() == name.lower() and not self.edits.covers(tokens[n].start)
+            low in self.expanded.get(tokens[n].start, ())
+            or (tokens[n].text.lower() == low and not self.edits.covers(tokens[n].start))
             for n in range(part.first, part.last)
         )
 
@@ -323,11 +337,40 @@ class Splitter:
         """Makes a FROM item a fragment."""
         tree = self.tree(start, end, "SELECT * FROM ")
         found = None if tree is None else self.bound(tree, scope, start)
-        if found is None:
-            return
-        name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
         alias = "" if reference.aliased else f" AS {in_quotes(_stem(reference))}"
-        self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
+        if found is not None:
+            name = self.parts.add(*found, f"SELECT * FROM {self.sql[start:end]}")
+            self.edits.replace(start, end, f"({shown(name, found[2])}){alias}")
+        elif tree is not None and reference.is_call:
+            self._expand(start, end, tree, alias, scope)
+
+    def _expand(self, start: int, end: int, tree: exp.Expr, alias: str, scope: Scope) -> None:
+        """Puts the query of a table macro in the place of its call, and splits it.
+
+        DuckDB would not take the name of a table for a parameter, but read what has the
+        parameter's name.
+        """
+        call = tree.args["from_"].this.this
+        text = self.parts.expand(call) if isinstance(call, exp.Anonymous) else None
+        if text is None:
+            return
+        low = call.name.lower()
+        if self.within.count(low) >= REENTRIES:
+            raise ProgrammingError(f"The macro {call.name} refers to itself", position=start)
+        own = replace(self.parts, why=[], wrong=[])
+        inner = Splitter(text, own, (*self.within, low))
+        try:
+            inner.query(inner.structure.query(0, len(inner.structure.tokens)), scope)
+        except Error as error:
+            error.position = start
+            raise
+        for wrong in own.wrong:
+            wrong.position = start
+        self.parts.wrong += own.wrong
+        self.parts.why += [Why(start, why.reason) for why in own.why]
+        made = inner.edits.result(0, len(text))
+        self.expanded[start] = frozenset(t.text.lower() for t in tokenize(made.text))
+        self.edits.replace(start, end, Edited(f"({made.text}){alias}", made.parameters, []))
 
     # ---- a block without what stands around its relation
 

@@ -12,23 +12,24 @@ _NAMING = (
 _ENDS = ("RETURNING",)
 
 
-def split_statement(splitter: Splitter, first: int) -> None:
+def split_statement(splitter: Splitter, first: int, given: Scope | None = None) -> None:
     """Splits every query inside of a statement.
 
     Args:
         splitter: Reads the statement.
         first: Its first token.
+        given: Names in reach.
     """
     structure = splitter.structure
     last = len(structure.tokens)
     word = structure.word(first)
     is_query = word in STARTS and word not in ("PIVOT", "UNPIVOT", "SUMMARIZE", "DESCRIBE")
     if is_query and not _is_change(splitter, first):
-        splitter.query(structure.query(first, last), {})
+        splitter.query(structure.query(first, last), given or {})
         return
     start = query_of(splitter, first, last)
     end = last if start is None else _end(splitter, start)
-    scope: Scope = {}
+    scope: Scope = {} if given is None else dict(given)
     if word == "WITH":
         query = structure.query(first, last)
         for cte in query.ctes:

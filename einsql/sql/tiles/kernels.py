@@ -22,10 +22,9 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
-from einsql.errors import ProgrammingError
 from einsql.schema import DType
 from einsql.sql.typed import Typed
-from einsql.tiles import VALUE, Kernel, Tile, operand
+from einsql.tiles import VALUE, Kernel, Tile, element_axes, operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,7 @@ class Leaves:
         read = [self.all[n] for n in numbers]
         if not also and isinstance(expr, Value):
             return read[0]
-        ranks = {leaf.tile.rank for leaf in read} - {0}
-        if len(ranks) > 1:
-            few, many = sorted(ranks)[:2]
-            raise ProgrammingError(
-                f"Arrays of rank {few} and {many} do not meet element by element",
-                hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
-            )
-        axes = tuple(f".{n}" for n in range(max(ranks, default=0)))
+        axes = element_axes(leaf.tile for leaf in read)
         operands = [*read, *(_presence(leaf) for leaf in also)]
         places = {number: n for n, number in enumerate(numbers)}
         kernel = EinSum(

@@ -1,0 +1,56 @@
+"""What results without keys share: rows with named and typed columns."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from einsql.errors import InterfaceError
+
+
+class Keyless:
+    """A result whose rows have no keys.
+
+    Attributes:
+        names: The columns.
+        types: Their SQL types.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    _no_keys: ClassVar[tuple[str, str]]
+    """What there is instead of keys, and what would work instead."""
+
+    @property
+    def description(self) -> tuple[tuple[Any, ...], ...]:
+        """PEP 249's description."""
+        pairs = zip(self.names, self.types, strict=True)
+        return tuple((n, t, None, None, None, None, None) for n, t in pairs)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The least value of each key.
+
+        Raises:
+            InterfaceError: Always, as there are no keys.
+        """
+        reason, hint = self._no_keys
+        raise InterfaceError(reason, hint=hint)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """There are no keys."""
+        return ()
+
+    @property
+    def shape(self) -> None:
+        """There are no keys, and so no axes."""
+        return None
+
+    def _check_names(self) -> None:
+        """Requires that each column has a name of its own.
+
+        Raises:
+            InterfaceError: Two columns have the same name.
+        """
+        if len(set(self.names)) != len(self.names):
+            raise InterfaceError("Two columns have the same name", hint="Rename one with AS.")

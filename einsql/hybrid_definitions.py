@@ -1,0 +1,139 @@
+"""The views and macros of einsql that a statement of DuckDB's needs, as DuckDB is to make them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.engine.store import Definition
+from einsql.errors import Error, NotSupportedError
+from einsql.quoting import in_quotes
+from einsql.sql.built_in import built_in
+from einsql.sql.hybrid.edits import Edited
+from einsql.sql.hybrid.prelude import PRELUDE, called
+from einsql.sql.hybrid.split import Parts, Splitter
+from einsql.sql.hybrid.statement import split_statement
+from einsql.sql.macros import Macro
+
+if TYPE_CHECKING:
+    from einsql.session import Connection
+
+Defined = tuple[str, str, str]
+"""What to DROP, the name, and what follows CREATE VIEW or MACRO."""
+
+
+def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defined], bool]:
+    """The views and macros that a text of DuckDB's needs, each behind those that it needs.
+
+    Returns:
+        What to DROP, the name and what follows CREATE VIEW or MACRO; whether DuckDB is to be
+        given ERF.
+
+    Raises:
+        NotSupportedError: A macro reads its parameter as a table.
+    """
+    relations = parts.relations
+    defined: list[Defined] = []
+    needs_erf = False
+    seen: set[str] = set()
+
+    def visit(read: str) -> None:
+        for low in [*relations]:
+            view(low)
+        for low in called(read):
+            macro(low)
+
+    def within(work: Callable[[], str]) -> str:
+        """What a definition says, once all that it reads and calls is there."""
+        before = dict(relations)
+        relations.clear()
+        made = work()
+        visit(made)
+        relations.update({n: r for n, r in before.items() if n not in relations})
+        return made
+
+    def view(low: str) -> None:
+        found = con.store.get(low)
+        if not isinstance(found, Definition):
+            return
+        relations.pop(low)
+        if low not in seen:
+            seen.add(low)
+            defined.append(("VIEW", found.name, within(lambda: _view(found, parts))))
+
+    def macro(low: str) -> None:
+        nonlocal needs_erf
+        found, name = con.store.get(f"{low}()"), f"{low}()"
+        if name in seen:
+            return
+        seen.add(name)
+        if found is None and (known := built_in(low)) is not None:
+            found = Definition(name, "macro", known, known.text)
+        if isinstance(found, Definition):
+            definition = found
+            _refuse_tables(definition.body, text)
+            made = within(lambda: _macro(definition, parts))
+        elif low in PRELUDE:
+            made = PRELUDE[low]
+            visit(made)
+            needs_erf |= low == "erf"
+        else:
+            return
+        defined.append(("MACRO TABLE" if " AS TABLE " in made.upper() else "MACRO", low, made))
+
+    visit(text.text)
+    return defined, needs_erf
+
+
+def _view(found: Definition, parts: Parts) -> str:
+    """What follows CREATE VIEW of a view whose query is split."""
+    splitter = Splitter(found.text, parts)
+    tokens = splitter.structure.tokens
+    named = next(n for n, t in enumerate(tokens) if t.text.upper() == "VIEW") + 1
+    first = next(n for n in range(named, len(tokens)) if splitter.structure.word(n) == "AS") + 1
+    splitter.query(splitter.structure.query(first, len(tokens)), {})
+    columns = found.text[tokens[named].end + 1 : tokens[first].start]
+    body = splitter.edits.result(tokens[first].start, len(found.text)).text
+    return f"{in_quotes(found.name)}{columns}{body}"
+
+
+def _macro(found: Definition, parts: Parts) -> str:
+    """What follows CREATE MACRO of a macro, whose queries are split."""
+    body = found.body
+    assert isinstance(body, Macro)
+    names = frozenset(p.lower() for p in body.parameters)
+
+    def bind(tree: exp.Expr, foreign: frozenset[str]) -> list[str] | Error:
+        for column in tree.find_all(exp.Column):
+            if column.name.lower() in names:
+                return NotSupportedError(f"{column.name} is a parameter of {body.name}()")
+        return parts.bind(tree, foreign)
+
+    # Nothing is a tensor that has a parameter's name.
+    splitter = Splitter(found.text, replace(parts, bind=bind, why=[], wrong=[]))
+    words = [t.text.upper() for t in splitter.structure.tokens]
+    kind = next(n for n, w in enumerate(words) if w in ("MACRO", "FUNCTION"))
+    split_statement(splitter, kind + 1, dict.fromkeys(names))
+    return splitter.edits.result(
+        splitter.structure.tokens[kind + 1].start, len(found.text)
+    ).text  # fmt: skip
+
+
+def _refuse_tables(body: object, text: Edited) -> None:
+    """Refuses a macro for which DuckDB would have to take a table's name for a value."""
+    if not isinstance(body, Macro):
+        return
+    named = body.table_parameters
+    if named:
+        at = re.search(rf"\b{re.escape(body.name)}\s*\(", text.text, re.IGNORECASE)
+        raise NotSupportedError(
+            f"{body.name}() reads its parameter {named[0]} as a table, "
+            "which it cannot in what DuckDB runs",
+            hint="Make it a table macro (AS TABLE) and call it in FROM, or make the table a "
+            "tensor: CREATE TENSOR … AS SELECT.",
+            position=None if at is None else text.origin(at.start()),
+        )
