@@ -28,6 +28,7 @@ from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
+from einsql.schema import Key, Schema
 from einsql.sql.changes import (
     Target,
     Touch,
@@ -112,7 +113,7 @@ class Touching(Part):
         """See `Part.made`."""
         touch = self.touch
         if self.ends:  # only the schema is looked at from now on
-            schema = shifted(touch.node.schema, self.ends, inputs)
+            schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
             touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
             return update.updated(con, tensor, touch, fields)
@@ -390,9 +391,23 @@ def _bound(
 
 
 def _ends_of(binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin."""
-    windows = binder.parameters.views.of(touch.node)
-    return tuple(w.end(binder.parameters, n) for n, w in windows.items())
+    """Where the windows of the touched rows begin, and where parameters end their keys."""
+    given = binder.parameters
+    windows = given.views.of(touch.node)
+    cuts = tuple(e.end(given, n) for n, e in touch.edges)
+    return (*(w.end(given, n) for n, w in windows.items()), *cuts)
+
+
+def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
+    """The part of a node's keys within which parameters leave rows, and its fields there."""
+    schema = shifted(schema, ends, inputs)
+    cuts = [e for e in ends if isinstance(e, Cut)]
+    if not cuts:
+        return schema, fields
+    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
+    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
 
 
 # ---- planning and running
