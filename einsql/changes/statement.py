@@ -22,7 +22,7 @@ from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
 from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
-from einsql.engine.relation import Fields
+from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
@@ -142,10 +142,12 @@ class Inserting(Part):
         relation = self.relation
         columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
         schema = shifted(relation.node.schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
         result = Result(schema, fields, columns, relation.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
-            result = result.part(within(result.bounds, cuts, inputs), [*fields])
+            result = result.cropped(within(result.bounds, cuts, inputs))
         return rows_of.inserted(con, tensor, self.order, result, self.replaces)
 
 
@@ -367,12 +369,12 @@ def _bound(
 ) -> Part:  # fmt: skip
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
@@ -390,10 +392,18 @@ def _bound(
     return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends)
 
 
-def _ends_of(binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin, and where parameters end their keys."""
+def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
+    """Where the windows of the touched rows begin, and where parameters end their keys.
+
+    Raises:
+        NeedsValuesError: There are some, and ranks are to change the rows.
+    """
     given = binder.parameters
     windows = given.views.of(touch.node)
+    if con.cluster is not None and (windows or touch.edges):
+        # There a change is over all keys of the tensor.
+        moving = [w.numbers for w in windows.values()]
+        raise NeedsValuesError(set().union(*moving, *(e.numbers for _, e in touch.edges)))
     cuts = tuple(e.end(given, n) for n, e in touch.edges)
     return (*(w.end(given, n) for n, w in windows.items()), *cuts)
 
