@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from einsql.conditions import Ignored
 from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
 
@@ -176,6 +177,10 @@ class Program:
         """As `run`; returns the fields of every root."""
         if not self._sure and self._exceeds():
             return self._within(inputs, tick)[0]
+        with Ignored():
+            return self._run(inputs, tick)
+
+    def _run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:
