@@ -13,7 +13,7 @@ from einsql.bounds import Probe
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.private import owner, show
-from einsql.engine.relation import DistantFields, Fields, copied, frozen, here
+from einsql.engine.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.spill import Memory
 from einsql.optimizer import Optimized
@@ -119,6 +119,8 @@ class Plan:
             shown: Those of them whose memory it may show.
         """
         schema = shifted(self._schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
         if isinstance(fields, DistantFields) and fields.lasting:
             return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
         shared = owners(shown.values())
@@ -134,7 +136,7 @@ class Plan:
 
     def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
         cuts = [e for e in self.ends if isinstance(e, Cut)]
-        return made.part(within(made.bounds, cuts, inputs), [*made.fields]) if cuts else made
+        return made.cropped(within(made.bounds, cuts, inputs)) if cuts else made
 
     @cached_property
     def _schema(self) -> Schema:

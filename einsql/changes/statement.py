@@ -22,12 +22,13 @@ from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
 from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
-from einsql.engine.relation import Fields
+from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
+from einsql.schema import Key, Schema
 from einsql.sql.changes import (
     Target,
     Touch,
@@ -112,7 +113,7 @@ class Touching(Part):
         """See `Part.made`."""
         touch = self.touch
         if self.ends:  # only the schema is looked at from now on
-            schema = shifted(touch.node.schema, self.ends, inputs)
+            schema, fields = _narrowed(touch.node.schema, fields, self.ends, inputs)
             touch = replace(touch, node=Input("", schema))
         if self.kind == "UPDATE":
             return update.updated(con, tensor, touch, fields)
@@ -146,10 +147,12 @@ class Inserting(Part):
         """See `Part.made`."""
         empty = self.empty
         schema = shifted(empty.schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
         result = Result(schema, fields, empty.columns, empty.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
-            result = result.part(within(result.bounds, cuts, inputs), [*fields])
+            result = result.cropped(within(result.bounds, cuts, inputs))
         return rows_of.inserted(con, tensor, self.order, result, self.replaces)
 
 
@@ -377,12 +380,12 @@ def _bound(
 ) -> Part:  # fmt: skip
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
@@ -402,10 +405,32 @@ def _bound(
     return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends)
 
 
-def _ends_of(binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin."""
-    windows = binder.parameters.views.of(touch.node)
-    return tuple(w.end(binder.parameters, n) for n, w in windows.items())
+def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
+    """Where the windows of the touched rows begin, and where parameters end their keys.
+
+    Raises:
+        NeedsValuesError: There are some, and ranks are to change the rows.
+    """
+    given = binder.parameters
+    windows = given.views.of(touch.node)
+    if con.cluster is not None and (windows or touch.edges):
+        # There a change is over all keys of the tensor.
+        moving = [w.numbers for w in windows.values()]
+        raise NeedsValuesError(set().union(*moving, *(e.numbers for _, e in touch.edges)))
+    cuts = tuple(e.end(given, n) for n, e in touch.edges)
+    return (*(w.end(given, n) for n, w in windows.items()), *cuts)
+
+
+def _narrowed(schema: Schema, fields: Fields, ends: Ends, inputs: Inputs) -> tuple[Schema, Fields]:
+    """The part of a node's keys within which parameters leave rows, and its fields there."""
+    schema = shifted(schema, ends, inputs)
+    cuts = [e for e in ends if isinstance(e, Cut)]
+    if not cuts:
+        return schema, fields
+    box = within(np.array([(k.lo, k.hi) for k in schema.keys], np.int64), cuts, inputs).tolist()
+    at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    keys = tuple(Key(k.name, lo, hi) for (lo, hi), k in zip(box, schema.keys, strict=True))
+    return Schema(keys, schema.fields), {name: a[at] for name, a in fields.items()}
 
 
 # ---- planning and running

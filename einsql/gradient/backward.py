@@ -30,10 +30,10 @@ from einsql.errors import ProgrammingError
 from einsql.gradient import domains
 from einsql.gradient.domains import VALUE, Points, summed
 from einsql.gradient.expressions import derivative
-from einsql.gradient.forms import factored, factors_of, is_plain
+from einsql.gradient.forms import factored, is_contraction
 from einsql.gradient.parts import in_parts, replaced
 from einsql.gradient.paths import refuse_choices
-from einsql.gradient.signs import POSITIVE, Knowledge, Known
+from einsql.gradient.signs import FINITE, POSITIVE, Knowledge
 from einsql.gradient.terms import Term, wider
 from einsql.schema import PRESENT, DType
 
@@ -162,7 +162,7 @@ class Backward:
                 parts.append(Const(1.0, wider(dtype, dtype)))
             found = _added(node, parts, wider(dtype, dtype))
             if isinstance(found, EinSum):
-                self._known.trust(found, VALUE, Known())
+                self._known.trust(found, VALUE, FINITE)
             self._adjoints[known] = found
         return self._adjoints[known]
 
@@ -205,7 +205,7 @@ class Backward:
         if o.reduction is None:  # what the node has stored is at least as cheap to read
             stored = Value(seed.itself, o.name, o.dtype)
             total = Term(replaced(total.expr, o.args[0], stored))
-        is_product = o.reduction is not None and all(map(is_plain, factors_of(total.expr)))
+        is_product = o.reduction is not None and is_contraction(total.expr, seed.operands)
         finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
         if seed.of_output.number is None and not finite:
             # What a later filter left out counts for nothing, whatever its derivative is.

@@ -198,7 +198,7 @@ def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
 def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> Array:
     """A border of one number; widths count from the last axis."""
     if isinstance(mode, str) and mode != "constant":
-        raise untraceable(f"A border with mode='{mode}'", "Gather it by an array of positions.")
+        return _mirrored(x, widths, mode)
     filler = mode if isinstance(mode, int | float) else value or 0.0
     pairs = [(0, 0)] * rank(x)
     for n in range(len(widths) // 2):
@@ -207,6 +207,36 @@ def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> 
         slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape, pairs, strict=True)
     )
     return np.pad(x[inner], [(max(0, a), max(0, b)) for a, b in pairs], constant_values=filler)
+
+
+def _mirrored(x: Array, widths: Sequence[int], mode: str) -> Array:
+    """A border of the array's own elements, which are gathered."""
+    kinds = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    for n in range(len(widths) // 2):
+        before, after = widths[2 * n], widths[2 * n + 1]
+        axis = rank(x) - 1 - n
+        kept = slice_(x, axis, max(0, -before), x.shape[axis] - max(0, -after))
+        sides = max(0, before), max(0, after)
+        if any(sides):
+            numbers: Any = kinds[mode]
+            kept = np.take(kept, np.pad(np.arange(kept.shape[axis]), sides, mode=numbers), axis)
+        x = kept
+    return x
+
+
+@operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def upsample_nearest(x: Array, size: Any, scales: Any = None, *_: Any) -> Array:
+    """Each element several times, as often as the new extents ask for."""
+    for n, axis in enumerate(range(2, rank(x))):
+        extent = x.shape[axis]
+        wanted = size[n] if size is not None else int(extent * scales[n])
+        by = extent / wanted if size is not None else 1 / scales[n]
+        if wanted % extent == 0 and wanted / extent == 1 / by:
+            x = np.repeat(x, wanted // extent, axis)
+        else:
+            places = np.floor(np.arange(wanted, dtype=np.float32) * np.float32(by))
+            x = np.take(x, np.minimum(places.astype(np.int64), extent - 1), axis)
+    return x
 
 
 # ---- indexes
