@@ -54,6 +54,8 @@ OF_ONE: dict[str, tuple[str, Callable[[Array], Array], str]] = {
     "atanh": ("atanh({0})", lambda x: 1 / ((1 - x) * (1 + x)), ""),
     "tanh": ("tanh({0})", lambda x: 1 - np.tanh(x) ** 2, "of 1"),
     "sigmoid": ("sigmoid({0})", lambda x: _logistic(x) * _logistic(-x), "of 1"),
+    "softplus": ("ln(1 + exp({0}))", _logistic, "of 1"),
+    "logistic loss": ("ln(exp(-{0}) + 1.0e0)", lambda x: -_logistic(-x), "of 1"),
     "silu": ("silu({0})", lambda x: _logistic(x) * (1 + x * _logistic(-x)), "of 1"),
     "erf": ("erf({0})", lambda x: 2 / np.sqrt(PI) * np.exp(-x * x), "of 1"),
     "lgamma": ("lgamma({0})", _digamma, "of 1"),
