@@ -28,6 +28,8 @@ from docs.builder.source import ROOT, Block
 from einsql.explain import Explanation
 from einsql.units import duration, quantity
 
+TALL = 1300.0
+"""Drawings of more pixels than that scroll in a frame of their own."""
 _FOLDED = {"python": "The Python behind this", "sql": "The SQL behind this"}
 
 
@@ -218,9 +220,14 @@ class Session:
             caption = self._caption(block)
             below = f'<p class="remark">{caption}</p>' if caption else ""
             return f'<div class="given">{made}{below}</div>'
+        if " at 0x" in repr(value):
+            raise BlockError(f"gives {value!r}, which tells a reader nothing: assign it to _")
         return output(repr(value))
 
     def _figure(self, svg: str, block: Block, kind: str) -> str:
+        height = re.search(r'height="([\d.]+)"', svg)
+        if height is not None and float(height[1]) > TALL:
+            kind += " tall"
         return figure(svg, self._caption(block), kind)
 
     def _caption(self, block: Block) -> str:
