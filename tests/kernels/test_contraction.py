@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import einsql
@@ -96,11 +98,12 @@ def test_rows_are_cut_first_and_copies_are_few() -> None:
     assert not layout.right.copied
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_few_rows_by_columns_that_are_contiguous(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_rows_by_columns_that_are_contiguous(dtype: str) -> None:
     """Queries of a few heads and the keys of all positions, cut out of a longer cache."""
-    cache = np.arange(2 * 700 * 64).reshape(2, 700, 64).astype(dtype) % 7
-    keys, queries = cache[:, :600], np.arange(2 * 3 * 64).reshape(2, 3, 64).astype(dtype) % 5
+    cache: npt.NDArray[Any] = np.arange(2 * 700 * 64).reshape(2, 700, 64).astype(dtype) % 7
+    queries: npt.NDArray[Any] = np.arange(2 * 3 * 64).reshape(2, 3, 64).astype(dtype) % 5
+    keys = cache[:, :600]
     scores = Multiplied(
         Labels(tuple("grd"), tuple("gtd"), tuple("grt"), {"g": 2, "r": 3, "t": 600, "d": 64}),
         np.dtype(dtype),
