@@ -127,8 +127,9 @@ class Inserting(Part):
 
     Attributes:
         relation: The SELECT.
-        order: The tensor's column for each of its.
+        order: The tensor's column for each of the SELECT's.
         replaces: Whether rows that are there are overwritten.
+        empty: Its result, without what it will hold.
         ends: Where parameters begin and end its keys.
         told: Fields of it that are one number, or the scalar that has it.
     """
@@ -136,6 +137,7 @@ class Inserting(Part):
     relation: Relation
     order: list[str]
     replaces: bool
+    empty: Result
     ends: Ends = ()
     told: Mapping[str, int | str] = field(default_factory=dict)
 
@@ -148,12 +150,11 @@ class Inserting(Part):
         self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
-        relation = self.relation
-        columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-        schema = shifted(relation.node.schema, self.ends, inputs)
+        empty = self.empty
+        schema = shifted(empty.schema, self.ends, inputs)
         if isinstance(fields, PlacedFields):
             fields = fields.counted(schema)
-        result = Result(schema, fields, columns, relation.hidden)
+        result = Result(schema, fields, empty.columns, empty.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
@@ -202,13 +203,10 @@ class Changing:
             Error: A part fails; nothing has changed then.
         """
         found = _computed(self.plans, inputs, con)
-        foreign = owners(inputs.values())
-        if len(found) > 1:  # roots may show the same memory, and each tensor has its own
-            shown = Counter(o for fields in found for o in owners([fields]))
-            foreign |= {o for o, times in shown.items() if times > 1}
         result = None
         if self.shown is not None:  # first, for what it shows is not overwritten
-            result = self.plans[0].wrap(found[0], inputs)
+            plan = self.plans[0]
+            result = plan.wrap(found[0], inputs, plan.shown(inputs))
         made: list[Made] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
@@ -223,7 +221,7 @@ class Changing:
                 raise
             if number:
                 made.append(new)
-        store(con, made, foreign)
+        store(con, made, lambda: _foreign(inputs, found))
         if result is None:
             cursor._changed(number)
         else:
@@ -247,6 +245,15 @@ class Changing:
                 return False
             self.run(con, inputs, cursor)
             return True
+
+
+def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
+    """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
+    foreign = owners(inputs.values())
+    if len(found) > 1:  # roots may show the same memory, and each tensor has its own
+        shown = Counter(o for fields in found for o in owners([fields]))
+        foreign |= {o for o, times in shown.items() if times > 1}
+    return foreign
 
 
 def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing | None:
@@ -297,7 +304,7 @@ def _by_duckdb(
     if isinstance(statement.source, exp.Values):
         raise error
     new, number = rows_of.from_duckdb(con, writable(con, target), statement, text, error)
-    store(con, [new] if number else [], set())
+    store(con, [new] if number else [], set)
     return number
 
 
@@ -399,8 +406,12 @@ def _bound(
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
+    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    empty = Result(relation.node.schema, {}, columns, relation.hidden)
     told = rows_of.told(relation, binder.parameters.inputs)
-    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends, told)
+    return Inserting(
+        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told
+    )
 
 
 def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:

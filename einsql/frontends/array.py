@@ -43,13 +43,17 @@ class TracedArray(NDArrayOperatorsMixin):
         graph: The program it belongs to.
         shape: Extents of the axes.
         view: Whose elements it shows.
+        number: Whether NumPy has a number here, which nothing changes: `x += 1` makes another.
     """
 
     __hash__ = None  # type: ignore[assignment]  # equality is recorded, not decided
 
-    def __init__(self, graph: Graph, step: Step, view: View | None = None) -> None:
+    def __init__(
+        self, graph: Graph, step: Step, view: View | None = None, number: bool | None = None
+    ) -> None:  # fmt: skip
         self.graph = graph
         self.shape = step.shape
+        self.number = not self.shape if number is None else number
         self.show(view or whole(step), step)
 
     def show(self, view: View, step: Step) -> None:
@@ -235,6 +239,7 @@ class TracedArray(NDArrayOperatorsMixin):
             return cast(e, target)
 
         found: TracedArray = _done(combine(convert, self))
+        found.number = self.number
         return found
 
     def transpose(self, *axes: Any) -> TracedArray:
@@ -246,6 +251,20 @@ class TracedArray(NDArrayOperatorsMixin):
         """The elements in another shape."""
         given = shape[0] if len(shape) == 1 else shape
         return self._call(np.reshape, given, order=order)
+
+
+def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
+    shared = getattr(NDArrayOperatorsMixin, name)
+
+    def changed(self: TracedArray, other: Any) -> Any:
+        return NotImplemented if self.number else shared(self, other)
+
+    return changed
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and",
+              "xor", "or", "matmul"):  # fmt: skip
+    setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
 
 
 def _methods(*names: str) -> dict[str, Any]:
@@ -288,7 +307,7 @@ def _answered(name: str, run: Callable[[], Any]) -> Any:
 
 def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> TracedArray:
     """A result where `out` wants it, as `x += y` does; elsewhere it stays what it is."""
-    if not isinstance(target, TracedArray):
+    if not isinstance(target, TracedArray) or target.number:
         raise untraceable(f"{name} with out", "Assign its result to a variable.")
     shape = np.broadcast_shapes(found.shape, target.shape if chosen is not True else found.shape)
     if shape != target.shape or not np.can_cast(found.dtype, target.dtype, casting):
@@ -404,9 +423,9 @@ def apply_(
 
 def viewed(
     x: TracedArray, shape: Sequence[int], places: Sequence[Expr], *, exact: bool = True,
-    locked: bool = False,
+    locked: bool = False, number: bool = False,
 ) -> TracedArray:  # fmt: skip
-    """An array that shows another one's elements.
+    """An array that shows another one's elements; what shows a number shares nothing.
 
     Args:
         x: The other one.
@@ -414,9 +433,12 @@ def viewed(
         places: Where an element is, one index for each axis of the other one.
         exact: Whether NumPy always shares the elements.
         locked: Whether NumPy refuses to write through it.
+        number: Whether a number stays one.
     """
     step = x.graph.map(shape, read(x.step, places))
-    return TracedArray(x.graph, step, x.view.through(places, exact, locked))
+    if x.number:
+        return TracedArray(x.graph, step, number=number)
+    return TracedArray(x.graph, step, x.view.through(places, exact, locked), False)
 
 
 def _weak(value: object) -> bool:

@@ -22,6 +22,8 @@ def setitem(x: TracedArray, key: Any, value: Any) -> None:
             each that a mask selects.
         ValueError: The value does not fit.
     """
+    if x.number:
+        raise TypeError("a number does not support item assignment")
     given = key if isinstance(key, tuple) else (key,)
     arrays = [e for e in given if isinstance(e, TracedArray | np.ndarray | list)]
     new = lifted(x.graph, value)

@@ -28,7 +28,7 @@ from einsql.frontends.expressions import (
     plus,
     scaled,
 )
-from einsql.frontends.shapes import axis_of, copy
+from einsql.frontends.shapes import axis_of
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import Step, read
 from einsql.schema import DType
@@ -67,8 +67,8 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
             at = [label(first + len(common) - e.ndim + n) for n in range(e.ndim)]
             places.append(_gathered(x, e.step, at, extent))
         axis += 1
-    number = len(_given(key)) == x.ndim and all(isinstance(e, int) for e in _given(key))
-    if arrays or number:  # what NumPy copies, and what is no array there
+    alone = len(_given(key)) == x.ndim and all(isinstance(e, int) for e in _given(key))
+    if arrays or alone:  # what NumPy copies, and what is no array there
         return TracedArray(x.graph, x.graph.map(shape, read(x.step, places)))
     return viewed(x, shape, places)
 
@@ -149,8 +149,12 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
         raise untraceable(f"np.take with mode='{mode}'", "Bring the indices into bounds before.")
     x = a if isinstance(a, TracedArray) else lifted(indices.graph, np.asarray(a))
     if axis is None:
-        return copy(getitem(x.reshape(-1), indices))
-    return copy(getitem(x, (*[slice(None)] * axis_of(axis, x.ndim), indices)))
+        return _copied(getitem(x.reshape(-1), indices))
+    return _copied(getitem(x, (*[slice(None)] * axis_of(axis, x.ndim), indices)))
+
+
+def _copied(x: TracedArray) -> TracedArray:
+    return TracedArray(x.graph, x.step)
 
 
 @implements(np.take_along_axis)
@@ -182,4 +186,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> TracedArray:
         test = literal(bool(c)) if isinstance(c, bool | int | float) else truth(c)
         return choose(test, *meeting(a, b))
 
-    return combine(chosen, condition, x, y)
+    found = combine(chosen, condition, x, y)
+    found.number = False
+    return found

@@ -225,7 +225,7 @@ class Recorded:
             )
         step = self.graph.tensor(name, value, shape, field.dtype, dims)
         self._slots.append((str(step.name), shape, field.dtype))
-        return TracedArray(self.graph, step, whole(step, given=True))
+        return TracedArray(self.graph, step, whole(step, given=True), isinstance(value, np.generic))
 
     def _leaf(self, key: str, name: str) -> str:
         """The name of an array in a dict: its key, where no other has that."""

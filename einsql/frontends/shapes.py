@@ -138,7 +138,7 @@ def transpose(a: TracedArray, axes: Any = None) -> TracedArray:
     places: list[Expr] = [ZERO] * a.ndim
     for n, axis in enumerate(order):
         places[axis] = label(n)
-    return viewed(a, [a.shape[n] for n in order], places)
+    return viewed(a, [a.shape[n] for n in order], places, number=a.number)
 
 
 @implements(np.matrix_transpose)
@@ -193,7 +193,7 @@ def squeeze(a: TracedArray, axis: Any = None) -> TracedArray:
         raise ValueError("cannot select an axis to squeeze out which has size not equal to one")
     kept = [n for n in range(a.ndim) if n not in gone]
     places: list[Expr] = [label(kept.index(n)) if n in kept else ZERO for n in range(a.ndim)]
-    return viewed(a, [a.shape[n] for n in kept], places)
+    return viewed(a, [a.shape[n] for n in kept], places, number=a.number)
 
 
 @implements(np.broadcast_to)
@@ -341,7 +341,7 @@ def _filled(a: Any, value: Any, dtype: Any, shape: Any) -> TracedArray:
     if not isinstance(value, bool | int | float | np.generic):
         return copy(broadcast_to(lifted(a.graph, value), tuple(wanted))).astype(own.numpy)
     filler = literal(np.asarray(value).astype(computed(own))[()].item(), own)
-    return TracedArray(a.graph, a.graph.map(wanted, filler))
+    return TracedArray(a.graph, a.graph.map(wanted, filler), number=False)
 
 
 @implements(np.zeros_like, np.empty_like)
@@ -374,7 +374,7 @@ def full_like(
 @implements(np.copy)
 def copy(a: TracedArray, order: str = "K", subok: bool = False) -> TracedArray:
     """np.copy: an array that shares no elements."""
-    return TracedArray(a.graph, a.step)
+    return TracedArray(a.graph, a.step, number=False)
 
 
 implements(np.shape)(lambda a: a.shape)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from einsql.einsum import (
     Axis,
@@ -283,17 +284,24 @@ def _base(node: EinSum, axis: Axis) -> str | None:
 def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a view of an input, without a copy."""
     fields = inputs[view.base]
-    box = np.array(view.bounds, np.int64)
-    at = [slice(None)] * len(box)
+    at = [slice(None)] * len(view.bounds)
     for n, name, extent in view.spans:
-        begin = int(inputs[name][FIELD])
-        box[n] = begin, begin + extent
-        at[n] = slice(begin - view.bounds[n][0], begin - view.bounds[n][0] + extent)
+        start = int(inputs[name][FIELD]) - view.bounds[n][0]
+        at[n] = slice(start, start + extent)
     within = getattr(fields, "within", None)  # what lies elsewhere says itself what is a part
     if within is not None:
-        found: Mapping[str, Any] = within(box, [n for n, _, _ in view.spans])
+        found: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
         return found
     over = getattr(fields, "over", None)  # a payload file verifies what is read alone
     if over is not None:
-        fields = over(box)
-    return {name: array[tuple(at)] for name, array in fields.items()}
+        fields = over(_box(view, at))
+    index = tuple(at)
+    return {name: array[index] for name, array in fields.items()}
+
+
+def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
+    """The bounds of the part of a view's base that slices of its windows leave."""
+    box = np.array(view.bounds, np.int64)
+    for n, _, _ in view.spans:
+        box[n] = box[n, 0] + (at[n].start, at[n].stop)
+    return box

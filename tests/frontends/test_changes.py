@@ -88,6 +88,23 @@ def numbers(x: Array) -> Array:
     return y, a
 
 
+def totals(x: Array) -> Array:
+    a = x.sum()
+    b = a
+    a += 1
+    c = x.mean(1)[0]
+    d = c.T
+    d *= 2
+    e = np.where(a > 0, a, b)
+    f = e
+    e -= 5
+    g = x[0, 0, ...] + 0
+    h = np.copy(g)
+    i = h
+    h += 1
+    return a, b, c, d, e, f, i
+
+
 def reshaped_alone(x: Array) -> Array:
     y = (x * 2).reshape(2, 6)
     y += 1
@@ -104,7 +121,7 @@ def empty(x: Array) -> Array:
 
 FUNCTIONS = [
     through_a_slice, through_a_transpose, seen_by_a_row, row_by_row, elements, overlapping, masks,
-    truncated, copies, numbers, reshaped_alone, empty,
+    truncated, copies, numbers, totals, reshaped_alone, empty,
 ]  # fmt: skip
 
 

@@ -222,6 +222,14 @@ def _column(x: Tensor) -> Tensor:
     return y
 
 
+def _masked(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[x > 0] = -1.0
+    y[1:, ::2] += x[:-1, ::2]
+    y[2] = y[0]
+    return y
+
+
 def _over(x: Tensor) -> Tensor:
     y = x * 2
     y.copy_(x)
@@ -233,7 +241,7 @@ def _in_place(x: Tensor) -> Tensor:
     return functional.relu(y, inplace=True) + y
 
 
-@pytest.mark.parametrize("fn", [_column, _over, _in_place])
+@pytest.mark.parametrize("fn", [_column, _masked, _over, _in_place])
 def test_what_is_written_in_place_is_seen_by_all(fn: Callable[..., Any]) -> None:
     same(Of(fn), tensor(4, 5))
 

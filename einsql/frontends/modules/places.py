@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from einsql.frontends.array import TracedArray, graph_of, lifted
 from einsql.frontends.modules.registry import numpy_dtype, operator, rank
+from einsql.frontends.refusals import way_out
 from einsql.frontends.source import untraceable
 
 Array = Any
@@ -252,6 +254,40 @@ def index(x: Array, indices: Sequence[Any]) -> Array:
 def index_select(x: Array, dim: int, indices: Array) -> Array:
     """Elements of an axis by number."""
     return np.take(x, indices, axis=dim)
+
+
+def _own(x: Array, *others: Array) -> TracedArray:
+    """A traced array that may be changed."""
+    graph = graph_of((x, *others))
+    return TracedArray(graph, lifted(graph, x).step)
+
+
+@operator("slice_scatter")
+def slice_scatter(
+    x: Array, source: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Array:
+    """The array with a slice overwritten."""
+    y = _own(x, source)
+    y[(*[slice(None)] * (dim % y.ndim), slice(start, end, step))] = source
+    return y
+
+
+@operator("select_scatter")
+def select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
+    """The array with one element of an axis overwritten."""
+    y = _own(x, source)
+    y[(*[slice(None)] * (dim % y.ndim), index)] = source
+    return y
+
+
+@operator("index_put")
+def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> Array:
+    """The array with a value where a mask holds."""
+    if accumulate:
+        raise untraceable("Adding at indices", way_out("put"))
+    y = _own(x, value, *indices)
+    y[tuple(slice(None) if i is None else i for i in indices)] = value
+    return y
 
 
 @operator("gather")
