@@ -40,6 +40,28 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(there), f"{target}#{anchor}"
 
 
+def test_the_map_has_every_module() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    here = (ROOT / "einsql").iterdir()
+    named = [
+        p.name + "/" * p.is_dir() for p in here if p.suffix == ".py" or (p / "__init__.py").exists()
+    ]
+    assert [n for n in named if f"`{n}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_maps_name_what_is_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    rows = [line for line in text.split("\n") if line.startswith("|")]
+    named = {n for row in rows for n in re.findall(r"`([\w/]+(?:\.py|/))`", row)}
+    there = [
+        f"/{p.relative_to(ROOT)}{'/' * p.is_dir()}"
+        for folder in ("einsql", "tests", "benchmarks")
+        for p in [ROOT / folder, *(ROOT / folder).rglob("*")]
+    ]
+    assert [n for n in sorted(named) if not any(p.endswith(f"/{n}") for p in there)] == []
+
+
 def anchors(path: Path) -> set[str]:
     """What headings are called in links: GitHub's rule."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -101,6 +101,9 @@ class Measure:
 class Program:
     """A compiled graph; it may run any number of times over other inputs.
 
+    Attributes:
+        shows: Inputs whose memory the fields of a root may show.
+
     Args:
         root: The graph.
         compile_node: Makes the kernels.
@@ -139,6 +142,7 @@ class Program:
             else _together(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
+        self.shows = _shows(self.inputs, self.steps, shown)
         self._memory = memory
         self._compile = compile_node
         self._peak = _bound(nodes)
@@ -222,6 +226,18 @@ class Program:
         assert self._memory is not None  # else nothing exceeds it
         given = {slot: inputs[name] for slot, name in self.inputs}
         return run_within(self, self._memory, self._compile, given, tick)
+
+
+def _shows(
+    inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int]
+) -> tuple[str, ...]:  # fmt: skip
+    """The inputs that roots show: through views alone, for other kernels make new arrays."""
+    seen = {slot: {name} for slot, name in inputs}
+    for step in steps:
+        views = "view" in step.kernel.split("+")
+        found = set[str]().union(*(seen[s] for s in step.sources)) if views else set[str]()
+        seen.update(dict.fromkeys(step.targets, found))
+    return tuple(sorted(set[str]().union(*(seen[r] for r in roots))))
 
 
 def _in_order(nodes: Sequence[Node], groups: Sequence[Group]) -> list[EinSum | Group]:

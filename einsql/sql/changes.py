@@ -10,6 +10,7 @@ from einsql.einsum import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, valid
 from einsql.sql.arguments import as_sql
+from einsql.sql.edges import Edge
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, Source, read
@@ -29,11 +30,13 @@ class Touch:
         node: Keyed by some labels; its PRESENT output, if any, tells the touched rows.
         labels: The label of each of the target's keys; a diagonal repeats one.
         columns: The changed value columns; the node has an output for each.
+        edges: Where parameters end the node's keys, each with the key's number.
     """
 
     node: Node
     labels: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    edges: tuple[tuple[int, Edge], ...] = ()
 
 
 # ---- which syntax a statement may have
@@ -163,7 +166,8 @@ def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
     if not settled:
         one: Expr = Const(1, DType.BIGINT)
         outputs.append(Output(COUNT, (one,), DType.BIGINT, "sum"))
-    return Touch(_node(select, labels, outputs), tuple(labels), tuple(columns))
+    node = _node(select, labels, outputs)
+    return Touch(node, tuple(labels), tuple(columns), _edges(select, labels))
 
 
 def _assignment(
@@ -203,7 +207,7 @@ def _bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
     select, _, keys = _scan(query, target)
     _where(select, tree)
     labels = [select.domain.find(k) for k in keys]
-    return Touch(_node(select, labels, []), tuple(labels))
+    return Touch(_node(select, labels, []), tuple(labels), (), _edges(select, labels))
 
 
 def _where(select: SelectBinder, tree: exp.Expr) -> None:
@@ -218,6 +222,15 @@ def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> Ein
     unique = list(dict.fromkeys(labels))
     present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
     return select.domain.node(unique, [*outputs, present])
+
+
+def _edges(select: SelectBinder, labels: list[str]) -> tuple[tuple[int, Edge], ...]:
+    return tuple(
+        (n, e)
+        for n, label in enumerate(dict.fromkeys(labels))
+        for e in select.domain.edges_of(label)
+        if isinstance(e, Edge)
+    )
 
 
 # ---- INSERT

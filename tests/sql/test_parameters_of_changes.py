@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -97,3 +99,52 @@ def test_a_step_of_training_is_planned_once(con: einsql.Connection) -> None:
     losses = con.execute(f"FOR n IN range(6) DO {body.replace('?', '0.01')} END FOR").fetchall()
     assert len(losses) == 6
     assert con.planner_calls - before == 3
+
+
+_CONDITIONS = (
+    "i = ?", "j = ?", "i <= ?", "i < ?", "i >= ?", "? < i", "j > ?", "i = ? + 1", "val > ?",
+    "i BETWEEN ? AND ? + 1", "j >= ? AND j < ? + 2", "i <= ? AND j = ?", "i >= ? AND j <= ?",
+    "i = j AND i <= ?", "i + j <= ?", "(i < ? OR j = ?)", "i >= ? AND i < ? AND val < 0.5",
+    "i <= ? AND i <= ?", "i = ? AND i <= ?",
+)  # fmt: skip
+_CHANGES = (
+    "UPDATE w SET val = val + ? WHERE {}", "UPDATE w SET val = i - 2 * j WHERE {}",
+    "UPDATE w SET val = b * ? FROM (SELECT i AS y, j AS x, val AS b FROM g) "
+    "WHERE y = i AND x = j AND {}",
+    "DELETE FROM w WHERE {}", "UPDATE w SET val = val WHERE {}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changes_are_those_of_the_literal_form_and_of_duckdb(seed: int) -> None:
+    rng = random.Random(seed)
+    late, early, duck = einsql.connect(), einsql.connect(), duckdb.connect()
+    for con in (late, early):
+        con.register("g", G, ("i", "j"))
+        con.register("start", W, ("i", "j"))
+    i, j = np.indices(W.shape)
+    elements = zip(i.ravel().tolist(), j.ravel().tolist(), strict=True)
+    rows = [(a, b, float(W[a, b]), float(G[a, b])) for a, b in elements]
+    duck.execute("CREATE TABLE filled (i BIGINT, j BIGINT, val DOUBLE, other DOUBLE)")
+    duck.executemany("INSERT INTO filled VALUES (?, ?, ?, ?)", rows)
+    duck.execute("CREATE TABLE g AS SELECT i, j, other AS val FROM filled")
+    duck.execute("CREATE TABLE w AS SELECT i, j, val FROM filled")
+    for con in (late, early):
+        con.execute("CREATE TENSOR w AS SELECT i, j, val FROM start")
+    for _ in range(8):
+        sql = rng.choice(_CHANGES).format(rng.choice(_CONDITIONS))
+        for _ in range(4):
+            given = [rng.randint(-1, 6) for _ in range(sql.count("?"))]
+            parts = sql.split("?")
+            literal = "".join(a + str(b) for a, b in zip(parts, [*given, ""], strict=True))
+            touched = late.execute(sql, given).rowcount
+            assert early.execute(literal).rowcount == touched, literal
+            assert duck.execute(literal).fetchone() == (touched,), literal
+            wanted = duck.execute("SELECT i, j, val FROM w ORDER BY i, j").fetchall()
+            for con in (late, early):
+                assert con.execute("SELECT i, j, val FROM w").fetchall() == wanted, literal
+        if not wanted or rng.random() < 0.3:
+            for con in (late, early):
+                con.execute("INSERT OR REPLACE INTO w SELECT i, j, val FROM start")
+            duck.execute("DELETE FROM w")
+            duck.execute("INSERT INTO w SELECT i, j, val FROM filled")
