@@ -137,6 +137,7 @@ def built(folder: Path, body: str) -> str:
         ("```python\nassert 1 > 2\n```", 4, "AssertionError"),
         ("```console\n$ exit 3\n```", 4, "ends with 3"),
         ("one {{1 / 0}}", 1, "ZeroDivisionError"),
+        ("```python\nobject()\n```", 4, "tells a reader nothing"),
         ("[there](nowhere.md)", 1, "nowhere.md leads nowhere"),
     ],
 )
@@ -151,7 +152,7 @@ def test_rows_that_differ_from_duckdb_s_stop_the_build(tmp_path: Path) -> None:
     both = "```sql both\nSELECT 7 // 2 AS val\n```"
     assert "the same on einsql and on DuckDB" in built(tmp_path, both)
     with pytest.raises(BuildError, match="DuckDB gives other rows"):
-        built(tmp_path, "```python\nduck.execute('CREATE MACRO sqrt(x) AS 0')\n```\n\n"
+        built(tmp_path, "```python\n_ = duck.execute('CREATE MACRO sqrt(x) AS 0')\n```\n\n"
               "```sql both\nSELECT SQRT(4.0) AS val\n```")  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def store(con: Connection, made: Sequence[Made], foreign: Callable[[], set[int]]
 def _own(at: Index) -> Index:
     """The cells, copied where they are told by an array that a change may overwrite."""
     if isinstance(at, tuple):
-        return tuple(map(_own, at))
+        return tuple(map(_own, at)) if any(isinstance(x, np.ndarray) for x in at) else at
     return at.copy() if isinstance(at, np.ndarray) and behind(at) is not None else at
 
 
@@ -75,7 +75,8 @@ class _Storing:
     def __init__(
         self, con: Connection, write: Write, foreign: Callable[[], set[int]]
     ) -> None:  # fmt: skip
-        self.con, self.write = con, replace(write, at=_own(write.at))
+        at = _own(write.at)
+        self.con, self.write = con, write if at is write.at else replace(write, at=at)
         relation = write.tensor.relation
         self.fields = {f.name: relation.fields[f.name] for f in relation.schema.values}
         self.mask = relation.present

@@ -138,8 +138,16 @@ def _of_call(e: Call, args: list[Change]) -> Change | None:
         case "greatest" | "least":
             return first if first == rest[0] else None
         case "if":
-            return rest[0] if first == SAME and rest[0] == rest[1] else None
+            return _either(e, *rest) if first == SAME else None
     return None
+
+
+def _either(e: Call, a: Change, b: Change) -> Change | None:
+    """Of a choice: both change alike, or one is 0, which no power changes."""
+    for change, other in ((a, e.args[2]), (b, e.args[1])):
+        if change.step == 0 and isinstance(other, Const) and other.value == 0:
+            return change
+    return a if a == b else None
 
 
 def _of_product(e: Call, a: Change, b: Change) -> Change | None:

@@ -32,6 +32,9 @@ CANCEL = {
              "WHERE e.j = 1), " + SQUARES,
     "attended": "o AS (SELECT i, SUM(e.val * y.val) AS val FROM e JOIN y USING (i, j) GROUP BY i), "
                 "loss AS (SELECT SUM(o.val / s.val) AS val FROM o JOIN s USING (i))",
+    "causal": "k AS (SELECT i, j, CASE WHEN j <= i THEN val ELSE 0 END AS val FROM e), "
+              "t AS (SELECT i, SUM(val) AS val FROM k GROUP BY i), "
+              "p AS (SELECT i, j, k.val / t.val AS val FROM k JOIN t USING (i)), " + SQUARES,
     "largest share": "t AS (SELECT i, MAX(val) AS val FROM e GROUP BY i), loss AS "
                      "(SELECT SUM(t.val / s.val) AS val FROM t JOIN s USING (i))",
 }  # fmt: skip
