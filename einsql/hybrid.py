@@ -30,10 +30,10 @@ from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF
 from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
-from einsql.sql.macros import expand
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
+from einsql.sql.substitution import expand
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:

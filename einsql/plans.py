@@ -13,7 +13,7 @@ from einsql.bounds import Probe
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.private import owner, show
-from einsql.engine.relation import DistantFields, Fields, copied, frozen, here
+from einsql.engine.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.spill import Memory
 from einsql.optimizer import Optimized
@@ -87,7 +87,7 @@ class Plan:
 
     def finish(self, inputs: Mapping[str, Fields], tick: Tick) -> Result:
         """Runs the plan where its parts are computed already."""
-        return self.wrap(self.program.run(inputs, tick), inputs)
+        return self.wrap(self.program.run(inputs, tick), inputs, self.shown(inputs))
 
     def complete(self, inputs: Mapping[str, Fields], tick: Tick) -> Mapping[str, Fields]:
         """The inputs with those that parts of the statement give."""
@@ -99,32 +99,52 @@ class Plan:
 
         return computed(self.parts, inputs, tick)
 
-    def wrap(self, fields: Fields, inputs: Mapping[str, Fields]) -> Result:
+    def shown(self, inputs: Mapping[str, Fields]) -> Mapping[str, Fields]:
+        """Those inputs whose memory the program's own results may show."""
+        if not isinstance(self.program, Program):
+            return inputs
+        return {name: inputs[name] for name in self.program.shows if name in inputs}
+
+    def wrap(
+        self, fields: Fields, inputs: Mapping[str, Fields], shown: Mapping[str, Fields]
+    ) -> Result:
         """Dresses the root's fields as a result, without what lies beyond bounds of parameters.
 
         Storage shared with a tensor becomes read-only. What a file holds is copied, for a
         memory-mapped file that is cut short kills who reads it.
+
+        Args:
+            fields: What the program gave.
+            inputs: What it was computed from.
+            shown: Those of them whose memory it may show.
         """
         schema = shifted(self._schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
         if isinstance(fields, DistantFields) and fields.lasting:
-            return self._ended(Result(schema, fields, self.columns, self.relation.hidden), inputs)
-        shared = owners(inputs.values())
-        mapped = {id(owner(a)) for path in self.files for a in here(inputs[path]).values()}
+            return self._ended(Result(schema, fields, self.columns, self._hidden), inputs)
+        shared = owners(shown.values())
+        files = (here(shown[path]).values() for path in self.files if path in shown)
+        mapped = {id(owner(a)) for held in files for a in held}
         copy = copied if self.memory is None else self.memory.copied
         safe = {}
         for name, a in fields.items():
             held = id(owner(a))
             safe[name] = copy(a) if held in mapped else frozen(a) if held in shared else a
         show(safe.values())
-        return self._ended(Result(schema, safe, self.columns, self.relation.hidden), inputs)
+        return self._ended(Result(schema, safe, self.columns, self._hidden), inputs)
 
     def _ended(self, made: Result, inputs: Mapping[str, Fields]) -> Result:
         cuts = [e for e in self.ends if isinstance(e, Cut)]
-        return made.part(within(made.bounds, cuts, inputs), [*made.fields]) if cuts else made
+        return made.cropped(within(made.bounds, cuts, inputs)) if cuts else made
 
     @cached_property
     def _schema(self) -> Schema:
         return self.relation.node.schema
+
+    @cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        return self.relation.hidden
 
 
 def _over(fields: Fields, box: np.ndarray) -> Fields:

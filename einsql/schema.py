@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -133,20 +133,21 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Keys and fields of a tensor relation; arrays have one axis per key, in order."""
+    """Keys and fields of a tensor relation; arrays have one axis per key, in order.
+
+    Attributes:
+        shape: Extent of each key, in elements.
+        size: Number of possible keys, in elements.
+    """
 
     keys: tuple[Key, ...]
     fields: tuple[Field, ...]
+    shape: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    size: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extent of each key, in elements."""
-        return tuple(k.extent for k in self.keys)
-
-    @property
-    def size(self) -> int:
-        """Number of possible keys, in elements."""
-        return prod(self.shape)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(k.extent for k in self.keys))
+        object.__setattr__(self, "size", prod(self.shape))
 
     @property
     def values(self) -> tuple[Field, ...]:

@@ -379,7 +379,7 @@ class Connection:
             more: Further attributes of the catalog.
         """
         self._inputs = {}
-        given = Given(self._parameters, late and self._alone, set(fixed), self._inputs)
+        given = Given(self._parameters, late, set(fixed), self._inputs)
         found = BinderCatalog(
             self.store,
             self.settings,
@@ -393,11 +393,6 @@ class Connection:
             **more,
         )
         return QueryBinder(found, given, self.notices, foreign=foreign)
-
-    @property
-    def _alone(self) -> bool:
-        """True if this process does the work; at ranks, plans are for values."""
-        return self.cluster is None
 
     def plan(self, tree: exp.Query) -> Plan:
         """Binds, optimises and compiles a query over elements."""

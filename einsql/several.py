@@ -44,7 +44,7 @@ class Several:
         first = self.plans[0]
         if isinstance(first.program, Program) and len(first.program.roots) == len(self.plans):
             found = first.program.run_all(first.complete(inputs, con._tick), con._tick)
-            return [p.wrap(f, inputs) for p, f in zip(self.plans, found, strict=True)]
+            return [p.wrap(f, inputs, inputs) for p, f in zip(self.plans, found, strict=True)]
         return [p.result(inputs, con._tick) for p in self.plans]
 
 

@@ -51,6 +51,13 @@ class InMemory(PlacedFields):
     def moved(self, tiles: Tiles, tick: Callable[[float], None]) -> InMemory:
         return InMemory(self._array, tiles, self.sites, self._name)
 
+    def counted(self, schema: Schema) -> InMemory:
+        return self
+
+    def cropped(self, box: np.ndarray) -> InMemory:
+        inside = tuple(slice(int(lo), int(hi)) for lo, hi in box)
+        return InMemory(self._array[inside], self.tiles, self.sites, self._name)
+
     def count(self, terms: Sequence[Term]) -> int:
         return count_here(self, terms)
 

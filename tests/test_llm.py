@@ -97,6 +97,9 @@ def test_two_ranks_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray]]
     with einsql.connect(config={"mpi": 2}) as con:
         model = Model(con, path, length=32)
         assert list(model.generate(PROMPT, 3)) == expected(weights, 3)[0]
+        planned = con.planner_calls
+        assert list(model.generate(PROMPT, 5)) == expected(weights, 5)[0]
+        assert con.planner_calls == planned
 
 
 def test_text_is_cut_as_gpt_2_does() -> None:

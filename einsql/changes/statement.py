@@ -22,7 +22,7 @@ from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
 from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
-from einsql.engine.relation import Fields
+from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
@@ -123,11 +123,17 @@ class Touching(Part):
 
 @dataclass(frozen=True, slots=True)
 class Inserting(Part):
-    """INSERT of a SELECT; `order` has the tensor's column for each of its."""
+    """INSERT of a SELECT.
+
+    Attributes:
+        order: The tensor's column for each of the SELECT's.
+        empty: Its result, without what it will hold.
+    """
 
     relation: Relation
     order: list[str]
     replaces: bool
+    empty: Result
     ends: Ends = ()
 
     @property
@@ -139,13 +145,14 @@ class Inserting(Part):
         self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
-        relation = self.relation
-        columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
-        schema = shifted(relation.node.schema, self.ends, inputs)
-        result = Result(schema, fields, columns, relation.hidden)
+        empty = self.empty
+        schema = shifted(empty.schema, self.ends, inputs)
+        if isinstance(fields, PlacedFields):
+            fields = fields.counted(schema)
+        result = Result(schema, fields, empty.columns, empty.hidden)
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
-            result = result.part(within(result.bounds, cuts, inputs), [*fields])
+            result = result.cropped(within(result.bounds, cuts, inputs))
         return rows_of.inserted(con, tensor, self.order, result, self.replaces)
 
 
@@ -190,13 +197,10 @@ class Changing:
             Error: A part fails; nothing has changed then.
         """
         found = _computed(self.plans, inputs, con)
-        foreign = owners(inputs.values())
-        if len(found) > 1:  # roots may show the same memory, and each tensor has its own
-            shown = Counter(o for fields in found for o in owners([fields]))
-            foreign |= {o for o, times in shown.items() if times > 1}
         result = None
         if self.shown is not None:  # first, for what it shows is not overwritten
-            result = self.plans[0].wrap(found[0], inputs)
+            plan = self.plans[0]
+            result = plan.wrap(found[0], inputs, plan.shown(inputs))
         made: list[Made] = []
         number, at = -1, 0 if self.shown is None else 1
         for part in self.parts:
@@ -211,7 +215,7 @@ class Changing:
                 raise
             if number:
                 made.append(new)
-        store(con, made, foreign)
+        store(con, made, lambda: _foreign(inputs, found))
         if result is None:
             cursor._changed(number)
         else:
@@ -235,6 +239,15 @@ class Changing:
                 return False
             self.run(con, inputs, cursor)
             return True
+
+
+def _foreign(inputs: Inputs, found: Sequence[Fields]) -> set[int]:
+    """Ids of the owners of memory that a tensor must not share: of inputs, and of several roots."""
+    foreign = owners(inputs.values())
+    if len(found) > 1:  # roots may show the same memory, and each tensor has its own
+        shown = Counter(o for fields in found for o in owners([fields]))
+        foreign |= {o for o, times in shown.items() if times > 1}
+    return foreign
 
 
 def run(con: Connection, tree: exp.Expr, text: str, cursor: Cursor) -> Changing | None:
@@ -285,7 +298,7 @@ def _by_duckdb(
     if isinstance(statement.source, exp.Values):
         raise error
     new, number = rows_of.from_duckdb(con, writable(con, target), statement, text, error)
-    store(con, [new] if number else [], set())
+    store(con, [new] if number else [], set)
     return number
 
 
@@ -367,12 +380,12 @@ def _bound(
 ) -> Part:  # fmt: skip
     if isinstance(tree, exp.Update):
         touch = bind_update(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("UPDATE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     if isinstance(tree, exp.Delete):
         update.refuse_default(tensor)
         touch = bind_delete(binder, target, tree)
-        ends = _ends_of(binder, touch)
+        ends = _ends_of(con, binder, touch)
         return Touching("DELETE", tensor.name, None, update.over_all_keys(con, touch, tensor), ends)
     statement = insertion(tree)
     source = statement.source
@@ -387,13 +400,24 @@ def _bound(
     order = rows_of.result_order(tensor, statement, relation)
     keys = [k.name for k in relation.node.schema.keys]
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
-    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, ends)
+    columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
+    empty = Result(relation.node.schema, {}, columns, relation.hidden)
+    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends)
 
 
-def _ends_of(binder: QueryBinder, touch: Touch) -> Ends:
-    """Where the windows of the touched rows begin, and where parameters end their keys."""
+def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
+    """Where the windows of the touched rows begin, and where parameters end their keys.
+
+    Raises:
+        NeedsValuesError: There are any, and ranks are to change the rows.
+    """
     given = binder.parameters
     windows = given.views.of(touch.node)
+    if con.cluster is not None:  # there a change is over all keys of the tensor
+        numbers = {n for w in windows.values() for n in w.numbers}
+        numbers |= {n for _, e in touch.edges for n in e.numbers}
+        if numbers:
+            raise NeedsValuesError(numbers)
     cuts = tuple(e.end(given, n) for n, e in touch.edges)
     return (*(w.end(given, n) for n, w in windows.items()), *cuts)
 

@@ -47,8 +47,9 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
         fields = {**fields, PRESENT: mask}
     for array in fields.values():
         array.flags.writeable = False
-    new = Schema(schema.keys, tuple(kept))
-    return replace(tensor, relation=Relation(schema if new == schema else new, fields))
+    if tuple(kept) != schema.fields:
+        schema = Schema(schema.keys, tuple(kept))
+    return replace(tensor, relation=Relation(schema, fields))
 
 
 def rows(fields: Fields, schema: Schema) -> int:

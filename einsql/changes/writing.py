@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ Made = Write | Tensor
 """What is to be stored: new cells, or a tensor as a whole."""
 
 
-def store(con: Connection, made: Sequence[Made], foreign: set[int]) -> None:
+def store(con: Connection, made: Sequence[Made], foreign: Callable[[], set[int]]) -> None:
     """Stores what all parts of a statement have made.
 
     Cells are overwritten where nobody else can see the array, and else in a copy of it. Arrays
@@ -55,7 +55,7 @@ def store(con: Connection, made: Sequence[Made], foreign: set[int]) -> None:
     Args:
         con: The session, within `store.statement`.
         made: What to store; no two for one tensor.
-        foreign: Ids of the owners of memory that a tensor must not share.
+        foreign: Gives ids of the owners of memory that a tensor must not share.
     """
     new = [_Storing(con, m, foreign) if isinstance(m, Write) else m for m in made]
     for item in new:
@@ -65,22 +65,25 @@ def store(con: Connection, made: Sequence[Made], foreign: set[int]) -> None:
 def _own(at: Index) -> Index:
     """The cells, copied where they are told by an array that a change may overwrite."""
     if isinstance(at, tuple):
-        return tuple(map(_own, at))
+        return tuple(map(_own, at)) if any(isinstance(x, np.ndarray) for x in at) else at
     return at.copy() if isinstance(at, np.ndarray) and behind(at) is not None else at
 
 
 class _Storing:
     """The new arrays of a tensor; those that are written in place still have to be."""
 
-    def __init__(self, con: Connection, write: Write, foreign: set[int]) -> None:
-        self.con, self.write = con, replace(write, at=_own(write.at))
+    def __init__(
+        self, con: Connection, write: Write, foreign: Callable[[], set[int]]
+    ) -> None:  # fmt: skip
+        at = _own(write.at)
+        self.con, self.write = con, write if at is write.at else replace(write, at=at)
         relation = write.tensor.relation
         self.fields = {f.name: relation.fields[f.name] for f in relation.schema.values}
         self.mask = relation.present
         self.waiting: list[tuple[np.ndarray, np.ndarray | np.bool_]] = []
         for name, values in write.values.items():
             if write.at is None:
-                self.fields[name] = owned(values, foreign)
+                self.fields[name] = owned(values, foreign())
             else:
                 self.fields[name] = self._written(self.fields[name], values)
         if write.presence is None:

@@ -113,7 +113,19 @@ class Read:
     boxes: Mapping[int, np.ndarray]
 
 
-Source = Kept | Sent | Read
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The same part of every tile of what comes from elsewhere.
+
+    Attributes:
+        at: What is wanted along each axis; None if it is all.
+    """
+
+    source: Kept | Sent
+    at: tuple[slice | None, ...]
+
+
+Source = Kept | Sent | Read | Slice
 
 
 @dataclass(frozen=True, slots=True)

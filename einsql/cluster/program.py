@@ -15,15 +15,16 @@ from einsql.boxes import common, volumes
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
 from einsql.cluster.groups import Lease
-from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Source
+from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
+from einsql.cluster.windows import RankPart, lasting, moving
 from einsql.einsum import Input, Operand
-from einsql.engine.files import FileFields
+from einsql.engine.files import FileFields, FilePart
 from einsql.engine.relation import Fields, PlacedFields, Term
 from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
 from einsql.errors import OperationalError, RanksLost
 from einsql.placements import Tiles, ranks_of
-from einsql.schema import Schema
+from einsql.schema import Key, Schema
 from einsql.supersteps import Exchange, Load, Local, Program, Step
 
 MOST_TILES = 4096
@@ -112,6 +113,39 @@ class RankFields(PlacedFields):
         made = mover.run({source.name: self}, tick)
         assert isinstance(made, RankFields)
         return made
+
+    def counted(self, schema: Schema) -> RankFields:
+        """See `PlacedFields.counted`."""
+        moved = [new.lo - old.lo for new, old in zip(schema.keys, self.schema.keys, strict=True)]
+        if not any(moved):
+            return self
+        boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
+        return RankFields(
+            self.cluster, self.lease, schema, Tiles(self.tiles.sites, boxes, self.tiles.copies),
+            self.sites, self.names, None, self.title,
+        )  # fmt: skip
+
+    def cropped(self, box: np.ndarray) -> RankFields:
+        """See `PlacedFields.cropped`."""
+        if (box == self._whole()).all():
+            return self
+        boxes = common(self.tiles.boxes, box)
+        boxes[..., 1] = boxes.max(axis=-1)
+        made = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
+        ends = zip(self.schema.keys, box.tolist(), strict=True)
+        schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
+        return RankFields(
+            self.cluster, made.lease, schema, made.tiles, self.sites, made.names, None, self.title
+        )
+
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart:
+        """A part, of which nothing is moved yet.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            windows: Numbers of the keys that the part counts from 0, wherever the box begins.
+        """
+        return RankPart(self, box, windows)
 
     def version(self, tiles: Tiles, sites: int) -> Kept | None:
         """What the present ranks know of exactly these tiles, if they keep them.
@@ -236,9 +270,20 @@ class AtRanks(ABC):
     ) -> Sequence[Source]:  # fmt: skip
         """Where each rank gets its tiles of an input from."""
         cluster, tiles = self._cluster, step.tiles
+        if isinstance(fields, FilePart):
+            tiles, fields = moving(fields, tiles), fields.whole
         if isinstance(fields, FileFields):
             file = fields.file.description
             return reads(cluster, file, fields.name, tiles, self.program.sites)
+        if isinstance(fields, RankPart):
+            return self._part(step, fields, kept, tick)
+        return self._placed(step, fields, kept, tick)
+
+    def _placed(
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Kept | Sent]:  # fmt: skip
+        """Where each rank gets its tiles of what lies at ranks or in this process from."""
+        cluster, tiles = self._cluster, step.tiles
         placed = isinstance(fields, RankFields) and fields.cluster is cluster
         if isinstance(fields, RankFields) and placed:
             there = fields.version(tiles, self.program.sites)
@@ -260,6 +305,26 @@ class AtRanks(ABC):
         rank = ranks_of(tiles.sites, self.program.sites, cluster.ranks)
         return [
             Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
+            for r in range(cluster.ranks)
+        ]
+
+    def _part(
+        self, step: Load, part: RankPart, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Source]:  # fmt: skip
+        """Where each rank gets its tiles of a part of what lies at ranks from."""
+        cluster, whole = self._cluster, part.whole
+        there = whole.cluster is cluster and whole.sites == self.program.sites
+        if there and (found := lasting(part, step.tiles)) is not None:
+            load = Load(Input(step.source.name, whole.schema), found.tiles)
+            return [Slice(s, found.at) for s in self._placed(load, whole, kept, tick)]
+        if there and whole.origin is None and cluster.knows(whole.lease):
+            made = whole.moved(moving(part, step.tiles), tick)
+            kept.append(partial(_forget, made.lease))  # ranks have it until they have run
+            return [Kept(made.lease.number, made.names)] * cluster.ranks
+        rank = ranks_of(step.tiles.sites, self.program.sites, cluster.ranks)
+        arrays = {name: part[name] for name in part}
+        return [
+            Sent(sliced(step, arrays, np.flatnonzero(rank == r).tolist()), None)
             for r in range(cluster.ranks)
         ]
 
@@ -299,6 +364,10 @@ class RankProgram(AtRanks):
 
     def _ship(self, plan: int) -> Command:
         return Ship(plan, detached(self.program), self.schema, self._jit)
+
+
+def _forget(lease: Lease) -> None:
+    """Lets ranks forget tiles that one run has read."""
 
 
 def detached(program: Program) -> Program:

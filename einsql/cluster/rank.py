@@ -36,9 +36,11 @@ from einsql.cluster.messages import (
     Read,
     Regroup,
     Run,
+    Sent,
     Ship,
     ShipBlocks,
     Shutdown,
+    Slice,
 )
 from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
@@ -237,20 +239,28 @@ class Rank:
         def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
             nonlocal loaded
             source = command.loads[number]
+            if isinstance(source, Slice):
+                at = tuple(slice(None) if s is None else s for s in source.at)
+                held = self._tiles(source.source, tiles)
+                return {n: {k: a[at] for k, a in held[n].items()} for n in tiles}
             if isinstance(source, Read):
                 found = read(source, partial(tick, 0.0))
                 loaded += nbytes(found)
                 return found
-            if isinstance(source, Kept):
-                held = self._held[source.handle]
-                return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
-            if source.keep is not None:
-                self._held[source.keep] = source.tiles
-            return source.tiles
+            return self._tiles(source, tiles)
 
         held, measure = program.execute(transport, load, tick)
         measure.read = loaded
         return held, measure
+
+    def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
+        """Tiles that are kept here, or have come with the message."""
+        if isinstance(source, Kept):
+            held = self._held[source.handle]
+            return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
+        if source.keep is not None:
+            self._held[source.keep] = source.tiles
+        return source.tiles
 
     def _declined(self, number: int, command: Decline) -> Failed:
         if command.reason is None:

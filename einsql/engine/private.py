@@ -21,10 +21,12 @@ class Private(np.ndarray):
         since: The store's mark of the time it was made in; only until the next BEGIN nobody
             may want the former state back.
         shown: Whether somebody may hold a view for longer than a statement.
+        start: At which byte the elements begin.
     """
 
     since: object = None
     shown: bool = False
+    start: int = 0
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarray:
@@ -32,7 +34,8 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype, since: object) -> np.ndarr
     nbytes = prod(shape) * dtype.itemsize
     block = Private(nbytes + _LINE, np.uint8)
     block.since = since
-    return np.ndarray(shape, dtype, block, -block.ctypes.data % _LINE)
+    block.start = -block.ctypes.data % _LINE
+    return np.ndarray(shape, dtype, block, block.start)
 
 
 def behind(array: np.ndarray) -> Private | None:
@@ -63,8 +66,7 @@ def writable(array: np.ndarray, since: object) -> np.ndarray | None:
     held = behind(array)
     if held is None or held.shown or held.since is not since:
         return None
-    start = array.ctypes.data - held.ctypes.data
-    return np.ndarray(array.shape, array.dtype, held, start)
+    return np.ndarray(array.shape, array.dtype, held, held.start)
 
 
 # ---- owners

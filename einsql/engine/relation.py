@@ -91,6 +91,22 @@ class PlacedFields(DistantFields):
         """
 
     @abstractmethod
+    def counted(self, schema: Schema) -> PlacedFields:
+        """The same fields by other values of their keys.
+
+        Args:
+            schema: As theirs, but that keys may begin elsewhere.
+        """
+
+    @abstractmethod
+    def cropped(self, box: np.ndarray) -> PlacedFields:
+        """What of the fields lies in a box of keys; it stays where it is.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+        """
+
+    @abstractmethod
     def count(self, terms: Sequence[Term]) -> int:
         """How many keys meet all terms, counted where they lie."""
 
@@ -106,6 +122,8 @@ class PlacedFields(DistantFields):
 
 def here(fields: Fields) -> Fields:
     """Those fields that are in this process's memory."""
+    if type(fields) is dict:  # most are, and to ask for an abstract class takes longer
+        return fields
     return fields.here if isinstance(fields, DistantFields) else fields
 
 

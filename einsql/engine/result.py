@@ -105,15 +105,25 @@ class Result:
         """
         wanted = [*dict.fromkeys([PRESENT, *fields, *map(valid, fields)])]
         names = [name for name in wanted if name in self.fields]
-        keys = self.schema.keys
-        schema = Schema(
-            tuple(Key(k.name, lo, hi) for k, (lo, hi) in zip(keys, box.tolist(), strict=True)),
-            self.schema.fields,
-        )
+        schema = self._over(box)
         if isinstance(self.fields, PlacedFields):
             return replace(self, schema=schema, fields=self.fields.part(names, box))
         at = tuple(slice(lo, hi) for lo, hi in (box - self.bounds[:, :1]).tolist())
         return replace(self, schema=schema, fields={n: self.fields[n][at] for n in names})
+
+    def cropped(self, box: np.ndarray) -> Result:
+        """The result over a box of keys, where it lies.
+
+        Args:
+            box: int64 (keys, 2), within the bounds.
+        """
+        if not isinstance(self.fields, PlacedFields):
+            return self.part(box, [*self.fields])
+        return replace(self, schema=self._over(box), fields=self.fields.cropped(box))
+
+    def _over(self, box: np.ndarray) -> Schema:
+        ends = zip(self.schema.keys, box.tolist(), strict=True)
+        return Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
 
     # ---- arrays
 

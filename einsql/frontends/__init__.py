@@ -1,7 +1,8 @@
 """Programs from elsewhere as SQL: NumPy-style functions and PyTorch modules.
 
 A program is traced once with arrays: they record what is done with them (`array`, with what
-each function means in `elementwise`, `indexing`, `shapes`, `reductions`, `products`), equal
+each function means in `elementwise`, `indexing`, `assignment`, `shapes`, `joins`, `reductions`,
+`running`, `products`; which arrays show the same elements, in `views`), equal
 steps being one (`steps`). `statement` and `select` write the steps as SQL, which the session
 binds, plans and runs as any other; docs/trace.md.
 """
@@ -11,11 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from einsql.frontends import indexing, products, reductions, shapes  # they define functions
+from einsql.frontends import (  # they define functions
+    assignment,
+    indexing,
+    joins,
+    products,
+    reductions,
+    running,
+    shapes,
+)
 from einsql.frontends.program import Dims, Recorded, Traced
 from einsql.session import Connection
 
-__all__ = ["Traced", "indexing", "products", "reductions", "shapes", "trace"]
+__all__ = [
+    "Traced", "assignment", "indexing", "joins", "products", "reductions", "running", "shapes",
+    "trace",
+]  # fmt: skip
 
 
 def trace(

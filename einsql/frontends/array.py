@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from einsql.errors import ProgrammingError
+from einsql.errors import InternalError, NotSupportedError, ProgrammingError
 from einsql.frontends.constants import constant
 from einsql.frontends.elementwise import computed, define, dtype_of
-from einsql.frontends.expressions import Apply, Expr, Read, cast, label
+from einsql.frontends.expressions import Apply, Expr, Literal, cast, label
+from einsql.frontends.refusals import way_out
 from einsql.frontends.source import assigned, place, untraceable
 from einsql.frontends.steps import Graph, Step, read
+from einsql.frontends.views import View, whole, write
 
 FUNCTIONS: dict[object, Callable[..., Any]] = {}
 """What stands for each of NumPy's functions; the modules of the package fill it."""
@@ -36,31 +41,46 @@ class TracedArray(NDArrayOperatorsMixin):
 
     Attributes:
         graph: The program it belongs to.
-        step: What it is.
+        shape: Extents of the axes.
+        view: Whose elements it shows.
+        number: Whether NumPy has a number here, which nothing changes: `x += 1` makes another.
     """
 
     __hash__ = None  # type: ignore[assignment]  # equality is recorded, not decided
 
-    def __init__(self, graph: Graph, step: Step) -> None:
+    def __init__(
+        self, graph: Graph, step: Step, view: View | None = None, number: bool | None = None
+    ) -> None:  # fmt: skip
         self.graph = graph
-        self.step = step
+        self.shape = step.shape
+        self.number = not self.shape if number is None else number
+        self.show(view or whole(step), step)
+
+    def show(self, view: View, step: Step) -> None:
+        """Makes it show elements, which a step gives as they are now."""
+        self.view, self._step, self._seen = view, step, view.buffer.step
+        view.buffer.shown.append(weakref.ref(self, view.buffer.shown.remove))
+
+    @property
+    def step(self) -> Step:
+        """What it is, with all that has been written through others."""
+        now = self.view.buffer.step
+        if now is not self._seen:
+            self._seen = now
+            self._step = self.graph.map(self.shape, read(now, self.view.places))
+        return self._step
 
     # ---- what is known
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the axes."""
-        return self.step.shape
-
-    @property
     def ndim(self) -> int:
         """How many axes there are."""
-        return len(self.step.shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """How many elements there are."""
-        return int(np.prod(self.step.shape, dtype=int))
+        return int(np.prod(self.shape, dtype=int))
 
     @property
     def dtype(self) -> np.dtype:
@@ -82,25 +102,43 @@ class TracedArray(NDArrayOperatorsMixin):
     # ---- protocols
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        out = options.pop("out", None)
-        if out is not None:
-            return _in_place(ufunc, method, inputs, out, options)
-        given = {k: v for k, v in options.items() if v is not None and k != "subok"}
-        if method == "reduce" and ufunc.__name__ in _REDUCING:
-            given = {**given, "axis": options.get("axis", 0)}
-            return _done(FUNCTIONS[_REDUCING[ufunc.__name__]](inputs[0], **given))
+        out, chosen = options.pop("out", None), options.pop("where", True)
+        name = f"np.{ufunc.__name__}"
+        if chosen is not True and (out is None or method != "__call__"):
+            raise untraceable(f"{name} with where", "Choose elements with np.where.")
+        found = _answered(name, lambda: self._ufunc(ufunc, method, inputs, options))
+        if out is None:
+            return found
+        target = out[0] if isinstance(out, tuple) else out
+        return _written(name, target, found, chosen, options.get("casting", "same_kind"))
+
+    def _ufunc(
+        self, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """The result of a ufunc or of one of its methods."""
+        given = {k: v for k, v in options.items() if v is not None and k not in ("subok", "order")}
         dtype = given.pop("dtype", None)
+        casting = given.pop("casting", "same_kind")
+        name = ufunc.__name__
+        if method == "reduce" and name in _REDUCING:
+            typed = {} if dtype is None else {"dtype": dtype}
+            axis = options.get("axis", 0)
+            return FUNCTIONS[_REDUCING[name]](inputs[0], **{**given, **typed, "axis": axis})
+        if method == "accumulate" and name == "add":
+            return FUNCTIONS[np.cumsum](inputs[0], **{"axis": 0, **given}, dtype=dtype)
         if method == "outer" and len(inputs) == 2:
             left, right = (lifted(self.graph, i) for i in inputs)
             inputs, method = (left[(..., *[None] * right.ndim)], right), "__call__"
         if method != "__call__" or given:
             how = f".{method}" if method != "__call__" else f" with {', '.join(given)}"
-            raise untraceable(f"np.{ufunc.__name__}{how}", "Call the plain function.")
-        try:
-            found = FUNCTIONS[ufunc](*inputs) if ufunc in FUNCTIONS else apply_(ufunc, *inputs)
-        except (TypeError, ValueError) as error:
-            raise ProgrammingError(f"np.{ufunc.__name__}: {error}{place()}") from error
-        return _done(found if dtype is None else found.astype(dtype))
+            raise untraceable(f"np.{name}{how}", way_out(f"{name}.{method}"))
+        if not any(isinstance(i, TracedArray) for i in inputs):
+            inputs = [lifted(self.graph, i) for i in inputs]
+        if ufunc not in FUNCTIONS:
+            return apply_(ufunc, *inputs, dtype=dtype, casting=casting)
+        if dtype is not None:
+            inputs = [lifted(self.graph, i).astype(dtype) for i in inputs]
+        return FUNCTIONS[ufunc](*inputs)
 
     def __array_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -108,11 +146,22 @@ class TracedArray(NDArrayOperatorsMixin):
         implementation = FUNCTIONS.get(func)
         name = f"np.{getattr(func, '__name__', func)}"
         if implementation is None:
-            raise untraceable(name, "docs/trace.md lists what can be; or pass its result in.")
-        try:
-            return _done(implementation(*args, **kwargs))
-        except (TypeError, ValueError, IndexError) as error:
-            raise ProgrammingError(f"{name}: {error}{place()}") from error
+            raise untraceable(name, way_out(name.removeprefix("np.")))
+        target: Any = None
+
+        def run() -> Any:
+            nonlocal target
+            positional, named = _bound(func, args, dict(kwargs))
+            target = named.pop("out", None)
+            if positional and isinstance(positional[0], np.ndarray):
+                positional = [lifted(self.graph, positional[0]), *positional[1:]]
+            first = next(iter(named), "")
+            if not positional and isinstance(named[first], np.ndarray):
+                named[first] = lifted(self.graph, named[first])
+            return implementation(*positional, **named)
+
+        found = _answered(name, run)
+        return found if target is None else _written(name, target, found, True, "same_kind")
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise untraceable(
@@ -143,19 +192,13 @@ class TracedArray(NDArrayOperatorsMixin):
     def __index__(self) -> int:
         self._number()
 
-    def __setitem__(self, key: object, value: object) -> NoReturn:
-        raise untraceable(
-            "Assigning to elements of an array",
-            "Make a new one with np.where(condition, value, x) or np.concatenate.",
-        )
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _answered("Assigning", lambda: FUNCTIONS["setitem"](self, key, value))
 
     # ---- methods
 
     def __getitem__(self, key: Any) -> TracedArray:
-        try:
-            found: TracedArray = _done(FUNCTIONS["getitem"](self, key))
-        except (TypeError, ValueError, IndexError) as error:
-            raise ProgrammingError(f"{error}{place()}") from error
+        found: TracedArray = _answered("Indexing", lambda: FUNCTIONS["getitem"](self, key))
         return found
 
     def _call(self, function: Any, *args: Any, **options: Any) -> TracedArray:
@@ -167,7 +210,7 @@ class TracedArray(NDArrayOperatorsMixin):
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in _METHODS:
-            raise untraceable(f"The attribute {name} of an array", "docs/trace.md lists them.")
+            raise untraceable(f"The attribute {name} of an array", way_out(name))
 
         def method(*args: Any, **options: Any) -> Any:
             return _METHODS[name](self, *args, **options)
@@ -187,6 +230,8 @@ class TracedArray(NDArrayOperatorsMixin):
     def astype(self, dtype: Any, **options: Any) -> TracedArray:
         """The array in another type; einsql rounds floats to integers, NumPy truncates."""
         target = dtype_of(dtype)
+        if not options.get("copy", True) and target is self.step.dtype:
+            return self
 
         def convert(e: Expr) -> Expr:
             if e.dtype.is_float and target.is_integer:
@@ -194,6 +239,7 @@ class TracedArray(NDArrayOperatorsMixin):
             return cast(e, target)
 
         found: TracedArray = _done(combine(convert, self))
+        found.number = self.number
         return found
 
     def transpose(self, *axes: Any) -> TracedArray:
@@ -207,6 +253,20 @@ class TracedArray(NDArrayOperatorsMixin):
         return self._call(np.reshape, given, order=order)
 
 
+def _augmented(name: str) -> Callable[[TracedArray, Any], Any]:
+    shared = getattr(NDArrayOperatorsMixin, name)
+
+    def changed(self: TracedArray, other: Any) -> Any:
+        return NotImplemented if self.number else shared(self, other)
+
+    return changed
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and",
+              "xor", "or", "matmul"):  # fmt: skip
+    setattr(TracedArray, f"__i{_name}__", _augmented(f"__i{_name}__"))
+
+
 def _methods(*names: str) -> dict[str, Any]:
     return {name: getattr(np, name) for name in names}
 
@@ -215,10 +275,10 @@ _METHODS: dict[str, Any] = {
     **_methods(
         "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
         "ravel", "squeeze", "swapaxes", "diagonal", "trace", "dot", "take", "repeat", "clip",
-        "conjugate", "copy",
+        "conjugate", "copy", "round", "cumsum",
     ),
     "conj": np.conjugate,
-    "flatten": np.ravel,
+    "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
     "item": lambda x: x._number(),
     "tolist": lambda x: x._number(),
 }  # fmt: skip
@@ -228,29 +288,66 @@ _REDUCING: dict[str, object] = {
 }  # fmt: skip
 
 
-def _in_place(
-    ufunc: np.ufunc, method: str, inputs: Sequence[Any], out: Any, options: Mapping[str, Any]
-) -> TracedArray:
-    """`x += y`: x is what has been computed from now on, if no other array shows its elements."""
-    target = out[0] if isinstance(out, tuple) else out
-    if not isinstance(target, TracedArray) or not inputs or inputs[0] is not target:
-        raise untraceable(f"np.{ufunc.__name__} with out", "Assign its result to a variable.")
-    made = target.__array_ufunc__(ufunc, method, *inputs, **options)
-    own, shown = target.step, target.graph.steps
-    if isinstance(own.expr, Read | None) or any(
-        isinstance(s.expr, Read) and s.expr.step is own and s.how is None for s in shown
-    ):
-        raise untraceable(
-            "Changing an array that is an argument or shares elements with another one",
-            "Write x = x + y for x += y.",
-        )
-    if made.shape != target.shape or not np.can_cast(made.dtype, target.dtype, "same_kind"):
+def _answered(name: str, run: Callable[[], Any]) -> Any:
+    """The result of an operation under the name of the user's variable.
+
+    Raises:
+        ProgrammingError: NumPy would not take such arguments either.
+        NotSupportedError: SQL has no function for arrays of these types.
+    """
+    try:
+        return _done(run())
+    except InternalError as error:
+        raise NotSupportedError(
+            f"{name}: {error.reason}{place()}", hint="Convert with .astype(…) before."
+        ) from error
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        raise ProgrammingError(f"{name}: {error}{place()}") from error
+
+
+def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> TracedArray:
+    """A result where `out` wants it, as `x += y` does; elsewhere it stays what it is."""
+    if not isinstance(target, TracedArray) or target.number:
+        raise untraceable(f"{name} with out", "Assign its result to a variable.")
+    shape = np.broadcast_shapes(found.shape, target.shape if chosen is not True else found.shape)
+    if shape != target.shape or not np.can_cast(found.dtype, target.dtype, casting):
         raise ProgrammingError(
-            f"np.{ufunc.__name__} gives {made.shape} {made.dtype}, which does not fit into "
+            f"{name} gives {found.shape} {found.dtype}, which does not fit into "
             f"{target.shape} {target.dtype}{place()}"
         )
-    target.step = made.astype(target.dtype).step
+    made = found.astype(target.dtype)
+    if chosen is not True:
+        made = FUNCTIONS[np.where](chosen, made, target)
+    write(target, made.step)
     return target
+
+
+@lru_cache(maxsize=256)
+def _signature(function: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _bound(
+    function: Any, args: Sequence[Any], options: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Arguments by the names that NumPy gives them, as its functions order them."""
+    signature = _signature(function)
+    if signature is None:
+        return args, options
+    bound = signature.bind(*args, **options)
+    kinds = {n: p.kind for n, p in signature.parameters.items()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
+        return args, options
+    only = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD
+    named = {n: v for n, v in bound.arguments.items() if kinds[n] not in only}
+    positional = [v for n, v in bound.arguments.items() if kinds[n] is only[0]]
+    for n, kind in kinds.items():
+        if kind is only[1]:
+            named.update(bound.arguments.get(n, {}))
+    return positional, named
 
 
 def _done(found: Any) -> Any:
@@ -292,6 +389,8 @@ def lifted(graph: Graph, value: object) -> TracedArray:
 
 def elements(x: TracedArray, shape: Sequence[int]) -> Expr:
     """The element of an array at the labels of a shape that it is broadcast to."""
+    if x.ndim == 0 and isinstance(x.step.expr, Literal):
+        return x.step.expr
     skipped = len(shape) - x.ndim
     return read(x.step, [label(skipped + n) for n in range(x.ndim)])
 
@@ -315,9 +414,31 @@ def combine(build: Callable[..., Expr], *operands: object) -> TracedArray:
     return TracedArray(graph, graph.map(shape, build(*args)))
 
 
-def apply_(function: np.ufunc, *operands: object) -> TracedArray:
-    """One of NumPy's element-wise functions."""
-    return combine(lambda *args: define(function, args), *operands)
+def apply_(
+    function: np.ufunc, *operands: object, dtype: Any = None, casting: Any = "same_kind"
+) -> TracedArray:
+    """One of NumPy's element-wise functions, computed in a type if one is given."""
+    return combine(lambda *args: define(function, args, dtype, casting), *operands)
+
+
+def viewed(
+    x: TracedArray, shape: Sequence[int], places: Sequence[Expr], *, exact: bool = True,
+    locked: bool = False, number: bool = False,
+) -> TracedArray:  # fmt: skip
+    """An array that shows another one's elements; what shows a number shares nothing.
+
+    Args:
+        x: The other one.
+        shape: Extents of the view.
+        places: Where an element is, one index for each axis of the other one.
+        exact: Whether NumPy always shares the elements.
+        locked: Whether NumPy refuses to write through it.
+        number: Whether a number stays one.
+    """
+    step = x.graph.map(shape, read(x.step, places))
+    if x.number:
+        return TracedArray(x.graph, step, number=number)
+    return TracedArray(x.graph, step, x.view.through(places, exact, locked), False)
 
 
 def _weak(value: object) -> bool:

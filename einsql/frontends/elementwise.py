@@ -7,6 +7,7 @@ comparisons, minima and maxima answer as NumPy's do. HALF and BFLOAT16 compute a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from einsql.frontends.expressions import Affine, Apply, Expr, Literal, apply, cast
 from einsql.frontends.source import untraceable
+from einsql.frontends.special import erfc
 from einsql.schema import DType
 
 B, I64, F, D = DType.BOOLEAN, DType.BIGINT, DType.FLOAT, DType.DOUBLE
@@ -163,15 +165,29 @@ def minimum(a: Expr, b: Expr) -> Expr:
 
 
 def _fmax(a: Expr, b: Expr) -> Expr:
+    """The greater, without NaN where there is another value."""
     if _never_nan(a) and _never_nan(b):
         return maximum(a, b)
     return choose(apply("isnan", a), b, choose(apply("isnan", b), a, apply("greatest", a, b)))
 
 
+def _fmin(a: Expr, b: Expr) -> Expr:
+    """The less, without NaN where there is another value."""
+    if _never_nan(a) and _never_nan(b):
+        return minimum(a, b)
+    return choose(apply("isnan", a), b, choose(apply("isnan", b), a, apply("least", a, b)))
+
+
 def _remainder(a: Expr, b: Expr) -> Expr:
-    """The rest of a division, with the divisor's sign."""
+    """The rest of a division, with the divisor's sign, also of 0."""
     rest = apply("mod", a, b)
-    return choose(_opposite(rest, b), apply("add", rest, b), rest)
+    found = choose(_opposite(rest, b), apply("add", rest, b), rest)
+    if not a.dtype.is_float:
+        return found
+    signed = choose(apply("lt", b, number(0, b)), number(-0.0, a), number(0, a))
+    if isinstance(b, Literal):
+        signed = number(-0.0 if b.value < 0 else 0.0, a)
+    return choose(apply("eq", rest, number(0, rest)), signed, found)
 
 
 def _opposite(rest: Expr, b: Expr) -> Expr:
@@ -190,7 +206,10 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
     rest = apply("mod", a, b)
     found = apply("round", apply("div", apply("sub", a, rest), b))
     less_ = choose(_opposite(rest, b), number(1, a), number(0, a))
+    zero = number(0, a)
     found = apply("sub", found, less_)
+    of_zero = choose(apply("eq", a, zero), apply("div", a, b), zero)
+    found = choose(apply("eq", found, zero), of_zero, found)
     if isinstance(b, Literal) and b.value != 0:
         return found
     return choose(apply("eq", b, number(0, b)), apply("div", a, b), found)
@@ -211,14 +230,21 @@ def _power(a: Expr, b: Expr) -> Expr:
     raise untraceable("An integer to a power that is no small literal", "Convert it to float64.")
 
 
+def _float_power(a: Expr, b: Expr) -> Expr:
+    """As C's pow, where `_power` takes the root of -inf as NumPy's power does."""
+    return apply("pow", a, b)
+
+
 def _sign(a: Expr) -> Expr:
     found = cast(apply("sign", a), a.dtype)
     return found if not a.dtype.is_float else choose(apply("isnan", a), a, found)
 
 
 def _rint(a: Expr) -> Expr:
-    near = apply("lt", apply("abs", a), number(2.0**52, a))
-    return choose(near, cast(cast(a, I64), a.dtype), a)
+    """The nearest whole number, halves to even; what becomes 0 keeps its sign."""
+    size = apply("abs", a)
+    near = choose(apply("lt", size, number(2.0**52, a)), cast(cast(a, I64), a.dtype), a)
+    return choose(apply("le", size, number(0.5, a)), apply("trunc", a), near)
 
 
 def _expm1(a: Expr) -> Expr:
@@ -243,8 +269,13 @@ def _logaddexp(a: Expr, b: Expr) -> Expr:
 
 
 def _hypot(a: Expr, b: Expr) -> Expr:
+    """√(a² + b²) by the greater one, so that no square overflows or vanishes."""
     far = apply("or", apply("isinf", a), apply("isinf", b))
-    near = apply("sqrt", apply("add", apply("mul", a, a), apply("mul", b, b)))
+    a, b = apply("abs", a), apply("abs", b)
+    most = apply("greatest", a, b)
+    part = apply("div", apply("least", a, b), most)
+    root = apply("sqrt", apply("add", number(1, a), apply("mul", part, part)))
+    near = choose(apply("eq", most, number(0, a)), most, apply("mul", most, root))
     return choose(far, number(math.inf, a), near)
 
 
@@ -283,7 +314,7 @@ DEFINITIONS: dict[str, Build] = {
     "add": _add, "subtract": _plain("sub"), "multiply": _multiply, "divide": _plain("div"),
     "true_divide": _plain("div"), "floor_divide": _floor_divide, "remainder": _remainder,
     "mod": _remainder, "fmod": _plain("mod"), "negative": _plain("neg"), "positive": lambda a: a,
-    "power": _power, "float_power": _power, "square": lambda a: _multiply(a, a),
+    "power": _power, "float_power": _float_power, "square": lambda a: _multiply(a, a),
     "reciprocal": lambda a: apply("div", number(1, a), a), "sqrt": _plain("sqrt"),
     "cbrt": _plain("cbrt"), "absolute": lambda a: a if a.dtype is B else apply("abs", a),
     "fabs": _plain("abs"), "sign": _sign, "floor": _whole("floor"), "ceil": _whole("ceil"),
@@ -297,7 +328,7 @@ DEFINITIONS: dict[str, Build] = {
     "hypot": _hypot,
     "degrees": _plain("degrees"), "rad2deg": _plain("degrees"), "radians": _plain("radians"),
     "deg2rad": _plain("radians"), "maximum": maximum, "minimum": minimum, "fmax": _fmax,
-    "fmin": lambda a, b: apply("neg", _fmax(apply("neg", a), apply("neg", b))),
+    "fmin": _fmin,
     "equal": equal, "not_equal": not_equal, "less": less, "less_equal": less_equal,
     "greater": lambda a, b: less(b, a), "greater_equal": lambda a, b: less_equal(b, a),
     "logical_and": lambda a, b: apply("and", truth(a), truth(b)),
@@ -310,32 +341,65 @@ DEFINITIONS: dict[str, Build] = {
     "isnan": lambda a: apply("isnan", a) if a.dtype.is_float else Literal(False, B),
     "isinf": lambda a: apply("isinf", a) if a.dtype.is_float else Literal(False, B),
     "isfinite": lambda a: apply("isfinite", a) if a.dtype.is_float else Literal(True, B),
-    "erf": _plain("erf"), "erfc": lambda a: apply("sub", number(1, a), apply("erf", a)),
-    "expit": sigmoid, "gammaln": _gammaln,
+    "erf": _plain("erf"), "erfc": erfc, "expit": sigmoid, "gammaln": _gammaln,
 }  # fmt: skip
 """Ufuncs of NumPy and of scipy.special by name."""
 
 _ALIKE = {"conjugate": "positive", "bitwise_not": "invert", "abs": "absolute", "pow": "power"}
 
 
-def define(ufunc: np.ufunc, args: Sequence[Expr | bool | int | float]) -> Expr:
+def define(
+    ufunc: np.ufunc, args: Sequence[Expr | bool | int | float], dtype: Any = None,
+    casting: Any = "same_kind",
+) -> Expr:  # fmt: skip
     """A ufunc over expressions and weak Python numbers.
+
+    Args:
+        ufunc: The function.
+        args: What it takes.
+        dtype: The type to compute in, if that is not what NumPy chooses.
+        casting: What may be converted to it, as NumPy has it.
 
     Raises:
         NotSupportedError: einsql lacks the function, or the types.
+        OverflowError: A Python number does not fit the type it meets.
     """
     name = _ALIKE.get(ufunc.__name__, ufunc.__name__)
     if name not in DEFINITIONS:
         raise untraceable(f"np.{ufunc.__name__}", "Spell it with functions of docs/trace.md.")
-    loop = _loop(ufunc, args)
+    loop = _loop(ufunc, args, dtype, casting)
+    if name in _COMPARISONS:
+        args = [_reachable(a, at) for a, at in zip(args, loop, strict=False)]
+        if any(isinstance(a, float) and math.isinf(a) for a in args) and not loop[0].is_float:
+            return _beyond(name, args)
     typed: list[Expr] = []
-    for a, dtype in zip(args, loop, strict=False):
+    for a, at in zip(args, loop, strict=False):
         if isinstance(a, bool | int | float):
-            typed.append(Literal(dtype.numpy.type(a).item(), dtype))
+            typed.append(Literal(at.numpy.type(a).item(), at))
         else:
-            typed.append(cast(_as_number(a), dtype))
+            typed.append(cast(_as_number(a), at))
     found = DEFINITIONS[name](*typed)
     return found if isinstance(found, Affine) else cast(found, loop[-1])
+
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
+    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
+
+
+def _reachable(a: Expr | bool | int | float, dtype: DType) -> Expr | bool | int | float:
+    """A whole number, or infinity where a type of integers does not reach it."""
+    if not isinstance(a, int) or isinstance(a, bool) or not dtype.is_integer:
+        return a
+    info = np.iinfo(dtype.numpy)
+    return a if info.min <= a <= info.max else math.copysign(math.inf, a)
+
+
+def _beyond(name: str, args: Sequence[Expr | bool | int | float]) -> Expr:
+    """What integers and a number beyond all of them compare to."""
+    a, b = (x if isinstance(x, float) else 0.0 for x in args)
+    return Literal(_COMPARISONS[name](a, b), B)
 
 
 def _as_number(a: Expr) -> Expr:
@@ -343,7 +407,9 @@ def _as_number(a: Expr) -> Expr:
     return Literal(a.constant, I64) if isinstance(a, Affine) and not a.terms else a
 
 
-def _loop(ufunc: np.ufunc, args: Sequence[Expr | bool | int | float]) -> list[DType]:
+def _loop(
+    ufunc: np.ufunc, args: Sequence[Expr | bool | int | float], dtype: Any, casting: Any
+) -> list[DType]:
     """The types of arguments and result that NumPy computes in."""
     given: list[Any] = []
     for a in args:
@@ -353,8 +419,8 @@ def _loop(ufunc: np.ufunc, args: Sequence[Expr | bool | int | float]) -> list[DT
             given.append(type(a) if isinstance(a, int | float) else computed(a.dtype))
     if all(isinstance(g, type) for g in given):  # NumPy wants one strong type
         given = [np.dtype(np.int64 if g is int else np.float64) for g in given]
-    try:
-        found = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout))
-    except TypeError as error:
-        raise untraceable(f"np.{ufunc.__name__}", f"NumPy says: {error}") from error
+    options: dict[str, Any] = {"casting": casting}
+    if dtype is not None:
+        options["signature"] = (*[None] * ufunc.nin, computed(dtype_of(dtype)))
+    found = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout), **options)
     return [F if d == np.float16 else dtype_of(d, f"np.{ufunc.__name__}") for d in found]

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import FUNCTIONS, TracedArray, combine, implements, lifted
+from einsql.frontends.array import (
+    FUNCTIONS,
+    TracedArray,
+    combine,
+    implements,
+    lifted,
+    viewed,
+)
 from einsql.frontends.elementwise import choose, literal, meeting, number, truth
 from einsql.frontends.expressions import (
     ZERO,
@@ -21,6 +28,7 @@ from einsql.frontends.expressions import (
     plus,
     scaled,
 )
+from einsql.frontends.shapes import axis_of
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import Step, read
 from einsql.schema import DType
@@ -59,19 +67,25 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
             at = [label(first + len(common) - e.ndim + n) for n in range(e.ndim)]
             places.append(_gathered(x, e.step, at, extent))
         axis += 1
-    return TracedArray(x.graph, x.graph.map(shape, read(x.step, places)))
+    alone = len(_given(key)) == x.ndim and all(isinstance(e, int) for e in _given(key))
+    if arrays or alone:  # what NumPy copies, and what is no array there
+        return TracedArray(x.graph, x.graph.map(shape, read(x.step, places)))
+    return viewed(x, shape, places)
 
 
 FUNCTIONS["getitem"] = getitem
 
 
+def _given(key: Any) -> list[Any]:
+    """The entries of an index, with whole numbers as Python's."""
+    whole = key if isinstance(key, tuple) else (key,)
+    return [int(e) if isinstance(e, np.generic) and e.dtype.kind in "iu" else e for e in whole]
+
+
 def _entries(x: TracedArray, key: Any) -> list[Any]:
     """One entry for each axis, and None where one is added."""
-    given = list(key) if isinstance(key, tuple) else [key]
     entries: list[Any] = []
-    for e in given:
-        if isinstance(e, np.generic) and e.dtype.kind in "iu":
-            e = int(e)
+    for e in _given(key):
         if isinstance(e, list | np.ndarray):
             array = np.asarray(e)
             e = lifted(x.graph, array.astype(np.int64) if array.dtype.kind in "iu" else array)
@@ -135,8 +149,12 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
         raise untraceable(f"np.take with mode='{mode}'", "Bring the indices into bounds before.")
     x = a if isinstance(a, TracedArray) else lifted(indices.graph, np.asarray(a))
     if axis is None:
-        return getitem(x.reshape(-1), indices)
-    return getitem(x, (*[slice(None)] * (axis % x.ndim), indices))
+        return _copied(getitem(x.reshape(-1), indices))
+    return _copied(getitem(x, (*[slice(None)] * axis_of(axis, x.ndim), indices)))
+
+
+def _copied(x: TracedArray) -> TracedArray:
+    return TracedArray(x.graph, x.step)
 
 
 @implements(np.take_along_axis)
@@ -146,7 +164,7 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> TracedArra
         return getitem(arr.reshape(-1), indices)
     x = arr if isinstance(arr, TracedArray) else lifted(indices.graph, np.asarray(arr))
     chosen = lifted(x.graph, indices)
-    axis %= x.ndim
+    axis = axis_of(axis, x.ndim)
     pairs = zip(x.shape, chosen.shape, strict=True)
     shape = [
         many if n == axis else np.broadcast_shapes((own,), (many,))[0]
@@ -168,4 +186,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> TracedArray:
         test = literal(bool(c)) if isinstance(c, bool | int | float) else truth(c)
         return choose(test, *meeting(a, b))
 
-    return combine(chosen, condition, x, y)
+    found = combine(chosen, condition, x, y)
+    found.number = False
+    return found

@@ -16,6 +16,7 @@ from einsql.errors import DataError, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
+from einsql.frontends.views import whole
 from einsql.schema import DType
 from einsql.session import Connection
 from einsql.several import fetch_together
@@ -41,6 +42,8 @@ class Traced:
     def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
         graph, outputs = recorded.graph, recorded.outputs
         made = self._written = write(graph, outputs)
+        for name, (step, _) in graph.tensors.items():
+            step.dims = made.keys[name]  # what checks and derivatives call their keys too
         self._pack: Callable[[list[np.ndarray]], Any] = recorded.packed
         self.statements = made.statements
         self.sql = ";\n\n".join(made.statements)
@@ -222,7 +225,7 @@ class Recorded:
             )
         step = self.graph.tensor(name, value, shape, field.dtype, dims)
         self._slots.append((str(step.name), shape, field.dtype))
-        return TracedArray(self.graph, step)
+        return TracedArray(self.graph, step, whole(step, given=True), isinstance(value, np.generic))
 
     def _leaf(self, key: str, name: str) -> str:
         """The name of an array in a dict: its key, where no other has that."""

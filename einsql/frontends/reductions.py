@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import TracedArray, apply_, implements
+from einsql.frontends.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.elementwise import computed, dtype_of, number, truth
 from einsql.frontends.expressions import (
     ZERO,
@@ -21,7 +21,7 @@ from einsql.frontends.expressions import (
     labels,
     substituted,
 )
-from einsql.frontends.shapes import axis_of, diagonal, expand_dims, ravel
+from einsql.frontends.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
 from einsql.schema import DType
@@ -82,8 +82,7 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """Axes counted from 0, each once, in order."""
     if axis is None:
         return tuple(range(rank))
-    given = axis if isinstance(axis, tuple | list) else (axis,)
-    found = [axis_of(int(n), rank) for n in given]
+    found = _listed(axis, rank)
     if len(set(found)) != len(found):
         raise ValueError("duplicate value in 'axis'")
     return tuple(sorted(found))
@@ -99,7 +98,7 @@ def _keep(keepdims: Any) -> bool:
     return keepdims is not np._NoValue and bool(keepdims)
 
 
-def _summed(dtype: DType, wanted: Any) -> DType:
+def summed(dtype: DType, wanted: Any) -> DType:
     """The type of a sum: NumPy adds truth values and integers as int64."""
     if wanted is not None:
         return dtype_of(wanted)
@@ -113,7 +112,7 @@ def _sum(
 ) -> TracedArray:
     """np.sum."""
     _options("np.sum", options)
-    total = _summed(a.step.dtype, dtype)
+    total = summed(a.step.dtype, dtype)
     wide = total if total.is_float else I64
     found = reduced(a, axis, _keep(keepdims), "SUM", lambda e: cast(e, wide), wide, 0)
     return found.astype(total.numpy) if total is not wide else found
@@ -128,7 +127,7 @@ def product(
 ) -> TracedArray:
     """np.prod of floats."""
     _options("np.prod", options)
-    total = _summed(a.step.dtype, dtype)
+    total = summed(a.step.dtype, dtype)
     if not total.is_float:
         raise untraceable("np.prod of integers", "Convert them to float64.")
     return reduced(a, axis, _keep(keepdims), "PRODUCT", lambda e: cast(e, total), total, 1)
@@ -141,7 +140,7 @@ def _mean_type(a: TracedArray, dtype: Any) -> DType:
     return dtype_of(computed(own)) if own.is_float else D
 
 
-@implements(np.mean, np.average)
+@implements(np.mean)
 def mean(
     a: TracedArray, axis: Any = None, dtype: Any = None, keepdims: Any = False, **options: Any
 ) -> TracedArray:
@@ -149,6 +148,39 @@ def mean(
     _options("np.mean", options)
     real = _mean_type(a, dtype)
     return reduced(a, axis, _keep(keepdims), "AVG", lambda e: cast(e, real), real, math.nan)
+
+
+@implements(np.average)
+def average(
+    a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: Any = False
+) -> TracedArray:  # fmt: skip
+    """np.average; weights whose sum is 0 give NaN or infinity."""
+    if returned:
+        raise untraceable("np.average with returned", "Sum the weights: weights.sum(axis).")
+    graph = graph_of((a, weights))
+    x = lifted(graph, a)
+    if weights is None:
+        return mean(x, axis, keepdims=keepdims)
+    by = lifted(graph, weights)
+    gone = axes_of(axis, x.ndim)
+    if by.shape != x.shape:
+        if axis is None:
+            raise ValueError("Axis must be specified when shapes of a and weights differ.")
+        listed = _listed(axis, x.ndim)
+        if by.shape != tuple(x.shape[n] for n in listed):
+            raise ValueError("Shape of weights must be consistent with shape of a along the axis.")
+        by = transpose(by, np.argsort(listed).tolist())
+        by = by.reshape(tuple(e if n in gone else 1 for n, e in enumerate(x.shape)))
+    real = np.result_type(x.dtype, by.dtype, *([] if x.step.dtype.is_float else [np.float64]))
+    by = by.astype(real)
+    total = _sum(apply_(np.multiply, x.astype(real), by), gone, keepdims=keepdims)
+    return apply_(np.divide, total, _sum(by, gone, keepdims=keepdims))
+
+
+def _listed(axis: Any, rank: int) -> list[int]:
+    """Axes in the order given."""
+    given = axis if isinstance(axis, tuple | list) else (axis,)
+    return [axis_of(int(n), rank) for n in given]
 
 
 @implements(np.var)
@@ -295,20 +327,15 @@ def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = Fal
     raise untraceable(f"np.linalg.norm with ord={ord!r}", "Spell it with sums and maxima.")
 
 
-@implements(np.cumsum)
-def cumsum(
-    a: TracedArray, axis: int | None = None, dtype: Any = None, out: None = None
-) -> TracedArray:
-    """np.cumsum: each element sums those up to it, in the square of the extent's time."""
-    x = ravel(a) if axis is None else a
-    at = axis_of(0 if axis is None else axis, x.ndim)
-    total = _summed(a.step.dtype, dtype)
-    extents = [*x.shape, x.shape[at]]
-    places: list[Expr] = [label(n) for n in range(x.ndim)]
-    places[at] = label(x.ndim)
-    zero = Literal(total.numpy.type(0).item(), total)
-    value = cast(read(x.step, places), total)
-    summed = apply("if", apply("le", label(x.ndim), label(at)), value, zero)
-    if x.size == 0:
-        return TracedArray(a.graph, a.graph.map(x.shape, zero))
-    return TracedArray(a.graph, a.graph.reduce(extents, x.ndim, "SUM", summed, total))
+@implements(np.round, np.around)
+def round_(a: TracedArray, decimals: int = 0) -> TracedArray:
+    """np.round, halves to even."""
+    if not a.step.dtype.is_float:
+        if decimals >= 0 and a.step.dtype is not B:
+            return TracedArray(a.graph, a.step)
+        raise untraceable("Rounding integers", "Divide and multiply: (a + 5) // 10 * 10.")
+    if decimals == 0:
+        return apply_(np.rint, a)
+    by = 10.0 ** abs(decimals)
+    there, back = (np.multiply, np.divide) if decimals > 0 else (np.divide, np.multiply)
+    return apply_(back, apply_(np.rint, apply_(there, a, by)), by)

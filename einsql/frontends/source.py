@@ -6,6 +6,7 @@ import dis
 import linecache
 import os
 import sys
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -28,10 +29,14 @@ def _library(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).split(".")[0] in _LIBRARIES
 
 
+MODULE: ContextVar[bool] = ContextVar("module", default=False)
+"""Whether a module's graph is played, whose operators know their lines themselves."""
+
+
 def place() -> str:
     """The user's line, as a sentence's end; nothing where there is none."""
     frame = users_frame()
-    if frame is None:
+    if frame is None or MODULE.get():
         return ""
     code, line = frame.f_code, frame.f_lineno
     text = linecache.getline(code.co_filename, line, frame.f_globals).strip()

@@ -65,7 +65,7 @@ class Graph:
     checks: list[tuple[Step, int]] = field(default_factory=list)
     silent: bool = False
     _known: dict[object, Step] = field(default_factory=dict)
-    _constants: dict[int, Step] = field(default_factory=dict)
+    _constants: dict[int, tuple[np.ndarray, np.ndarray, Step]] = field(default_factory=dict)
 
     def _add(self, step: Step) -> Step:
         self.steps.append(step)
@@ -84,11 +84,13 @@ class Graph:
         return self._add(step)
 
     def constant(self, name: str, array: np.ndarray, dtype: DType) -> Step:
-        """An array that the program brings along."""
-        known = self._constants.get(id(array))
-        if known is None:
-            known = self._constants[id(array)] = self.tensor(name, array, array.shape, dtype)
-        return known
+        """An array that the program brings along, as it is now: it may change afterwards."""
+        known = self._constants.get(id(array))  # which is no other's, as the array is kept
+        if known is None or not _same(known[1], array):
+            copy = array.copy()
+            known = array, copy, self.tensor(name, copy, array.shape, dtype)
+            self._constants[id(array)] = known
+        return known[2]
 
     def map(self, shape: Sequence[int], expr: Expr) -> Step:
         """What an expression over the axes is at each point."""
@@ -116,6 +118,14 @@ class Graph:
             made = Step(number, shape, dtype, extents, expr, how, drops=drops)
             self._known[key] = self._add(made)
         return self._known[key]
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    """True if two arrays of one type hold the same, NaN and the signs of zeros included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    whole = f"i{a.dtype.itemsize}"
+    return np.array_equal(a.view(whole), b.view(whole))
 
 
 def _settled(expr: Expr, extents: tuple[int, ...]) -> Expr:

@@ -161,8 +161,11 @@ def _float_text(value: float, dtype: DType) -> str:
         return "-0e0" if value == 0 and math.copysign(1, value) < 0 else str(int(value))
     shown = repr(value)
     if dtype is DType.FLOAT and np.float32(value) == value:
-        short = np.format_float_positional(np.float32(value), unique=True, trim="-")
+        spelled = np.format_float_scientific if abs(value) >= 1e15 else np.format_float_positional
+        short = str(spelled(np.float32(value), unique=True, trim="-"))
         shown = short if np.float32(float(short)) == value else shown
+    if abs(value) >= 1e15:
+        return shown.replace("e+", "e")
     digits = Decimal(shown).as_tuple()
     exponent = int(digits.exponent)
     if exponent >= -17 and len(digits.digits) <= 17 and len(digits.digits) + exponent <= 17:

@@ -6,7 +6,7 @@ if f(x) is an operand, by which it is differentiated before f is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Output, Value, conj, labels_of
@@ -84,6 +84,13 @@ def factors_of(expr: Expr) -> Iterator[Expr]:
             yield from factors_of(a)
     else:
         yield expr
+
+
+def is_contraction(expr: Expr, operands: Sequence[Operand]) -> bool:
+    """True for what a product of matrices sums: plain factors, two with labels of their own."""
+    factors = list(factors_of(expr))
+    labels = [set(operands[n].labels) for n in sorted(reads(expr))]
+    return all(map(is_plain, factors)) and any(a - b and b - a for a in labels for b in labels)
 
 
 def is_plain(factor: Expr) -> bool:

@@ -22,7 +22,7 @@ from einsql.kernels.scalar import Mask, refuse
 from einsql.schema import DType
 
 # NaN is the greatest float: fmin passes over it, maximum lets it through.
-_UFUNCS: dict[str, np.ufunc] = {
+UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
     "mul": np.multiply,
     "least": np.fmin,
@@ -30,6 +30,7 @@ _UFUNCS: dict[str, np.ufunc] = {
     "or": np.logical_or,
     "and": np.logical_and,
 }
+"""The NumPy functions that merge running values, by the scalar function's name."""
 
 Where = tuple[slice, ...]
 """The elements of the result a block reaches."""
@@ -67,8 +68,8 @@ class _Monoid:
     def __init__(self, output: Output, reduction: Reduction, shape: tuple[int, ...]) -> None:
         self.dtype = output.dtype
         self.function = reduction.monoid or ""
-        self.ufunc = _UFUNCS[self.function]
-        self.running_type = _running_type(self.function, output.dtype)
+        self.ufunc = UFUNCS[self.function]
+        self.running_type = running_type(self.function, output.dtype)
         self.identity = reduction.identity(self.running_type)
         self.state = np.full(shape, self.identity, self.running_type.carrier)
 
@@ -120,7 +121,8 @@ class _Monoid:
         return np.asarray(self.ufunc(old, new))
 
 
-def _running_type(function: str, dtype: DType) -> DType:
+def running_type(function: str, dtype: DType) -> DType:
+    """The type in which a scalar function merges values of a type."""
     if function not in ("add", "mul"):
         return dtype
     if dtype.is_float:
@@ -162,7 +164,7 @@ class _Pair:
         selected = np.broadcast_to(True if mask is None else mask, value.shape)
         ignored = np.asarray(self.extreme.identity(self.output.args[1].dtype), value.dtype)
         candidates = np.where(selected, value, ignored)
-        extreme = _UFUNCS[self.extreme.monoid or ""].reduce(candidates, axis=gone, keepdims=True)
+        extreme = UFUNCS[self.extreme.monoid or ""].reduce(candidates, axis=gone, keepdims=True)
         attained = selected & equal(value, extreme)
         least = np.fmin.reduce(
             np.where(attained, arg, np.asarray(self._no_arg(), arg.dtype)), axis=gone
@@ -177,7 +179,7 @@ class _Pair:
     def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
         arg, value = cast_array(args[0], self.output.dtype), args[1]
         part = self._start((self.best.value.size,))
-        _UFUNCS[self.extreme.monoid or ""].at(part.value, at, value)
+        UFUNCS[self.extreme.monoid or ""].at(part.value, at, value)
         attained = equal(value, part.value[at])
         np.fmin.at(part.arg, at[attained], arg[attained])
         part.found[at] = True

@@ -9,7 +9,7 @@ where a derived label is a key.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -19,9 +19,10 @@ from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array
 from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr
+from einsql.kernels.straight import Domain, Indexed, Reading, compile_straight, is_suited
 from einsql.kernels.sums import from_zero
 from einsql.kernels.views import arrangement
 from einsql.schema import DType
@@ -31,10 +32,14 @@ BLOCK = 1 << 18
 GATHER_BLOCK = 1 << 24
 """Points of a block that only moves values: it has no temporaries but row numbers."""
 
+AGAIN = 2
+"""The run from which a small node is taken to be one that is repeated."""
+
 Ranges = tuple[slice, ...]
 """The part of each enumerated axis that a block covers, counted from the axis's lo."""
 
-Read = Callable[["_Points", np.ndarray], np.ndarray]
+Read = Callable[["_Points"], Reading]
+"""How an operand is read at some points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +79,31 @@ class _Plan:
 
 
 def compile_vector(node: EinSum) -> Runner:
-    """Compiles any node; costs about 10 µs per NumPy call and block when run."""
+    """Compiles any node; costs about 10 µs per NumPy call and block when first run.
+
+    A small node that runs again is written out for what is to come, see `straight.py`.
+    """
     if any(a.extent == 0 for a in node.axes):
         return lambda operands, tick: _no_points(node)
     plan = _plan(node)
     compute = _pointwise if plan.pointwise else _reduced
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            return compute(plan, operands, tick)
+        return compute(plan, operands, tick)
 
-    return run
+    if plan.once is None:
+        return ignoring(run)
+    runs = 0
+    best: Runner = run
+
+    def short(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        nonlocal runs, best
+        runs += 1
+        if runs == AGAIN and is_suited(node):
+            best = compile_straight(node, _domain(plan)) or run
+        return best(operands, tick)
+
+    return ignoring(short)
 
 
 def is_gather(node: EinSum) -> bool:
@@ -211,13 +230,15 @@ def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
     arrange = arrangement(operand.labels, held)
     lift = _lift(held, place)
 
-    def read(points: _Points, array: np.ndarray) -> np.ndarray:
-        part = array[
-            tuple(_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True))
-        ]
-        return np.asarray(part if arrange is None else arrange(part))[lift]
+    def bind(points: _Points) -> Reading:
+        part = [_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True)]
+        if arrange is None:
+            rest = iter(part)
+            return Indexed(tuple(None if x is None else next(rest) for x in lift))
+        window = tuple(part)
+        return lambda array: np.asarray(arrange(array[window]))[lift]
 
-    return read
+    return bind
 
 
 def _taking(
@@ -233,35 +254,57 @@ def _taking(
     squeezed = tuple(n for x, n in place.items() if x not in axes)
     first = node.axis(gathered).lo
 
-    def read(points: _Points, array: np.ndarray) -> np.ndarray:
+    def bind(points: _Points) -> Reading:
         numbers = points.label(gathered).squeeze(squeezed) + (starts[at] - first)
         window: list[slice | np.ndarray] = [
             slice(None) if x == gathered else _shifted(points.ranges[place[x]], s)
             for x, s in zip(operand.labels, starts, strict=True)
         ]
-        part = array[tuple(window)]
-        if part.flags.c_contiguous:
-            taken = part.take(numbers, axis=at)
-        else:  # take() would first copy the whole table
-            window[at] = numbers
-            taken = array[tuple(window)]
-        return np.asarray(taken if arrange is None else arrange(taken))[lift]
+        rows = tuple(window)
+        window[at] = numbers
+        index = tuple(window)
 
-    return read
+        def read(array: np.ndarray) -> np.ndarray:
+            part = array[rows]
+            # take() would first copy a table whose rows are apart
+            taken = part.take(numbers, axis=at) if part.flags.c_contiguous else array[index]
+            return np.asarray(taken if arrange is None else arrange(taken))[lift]
+
+        return read
+
+    return bind
 
 
 def _indexing(node: EinSum, operand: Operand) -> Read:
     keys = operand.source.schema.keys
 
-    def read(points: _Points, array: np.ndarray) -> np.ndarray:
-        index = tuple(points.label(x) - k.lo for x, k in zip(operand.labels, keys, strict=True))
-        return np.asarray(array[index])
+    def bind(points: _Points) -> Reading:
+        return Indexed(
+            tuple(points.label(x) - k.lo for x, k in zip(operand.labels, keys, strict=True))
+        )
 
-    return read
+    return bind
 
 
 def _shifted(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
+
+
+def _domain(plan: _Plan) -> Domain:
+    """The one block of a node whose labels do not depend on data."""
+    assert plan.once is not None  # there is no other
+    points = _Points(replace(plan, guard=None), (), plan.once)
+    mask = points.derive()
+    node, guard = plan.node, plan.guard
+    return Domain(
+        points.shape,
+        plan.kept,
+        plan.pointwise,
+        {a.label: points.label(a.label) for a in node.axes},
+        mask,
+        guard is not None and (plan.selective or guard.fails),
+        tuple(read(points) for read in plan.reads),
+    )
 
 
 # Running
@@ -290,7 +333,7 @@ class _Points(Block):
 
     def value(self, operand: int, field: str) -> np.ndarray:
         if (operand, field) not in self.values:
-            array = self.plan.reads[operand](self, self.operands[operand][field])
+            array = self.plan.reads[operand](self)(self.operands[operand][field])
             self.values[operand, field] = loaded(array, self.plan.types[operand][field])
         return self.values[operand, field]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -148,12 +149,21 @@ def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | Non
     view = reading(node, operand, held)
     if len(held) == len(node.keys):
         return view
+    if not held and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
+        return lambda scalar: _repeated(scalar, shape)
     lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
 
     def repeat(array: np.ndarray) -> np.ndarray:
         return np.broadcast_to((array if view is None else view(array))[lift], shape)
 
     return repeat
+
+
+def _repeated(scalar: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """As `numpy.broadcast_to` of an array without axes, in a fifth of the time."""
+    made = np.ndarray(shape, scalar.dtype, scalar, 0, (0,) * len(shape))
+    made.flags.writeable = False
+    return made
 
 
 VIEWS = Kernel(

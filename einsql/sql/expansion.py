@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 from sqlglot import exp
 
 from einsql.errors import Error, ProgrammingError
-from einsql.sql.macros import OF_MACRO, Macro, expand, expanded_size
+from einsql.sql.macros import Macro
 from einsql.sql.names import column_name
 from einsql.sql.scalar import locate, unsupported
 from einsql.sql.scope import Scope
+from einsql.sql.substitution import OF_MACRO, expand, expanded_size
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder

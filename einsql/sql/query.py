@@ -13,7 +13,7 @@ from einsql.errors import Error, ProgrammingError
 from einsql.schema import Schema
 from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
 from einsql.sql.given import Given
-from einsql.sql.macros import Macro, expand
+from einsql.sql.macros import Macro
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
 from einsql.sql.scope import Relation, TileRelation, as_elements, deduplicated
 from einsql.sql.select import SelectBinder
@@ -25,6 +25,7 @@ from einsql.sql.sources import (
     check_syntax,
     named_relation,
 )
+from einsql.sql.substitution import expand, selects
 from einsql.sql.tiles.recognise import over_tiles
 from einsql.sql.typed import Typed
 
@@ -79,6 +80,22 @@ class Catalog(Protocol):
 
 
 @dataclass
+class Argument:
+    """A SELECT given to a table macro, which is bound once and where the call stands.
+
+    Attributes:
+        ctes, active, foreign: As the binder has them there.
+        made: What it is, once it is read.
+    """
+
+    query: exp.Select
+    ctes: list[dict[str, Relation | TileRelation]]
+    active: list[str]
+    foreign: frozenset[str]
+    made: Relation | TileRelation | None = None
+
+
+@dataclass
 class QueryBinder:
     """Binds one statement's queries; equal names resolve to one shared node."""
 
@@ -97,6 +114,10 @@ class QueryBinder:
     """Backward passes by the node and the field of their losses."""
     expanded_nodes: int = 0
     """How many syntax nodes macros have added."""
+    expansions: dict[int, tuple[exp.Anonymous, exp.Expr]] = field(default_factory=dict)
+    """Calls of table macros by id, and what they stand for."""
+    arguments: dict[int, Argument] = field(default_factory=dict)
+    """By id the SELECTs that are arguments of these calls."""
     recognised: dict[int, tuple[exp.Expr, bool]] = field(default_factory=dict)
     """Queries by id, and whether they are over tiles."""
     change: Callable[[exp.CTE], None] | None = None
@@ -123,9 +144,24 @@ class QueryBinder:
             inner = query.this
             return self.with_ctes(query, lambda: self.bind_any(inner))
         if isinstance(query, exp.Select):
-            select = query
+            select, known = query, self.arguments.get(id(query))
+            if known is not None:
+                return self._argument(known)
             return self.with_ctes(query, lambda: self._select(select))
         raise unsupported(query.key.upper(), query)
+
+    def _argument(self, given: Argument) -> Relation | TileRelation:
+        """What a SELECT given to a macro is, wherever the macro reads it."""
+        if given.made is None:
+            before = self.ctes, self.active, self.foreign, self.joining
+            self.ctes, self.active, self.foreign = given.ctes, given.active, given.foreign
+            self.joining = []
+            try:
+                query = given.query
+                given.made = self.with_ctes(query, lambda: self._select(query))
+            finally:
+                self.ctes, self.active, self.foreign, self.joining = before
+        return given.made
 
     def _select(self, select: exp.Select) -> Relation | TileRelation:
         if not over_tiles(self, select):
@@ -229,10 +265,23 @@ class QueryBinder:
                 raise ProgrammingError(f"{name} is a scalar macro; FROM needs a table macro")
             assert isinstance(at, exp.Anonymous)
             count_expansion(self, macro, at)
-            body = expand(macro, at, lambda value: value)
+            body = self.expansion(macro, at)
+            for query in selects(at):  # one that is passed on is bound where it was first given
+                given = Argument(query, list(self.ctes), list(self.active), self.foreign)
+                self.arguments.setdefault(id(query), given)
             return self.nested(f"macro {macro.name}", lambda: self.bind_any(body))
         except Error as error:
             raise locate(error, at) from None
+
+    def expansion(self, macro: Macro, call: exp.Anonymous) -> exp.Expr:
+        """What a call of a table macro stands for, made once.
+
+        Raises:
+            ProgrammingError: The arguments do not fit.
+        """
+        if id(call) not in self.expansions:  # kept with the call, so that its id stays its own
+            self.expansions[id(call)] = call, expand(macro, call, lambda value: value)
+        return self.expansions[id(call)][1]
 
     def scalar_macro(self, name: str, args: list[exp.Expr], binder: Block) -> exp.Expr | None:
         """Expands a scalar macro, or gives None if there is none of that name."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from einsql.einsum import (
     Axis,
@@ -28,6 +29,7 @@ from einsql.einsum import (
     map_exprs,
     rewrite,
 )
+from einsql.placements import Tiles
 from einsql.schema import DType, Key, Schema
 from einsql.sql.host import FIELD, NeedsValuesError, parameters_of, shown, source
 
@@ -171,7 +173,8 @@ class Views:
 
     def _input(self, node: Input, windows: Mapping[int, Window]) -> Input:
         base = self._given.inputs.get(node.name)
-        if base is None or node.sparse or node.settled:
+        lies = _lying(node, windows)
+        if base is None or node.sparse or lies is None:
             raise NeedsValuesError(set().union(*(w.numbers for w in windows.values())))
         keys, spans, parts = list(node.schema.keys), [], []
         for n, w in sorted(windows.items()):
@@ -184,7 +187,7 @@ class Views:
         view = View(f"{node.name}({', '.join(parts)})", node.name, bounds, tuple(spans))
         self.inputs.append(view)
         self._given.inputs[view.name] = part_of(view, self._given.inputs)
-        return Input(view.name, Schema(tuple(keys), node.schema.fields))
+        return replace(lies, name=view.name, schema=Schema(tuple(keys), node.schema.fields))
 
     def _query(self, node: EinSum, windows: Mapping[int, Window]) -> EinSum:
         labels = {node.keys[n]: w for n, w in windows.items()}
@@ -247,6 +250,24 @@ def shifted(schema: Schema, ends: Sequence[object], inputs: Mapping[str, Any]) -
     return Schema(tuple(keys), schema.fields)
 
 
+def _lying(node: Input, windows: Mapping[int, Window]) -> Input | None:
+    """An input as a part of it lies; None if blocks that were declared cut a window's key.
+
+    A part of tiles that cut such a key lies where it is read.
+    """
+    if node.lies is None:
+        blocks = node.parts or ()
+        return None if any(blocks[n] > 1 for n in windows if blocks) else node
+    boxes = node.lies.boxes.copy()
+    filled = node.lies.volumes > 0
+    for n, w in windows.items():
+        key = node.schema.keys[n]
+        if (boxes[filled, n] != (key.lo, key.hi)).any():
+            return replace(node, parts=None, order=(), lies=None)
+        boxes[:, n] = 0, w.extent
+    return replace(node, lies=Tiles(node.lies.sites, boxes, node.lies.copies))
+
+
 def _base(node: EinSum, axis: Axis) -> str | None:
     """The free label that a derived one is, or is with a constant added."""
     define = axis.define
@@ -260,16 +281,27 @@ def _base(node: EinSum, axis: Axis) -> str | None:
     return define.name if isinstance(define, Label) and free else None
 
 
-def part_of(view: View, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields of a view of an input, without a copy."""
     fields = inputs[view.base]
-    box = np.array(view.bounds, np.int64)
-    at = [slice(None)] * len(box)
+    at = [slice(None)] * len(view.bounds)
     for n, name, extent in view.spans:
-        begin = int(inputs[name][FIELD])
-        box[n] = begin, begin + extent
-        at[n] = slice(begin - view.bounds[n][0], begin - view.bounds[n][0] + extent)
+        start = int(inputs[name][FIELD]) - view.bounds[n][0]
+        at[n] = slice(start, start + extent)
+    within = getattr(fields, "within", None)  # what lies elsewhere says itself what is a part
+    if within is not None:
+        found: Mapping[str, Any] = within(_box(view, at), [n for n, _, _ in view.spans])
+        return found
     over = getattr(fields, "over", None)  # a payload file verifies what is read alone
     if over is not None:
-        fields = over(box)
-    return {name: array[tuple(at)] for name, array in fields.items()}
+        fields = over(_box(view, at))
+    index = tuple(at)
+    return {name: array[index] for name, array in fields.items()}
+
+
+def _box(view: View, at: Sequence[slice]) -> npt.NDArray[np.int64]:
+    """The bounds of the part of a view's base that slices of its windows leave."""
+    box = np.array(view.bounds, np.int64)
+    for n, _, _ in view.spans:
+        box[n] = box[n, 0] + (at[n].start, at[n].stop)
+    return box

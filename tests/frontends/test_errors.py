@@ -32,11 +32,41 @@ def changes_its_argument(x: Array) -> Array:
     return x
 
 
-def changes_what_is_shown(x: Array) -> Array:
+def changes_what_a_reshape_may_show(x: Array) -> Array:
     y = x * 2
-    row = y[0]
+    row = y.reshape(-1)
     y += 1
     return row
+
+
+def changes_a_view_of_its_argument(x: Array) -> Array:
+    y = x.T[1:]
+    y += 1
+    return y
+
+
+def assigns_by_numbers(x: Array) -> Array:
+    y = x * 2
+    y[[0, 1]] = 1
+    return y
+
+
+def assigns_one_for_each(x: Array) -> Array:
+    y = x * 2
+    y[x > 1] = x[0]
+    return y
+
+
+def chooses(x: Array) -> Array:
+    return np.add(x, 1, where=x > 0)
+
+
+def accumulates(x: Array) -> Array:
+    return np.maximum.accumulate(x)
+
+
+def writes_elsewhere(x: Array) -> Array:
+    return np.sum(x, out=np.zeros(()))
 
 
 def leaves(x: Array) -> Array:
@@ -68,8 +98,9 @@ def writes_out(x: Array) -> Array:
 
 
 UNTRACEABLE = [
-    decides, sorts, assigns, changes_its_argument, changes_what_is_shown, leaves, counts, selects,
-    finds, shrinks, searches, writes_out,
+    decides, sorts, assigns, changes_its_argument, changes_what_a_reshape_may_show, leaves, counts,
+    selects, finds, shrinks, searches, writes_out, changes_a_view_of_its_argument,
+    assigns_by_numbers, assigns_one_for_each, chooses, accumulates, writes_elsewhere,
 ]  # fmt: skip
 
 
@@ -92,6 +123,20 @@ MISFITS: dict[str, Callable[..., Any]] = {
     "concatenate": lambda x: np.concatenate([x, x.T]),
     "empty maximum": lambda x: x[:0].max(),
     "nothing": lambda x: None,
+    "an axis twice": lambda x: np.expand_dims(x, (0, 0)),
+    "another axis twice": lambda x: np.moveaxis(x, (0, 0), (0, 1)),
+    "a diagonal of one axis": lambda x: np.diagonal(x, 0, 1, 1),
+    "negative tile": lambda x: np.tile(x, -1),
+    "negative repeat": lambda x: np.repeat(x, -1),
+    "negative pad": lambda x: np.pad(x, -1),
+    "a triangle of a number": lambda x: np.tril(x.sum()),
+    "a number beyond the type": lambda x: x.astype(np.int8) + 300,
+    "a type that does not hold it": lambda x: np.add(x, x, dtype=np.int32),
+    "read-only": lambda x: np.add(x, 1, out=np.broadcast_to(x[0] * 2, (3, 4))),
+    "out of another shape": lambda x: np.add(x, 1, out=x[0] * 2),
+    "assigned": lambda x: (x * 2).__setitem__(0, x),
+    "neither shape nor axis of weights": lambda x: np.average(x, weights=np.ones(4)),
+    "bits of floats": lambda x: x & 1,
     "not an array": lambda x: object(),
 }
 
@@ -117,6 +162,16 @@ def test_indices_are_checked_when_a_program_runs() -> None:
     for wrong in (3, -4):
         with pytest.raises(einsql.DataError, match=f"The index {wrong}"):
             traced(table, np.array([0, wrong, 0]))
+
+
+def test_indices_may_be_views() -> None:
+    table, rows = X, np.array([0, -3, 2])
+    views: list[Callable[..., Array]] = [
+        lambda t, r: t[r[::-1]],
+        lambda t, r: t[r[1:]] * t[r[:-1]],
+    ]
+    for fn in views:
+        np.testing.assert_array_equal(einsql.trace(fn, table, rows)(table, rows), fn(table, rows))
 
 
 def test_names_of_axes_are_checked() -> None:

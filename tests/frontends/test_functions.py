@@ -92,7 +92,31 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compared with itself": lambda x: (x == x) & (x >= x) & ~(x != x),
     "broadcast_arrays": lambda x: np.broadcast_arrays(x, x[0])[1] + x,
     "in place": lambda x: added(x),
+    "assignment": lambda x: assigned(x),
+    "average": lambda x: np.average(x, 1, [1.0, 2, 0, 4]) + np.average(x, weights=np.abs(x)),
+    "average over several": lambda x: np.average(x[:, :4, :4], (2, 0), np.abs(x[:, 0, :4]).T),
+    "types by position": lambda x: np.full_like(x, 2.7, np.int32) + np.ones_like(x, np.int8),
+    "full_like an array": lambda x: np.full_like(x, x[0, 0]) + np.zeros_like(x, np.float32),
+    "types of ufuncs": lambda x: np.add(x, x, dtype=np.float32) + np.multiply(2, x, dtype="f8"),
+    "out": lambda x: np.add(x, 1, out=x * 2) + np.sum(x, 0, out=x[0] * 1)[None],
+    "where of ufuncs": lambda x: np.add(x, 1, out=x * 2, where=x > 0),
+    "accumulate": lambda x: np.add.accumulate(x, axis=1),
+    "cumsum of many": lambda x: np.cumsum(np.tile(x, (1, 1, 30)), axis=2) + np.cumsum(x).sum(),
+    "round": lambda x: np.around(x, 1) + x.round() - np.round(x * 100, -1),
+    "triangles of a vector": lambda x: np.tril(x[0, 0]) + np.triu(x[0, 1], 1),
+    "rolled along two": lambda x: np.roll(x, (1, -2), (0, 2)),
+    "uneven parts": lambda x: np.array_split(x, 3, axis=2)[1],
+    "repeated never": lambda x: np.repeat(x, 0, 1).sum() + np.tile(x, 0).sum(),
+    "beyond the type": lambda x: (x.astype(np.int8) < 300) & (x.astype(np.int32) != 10**30),
+    "truths": lambda x: np.fmin(x > 0, x > 1) ^ np.fmax(x > 0, x > 1),
+    "powers": lambda x: np.float_power(x - np.inf, 0.5) + np.abs(x) ** np.float64(0.5),
 }
+
+
+def assigned(x: Array) -> Array:
+    y = x * 2
+    y[1:, 0] = x[0, 0]
+    return y
 
 
 def added(x: Array) -> Array:
@@ -109,6 +133,40 @@ def test_functions_give_what_numpys_give(name: str) -> None:
     found = einsql.trace(CALLS[name], X)(X)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+SIGNED: dict[str, Callable[[Array], Array]] = {
+    "rint": np.rint, "round": np.round, "trunc": np.trunc, "ceil": np.ceil, "floor": np.floor,
+    "remainder": lambda x: x % -2.0, "negative divisors": lambda x: x % x[::-1],
+    "floor_divide": lambda x: x // 2.0, "other quotients": lambda x: x // x[::-1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_zeros_have_the_sign_that_numpy_gives_them(name: str, dtype: Any) -> None:
+    x = np.array([-0.0, 0.0, -0.3, 0.3, 0.5, -0.5, 1.5, -1.5, 2.5, -2.0, 4.0], dtype)
+    with np.errstate(all="ignore"):
+        expected = SIGNED[name](x)
+        found = einsql.trace(SIGNED[name], x)(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_keep_their_precision_far_out(dtype: Any) -> None:
+    x = np.linspace(-6, 26, 200).astype(dtype)
+    near = 5e-7 if dtype is np.float32 else 1e-13
+    np.testing.assert_allclose(
+        einsql.trace(lambda x: special.erfc(x), x)(x), special.erfc(x), rtol=near
+    )
+    info = np.finfo(dtype)
+    a = np.array([info.max / 2, info.tiny, info.tiny / 4, 3, 0, np.inf, -np.inf, np.nan], dtype)
+    pair = a[:, None] * np.ones_like(a), a
+    with np.errstate(all="ignore"):
+        expected = np.hypot(*pair)
+    found = einsql.trace(lambda a, b: np.hypot(a, b), *pair)(*pair)
+    np.testing.assert_allclose(found, expected, rtol=float(4 * info.eps))
 
 
 SPECIAL = ("erf", "erfc", "expit", "gammaln")

@@ -46,6 +46,13 @@ class Of(nn.Module):  # type: ignore[misc, name-defined]  # torch is an Any here
         return self.fn(*inputs)
 
 
+class Sorting(nn.Module):  # type: ignore[misc, name-defined]  # as above
+    """What has no meaning."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort().values
+
+
 class Block(nn.Module):  # type: ignore[misc, name-defined]  # as above
     """A transformer's layer with one projection for queries, keys and values."""
 
@@ -132,6 +139,14 @@ LAYERS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "bilinear": lambda: (nn.Bilinear(3, 4, 5), tensor(2, 3), tensor(2, 4)),
     "conv1d": lambda: (nn.Conv1d(3, 4, 3, padding=2, dilation=3), tensor(2, 3, 5)),
     "conv without a batch": lambda: (nn.Conv2d(3, 4, 2), tensor(3, 5, 5)),
+    "transposed convolution": lambda: (
+        nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), (1, 0), (1, 2), groups=2), tensor(2, 4, 5, 6)),
+    "wide transposed convolution": lambda: (
+        nn.ConvTranspose1d(3, 4, 2, padding=2, dilation=2, bias=False), tensor(3, 7)),
+    "as wide as before": lambda: (nn.Conv1d(3, 4, 5, padding="same"), tensor(2, 3, 9)),
+    "instances": lambda: (nn.InstanceNorm1d(3, affine=True), tensor(2, 3, 9)),
+    "pooling without borders": lambda: (
+        nn.AvgPool2d(3, 2, 1, count_include_pad=False), tensor(2, 3, 8, 7)),
     "average pooling": lambda: (nn.AvgPool2d(3, 2, padding=1), tensor(2, 3, 8, 8)),
     "maximum pooling": lambda: (nn.MaxPool2d(3, 2, padding=1), tensor(2, 3, 9, 9)),
     "activations": lambda: (
@@ -142,6 +157,7 @@ LAYERS: dict[str, Callable[[], tuple[Any, ...]]] = {
         tensor(6, 5), tensor(6, 5, seed=1), torch.randint(0, 5, (6,)),
     ),
 }  # fmt: skip
+ROWS = torch.tensor([[False], [True], [False], [True]])
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "integers meet floats": lambda x: x * torch.arange(4) + torch.arange(4) / 2 + x.shape[0],
     "integer division": lambda x: torch.arange(-4, 4) // 3 + torch.arange(8) % 3,
@@ -161,6 +177,19 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "half": lambda x: (x.half() @ x.half().T).float() + x.to(torch.float64),
     "one axis of many": lambda x: x.unflatten(1, (2, 2)).sum((0, -1)) + x.view(8, 2).unbind()[0],
     "in place": lambda x: (x * 2).add_(1).relu_(),
+    "rows of -inf": lambda x: torch.logsumexp(x.masked_fill(ROWS, -torch.inf), 1),
+    "infinite rows": lambda x: (x / 0).logsumexp((0, 1)) + (x / 0).abs().logsumexp(1),
+    "safe rows": lambda x: functional.scaled_dot_product_attention(x, x, x, ~ROWS.expand(4, 4)),
+    "added safe rows": lambda x: functional.scaled_dot_product_attention(
+        x, x, x, torch.zeros(4, 4).masked_fill(ROWS, -torch.inf)),
+    "finite": lambda x: x.rsqrt().nan_to_num() + (x / 0).nan_to_num(1, 2, 3),
+    "signs of NaN": lambda x: (x.sqrt().sign() + x.sgn()).round() + (x * 3).round(decimals=1),
+    "between": lambda x: torch.lerp(x, x + 1, 0.3) + torch.fmin(x, x.t()),
+    "mirrored": lambda x: functional.pad(x[None], (1, 2), mode="reflect")
+    + functional.pad(x[None], (2, 1), mode="circular")
+    + functional.pad(x[None], (0, 3), mode="replicate"),
+    "larger": lambda x: functional.interpolate(x[None], size=10)[..., :8]
+    + functional.interpolate(x[None], scale_factor=2),
     "several": lambda x: (x + 1, x.split(2, 1)[0]),
 }  # fmt: skip
 
@@ -181,13 +210,23 @@ def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(einsql.NotSupportedError, match=r"torch\.export cannot trace"):
         einsql.trace(Of(lambda x: x if x.sum() > 0 else -x), tensor(4))
     with pytest.raises(einsql.NotSupportedError, match="sort") as info:
-        einsql.trace(Of(lambda x: x.sort().values), tensor(4))
-    assert info.value.hint
+        einsql.trace(nn.Sequential(nn.ReLU(), nn.Sequential(Sorting())), tensor(4))
+    assert "in the layer 1.0, a Sorting" in info.value.reason
+    assert "of test_modules.py, in forward: return x.sort().values" in info.value.reason
+    assert "ranks" in str(info.value.hint)
 
 
 def _column(x: Tensor) -> Tensor:
     y = x.clone()
     y[:, 0] = 7.0
+    return y
+
+
+def _masked(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[x > 0] = -1.0
+    y[1:, ::2] += x[:-1, ::2]
+    y[2] = y[0]
     return y
 
 
@@ -202,7 +241,7 @@ def _in_place(x: Tensor) -> Tensor:
     return functional.relu(y, inplace=True) + y
 
 
-@pytest.mark.parametrize("fn", [_column, _over, _in_place])
+@pytest.mark.parametrize("fn", [_column, _masked, _over, _in_place])
 def test_what_is_written_in_place_is_seen_by_all(fn: Callable[..., Any]) -> None:
     same(Of(fn), tensor(4, 5))
 
@@ -212,7 +251,7 @@ def test_what_is_written_in_place_is_seen_by_all(fn: Callable[..., Any]) -> None
     [
         lambda x: functional.dropout(x, 0.5, True),
         lambda x: x.norm(3, 1),
-        lambda x: functional.pad(x[None], (1, 2), mode="reflect"),
+        lambda x: functional.max_pool2d(x[None], 3, 2, ceil_mode=True),
         lambda x: functional.cross_entropy(x, x.argmax(1), label_smoothing=0.1),
         lambda x: functional.cross_entropy(x, x.argmax(1), ignore_index=2),
         lambda x: functional.relu(x, inplace=True) + 1,

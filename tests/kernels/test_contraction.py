@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import einsql
 from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.products.layout import Labels, lay_out
+from einsql.kernels.products.multiply import Multiplied
 from einsql.kernels.products.pieces import cut
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import no_tick
@@ -93,3 +96,25 @@ def test_rows_are_cut_first_and_copies_are_few() -> None:
     assert layout.k == ("d", "b")
     assert layout.left.copied
     assert not layout.right.copied
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_rows_by_columns_that_are_contiguous(dtype: str) -> None:
+    """Queries of a few heads and the keys of all positions, cut out of a longer cache."""
+    cache: npt.NDArray[Any] = np.arange(2 * 700 * 64).reshape(2, 700, 64).astype(dtype) % 7
+    queries: npt.NDArray[Any] = np.arange(2 * 3 * 64).reshape(2, 3, 64).astype(dtype) % 5
+    keys = cache[:, :600]
+    scores = Multiplied(
+        Labels(tuple("grd"), tuple("gtd"), tuple("grt"), {"g": 2, "r": 3, "t": 600, "d": 64}),
+        np.dtype(dtype),
+    )
+    expected = np.einsum("grd,gtd->grt", queries, keys)
+    for _ in range(2):
+        found = scores(queries, keys, lambda _: None)
+        assert found.dtype == dtype
+        assert np.array_equal(found, expected)
+    other = Multiplied(
+        Labels(tuple("grd"), tuple("gtd"), tuple("tgr"), {"g": 2, "r": 3, "t": 600, "d": 64}),
+        np.dtype(dtype),
+    )
+    assert np.array_equal(other(queries, keys, lambda _: None), expected.transpose(2, 0, 1))

@@ -455,3 +455,18 @@ def test_an_embedding_lookup_takes_rows() -> None:
         np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1])
     _, runner = compile_node(replace(node, keys=("j", "i")), jit="never")
     np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1].T)
+
+
+@settings(SETTINGS, max_examples=200)
+@given(st.one_of(cases(), copies(), products(), operations(), gathers(), segments()))
+def test_only_views_alias_operands(case: Case) -> None:
+    """What says which inputs a result may show relies on it."""
+    name, runner = compile_node(case.node)
+    if "view" in name.split("+"):
+        return
+    try:
+        found = runner([*case.operands], lambda _: None)
+    except DataError:
+        return
+    held = [a for fields in case.operands for a in fields.values()]
+    assert not any(np.shares_memory(a, b) for a in found.values() for b in held)

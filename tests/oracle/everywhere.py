@@ -125,7 +125,8 @@ def _run(
     program = SiteProgram(placed, root.schema, compiler(settings))
     fields, measure = program.measured(pair.con._inputs, lambda done: None)
     sent = sum(measure.sent)
-    why = difference(list(plan.wrap(fields, pair.con._inputs).rows()), theirs, inexact)
+    inputs = pair.con._inputs
+    why = difference(list(plan.wrap(fields, inputs, inputs).rows()), theirs, inexact)
     if not why and sent > placed.bytes_sent:
         why = f"{sent} bytes sent, {placed.bytes_sent} planned"
     if not why and placed.bytes_sent > WIDEST * cut.floats:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import einsql
 from einsql.sql.lexical import QUIET
 from einsql.sql.query import QueryBinder
+from tests.oracle.changes import stored
 from tests.oracle.choices import Choices
 from tests.oracle.data import random_database
 from tests.oracle.generate import Generator
@@ -71,8 +72,10 @@ def parameter_campaign(
         number += 1
         rng = random.Random(number)
         db = random_database(Choices(random.Random(number)))
-        over = {**settings, "sites": str(sites)} if sites > 1 else settings
-        late, early = Pair(db, settings=over, cluster=cluster), Pair(db, settings=settings)
+        if sites > 1:
+            db = stored(db, Choices(random.Random(number)), sites)
+        late, early = Pair(db, settings=settings, cluster=cluster), Pair(db, settings=settings)
+        early.con.execute("SET sites = 1")
         early.con.__class__ = Early
         for n in range(PER_DATABASE):
             query = Generator(Choices(random.Random(100 * number + n)), db).query()

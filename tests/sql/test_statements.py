@@ -413,6 +413,23 @@ def test_arguments_that_are_tables(con: einsql.Connection) -> None:
     assert con.execute("SELECT * FROM captured(seen)").fetchall() == [(10.0,), (20.0,)]
 
 
+def test_an_argument_that_is_read_often_is_bound_once(con: einsql.Connection) -> None:
+    con.execute("""
+        CREATE MACRO twice(t) AS TABLE
+            SELECT t.i, t.val + u.val AS val FROM t JOIN t AS u USING (i);
+        CREATE MACRO again(t, k) AS TABLE
+            WITH w AS (SELECT i, k * val AS val FROM twice(t)) SELECT w.i, w.val FROM w
+    """)
+    deep = "b"
+    for _ in range(24):
+        deep = f"(SELECT * FROM again((SELECT * FROM twice({deep})), 0.25))"
+    rows = [(0, 10.0), (1, 20.0)]
+    assert con.execute(f"SELECT * FROM {deep} AS x").fetchall() == rows
+    # An argument means what its names mean where it is written.
+    sql = "WITH t AS (SELECT * FROM b), u AS (SELECT * FROM t) SELECT * FROM twice((FROM u))"
+    assert con.execute(sql).fetchall() == [(i, 2 * v) for i, v in rows]
+
+
 def test_a_view_names_what_it_misses(con: einsql.Connection) -> None:
     def define() -> None:
         local = np.ones(3)

@@ -18,7 +18,7 @@ import numpy as np
 
 from einsql.engine.files import arrow, gguf, npy, npz, safetensors
 from einsql.engine.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
-from einsql.engine.files.fields import FileFields
+from einsql.engine.files.fields import FileFields, FilePart
 from einsql.engine.files.globs import matching
 from einsql.engine.files.mapped import Found, Mapped, refusing
 from einsql.engine.files.tensor import Content, Description, FileTensor, Pieces, whole
@@ -37,6 +37,7 @@ __all__ = [
     "Description",
     "Draft",
     "FileFields",
+    "FilePart",
     "FileTensor",
     "Form",
     "abandon",

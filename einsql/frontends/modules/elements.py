@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from einsql.frontends.array import apply_, combine
-from einsql.frontends.elementwise import DEFINITIONS, sigmoid
-from einsql.frontends.expressions import Expr
+from einsql.frontends.elementwise import DEFINITIONS, B, sigmoid
+from einsql.frontends.expressions import Expr, apply, cast
 from einsql.frontends.modules.registry import axes, numpy_dtype, operator
 from einsql.frontends.source import untraceable
 
@@ -21,8 +21,8 @@ _UNARY = {
     "expm1": np.expm1, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "sqrt": np.sqrt,
-    "abs": np.abs, "neg": np.negative, "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
-    "trunc": np.trunc, "round": np.rint, "square": np.square, "reciprocal": np.reciprocal,
+    "abs": np.abs, "neg": np.negative, "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "fix": np.trunc, "square": np.square, "reciprocal": np.reciprocal,
     "logical_not": np.logical_not, "bitwise_not": np.invert, "isnan": np.isnan,
     "isinf": np.isinf, "isfinite": np.isfinite, "exp2": np.exp2,
 }  # fmt: skip
@@ -33,7 +33,8 @@ _BINARY = {
     "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "logical_and": np.logical_and,
     "logical_or": np.logical_or, "logical_xor": np.logical_xor, "bitwise_and": np.bitwise_and,
     "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor, "__and__": np.bitwise_and,
-    "__or__": np.bitwise_or, "hypot": np.hypot, "logaddexp": np.logaddexp,
+    "__or__": np.bitwise_or, "hypot": np.hypot, "logaddexp": np.logaddexp, "fmin": np.fmin,
+    "fmax": np.fmax,
 }  # fmt: skip
 for _name, _ufunc in (_UNARY | _BINARY).items():
     operator(_name, elementwise=True)(lambda *args, _ufunc=_ufunc: _ufunc(*args))
@@ -46,6 +47,18 @@ def _defined(definition: Callable[..., Expr]) -> Callable[[Array], Array]:
 operator("erf", "special_erf", elementwise=True)(_defined(DEFINITIONS["erf"]))
 operator("erfc", elementwise=True)(_defined(DEFINITIONS["erfc"]))
 operator("sigmoid", elementwise=True)(_defined(sigmoid))
+
+
+@operator("sign", "sgn", elementwise=True)
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; of NaN 0, which NumPy leaves."""
+    return combine(lambda a: cast(a if a.dtype is B else apply("sign", a), a.dtype), x)
+
+
+@operator("round", elementwise=True)
+def round_(x: Array, decimals: int = 0) -> Array:
+    """The nearest number of so many decimals, halves to even."""
+    return np.round(x, decimals)
 
 
 @operator("add", elementwise=True)
@@ -269,12 +282,21 @@ def var_mean(x: Array, dim: Any = None, *args: Any, **options: Any) -> tuple[Arr
     return var(x, dim, *args, **options), mean(x, dim, keep)
 
 
-@operator("softmax", "_softmax", "_safe_softmax")
+@operator("softmax", "_softmax")
 def softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
     """Exponentials over their sum, by the distance from the greatest."""
     x = _typed(x, dtype)
     e = np.exp(x - np.max(x, axis=dim, keepdims=True))
     return e / np.sum(e, axis=dim, keepdims=True)
+
+
+@operator("_safe_softmax")
+def safe_softmax(x: Array, dim: int, dtype: Any = None) -> Array:
+    """Softmax in which what is all -inf gives 0."""
+    x = _typed(x, dtype)
+    top = np.maximum(np.max(x, axis=dim, keepdims=True), np.finfo(x.dtype).min)
+    e = np.exp(x - top)
+    return e / np.maximum(np.sum(e, axis=dim, keepdims=True), 1)  # 0 or at least 1
 
 
 @operator("log_softmax", "_log_softmax")
@@ -289,6 +311,7 @@ def log_softmax(x: Array, dim: int, *_: Any, dtype: Any = None) -> Array:
 def logsumexp(x: Array, dim: Any, keepdim: bool = False) -> Array:
     """The logarithm of the sum of exponentials."""
     top = np.max(x, axis=axes(dim), keepdims=True)
+    top = np.where(np.isinf(top), 0, top)  # of infinite ones the difference would be NaN
     found = np.log(np.sum(np.exp(x - top), axis=axes(dim), keepdims=True)) + top
     return found if keepdim else np.squeeze(found, axis=axes(dim))
 

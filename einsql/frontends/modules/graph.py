@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator as python_operator
+import os
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +14,13 @@ import numpy as np
 from einsql.arrays import array_relation, as_numpy
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.frontends.array import TracedArray, lifted
-from einsql.frontends.modules import elements, layers, places
+from einsql.frontends.modules import elements, layers, places, windows
 from einsql.frontends.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtype
+from einsql.frontends.refusals import way_out
+from einsql.frontends.source import MODULE
 from einsql.frontends.steps import Graph
 
-_TABLES = (elements, layers, places)  # they fill OPERATORS
+_TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."
 
 
@@ -53,7 +57,11 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
         ) from error
     _refuse_changes(exported)
     values = _values(exported, traced, graph)
-    found = _play(exported.graph_module, values, graph)
+    played = MODULE.set(True)
+    try:
+        found = _play(exported.graph_module, values, graph)
+    finally:
+        MODULE.reset(played)
     return torch.utils._pytree.tree_unflatten(list(found), exported.call_spec.out_spec)
 
 
@@ -179,8 +187,7 @@ def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
     made = OPERATORS.get(name)
     if made is None:
         raise NotSupportedError(
-            f"The operator {node.target} cannot be traced{_where(node)}",
-            hint="docs/trace.md lists what can be; or trace the parts before and after it.",
+            f"The operator {node.target} cannot be traced{_where(node)}", hint=way_out(name)
         )
     try:
         if name in ELEMENTWISE:
@@ -190,10 +197,9 @@ def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
         raise type(error)(
             f"{node.target}: {error.reason}{_where(node)}", hint=error.hint
         ) from error
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
         raise NotSupportedError(
-            f"{node.target} cannot be traced: {error}{_where(node)}",
-            hint="docs/trace.md lists what can be.",
+            f"{node.target} cannot be traced: {error}{_where(node)}", hint=way_out(name)
         ) from error
     return _settled(node, found)
 
@@ -215,7 +221,9 @@ def _met(args: Sequence[Any]) -> list[Any]:
 def _settled(node: Any, found: Any) -> Any:
     """The result in the type the graph says, under the name of the module that gives it."""
     expected = node.meta.get("val")
-    if isinstance(found, TracedArray) and hasattr(expected, "dtype"):
+    if isinstance(found, np.generic):
+        found = np.asarray(found)
+    if isinstance(found, TracedArray | np.ndarray) and hasattr(expected, "dtype"):
         dtype = numpy_dtype(expected.dtype)
         if found.dtype != dtype and found.dtype.kind in "fib":
             found = found.astype(dtype)
@@ -234,6 +242,16 @@ def _module(node: Any) -> str | None:
 
 
 def _where(node: Any) -> str:
-    """The user's line that an operator comes from."""
-    lines = [x.strip() for x in str(node.meta.get("stack_trace") or "").splitlines() if x.strip()]
-    return f" ({lines[-1]})" if lines else ""
+    """The layer that an operator belongs to, and the user's line that calls it."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = (str(stack[-1][0]), str(stack[-1][1]).rpartition(".")[2]) if stack else ("", "")
+    found = f" in the layer {path}, a {kind}" if path else ""
+    frames = re.findall(_FRAME, str(node.meta.get("stack_trace") or ""))
+    own = [f for f in frames if "/torch/" not in f[0]] or frames
+    if own:
+        file, line, function, text = own[-1]
+        found += f" (line {line} of {os.path.basename(file)}, in {function}: {text.strip()})"
+    return found
+
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\S+)\n(.*)')

@@ -1,4 +1,4 @@
-"""ATen's products, norms, attention and windows."""
+"""ATen's products, norms, attention and losses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from einsql.frontends.array import TracedArray, graph_of, lifted
-from einsql.frontends.elementwise import met
-from einsql.frontends.expressions import Affine, Expr, apply, cast, label, plus, scaled
-from einsql.frontends.modules.elements import log_softmax, reduced, softmax
+from einsql.frontends.modules.elements import log_softmax, reduced, safe_softmax, softmax
 from einsql.frontends.modules.registry import operator
 from einsql.frontends.source import untraceable
-from einsql.frontends.steps import read
-from einsql.schema import DType
 
 Array = Any
 
@@ -71,7 +66,8 @@ def attention(
     if mask is not None:
         truths = mask.dtype == np.bool_
         scores = np.where(mask, scores, -np.inf) if truths else scores + mask
-    return np.matmul(softmax(scores, -1), v)
+    weights = softmax(scores, -1) if mask is None else safe_softmax(scores, -1)
+    return np.matmul(weights, v)
 
 
 # ---- norms
@@ -107,7 +103,7 @@ def rms_norm(
     return found if weight is None else found * weight
 
 
-def _channels(x: Array, values: Array) -> Array:
+def channels(x: Array, values: Array) -> Array:
     """Values of each channel, the second axis, beside an array."""
     return np.reshape(values, (-1, *[1] * (x.ndim - 2)))
 
@@ -119,10 +115,24 @@ def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *r
     if training or mean is None:
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     eps = next(r for r in rest[::-1] if isinstance(r, float))
-    found = (x - _channels(x, mean)) / np.sqrt(_channels(x, var) + eps)
-    found = found if weight is None else found * _channels(x, weight)
-    found = found if bias is None else found + _channels(x, bias)
+    found = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)
+    found = found if weight is None else found * channels(x, weight)
+    found = found if bias is None else found + channels(x, bias)
     return found if len(rest) > 2 else (found, None, None)
+
+
+@operator("_native_batch_norm_legit")
+def instance_norm(
+    x: Array, weight: Array, bias: Array, training: bool, momentum: float, eps: float, *rest: Any
+) -> tuple[Array, None, None]:
+    """Channels with mean 0 and variance 1, as instance_norm has them."""
+    if rest or not training:
+        raise untraceable("Batch normalisation in training", "Call module.eval() before.")
+    along = (0, *range(2, x.ndim))
+    away = x - np.mean(x, axis=along, keepdims=True)
+    found = away / np.sqrt(np.mean(away * away, axis=along, keepdims=True) + eps)
+    found = found if weight is None else found * channels(x, weight)
+    return (found if bias is None else found + channels(x, bias)), None, None
 
 
 @operator("group_norm")
@@ -132,8 +142,8 @@ def group_norm(
     """Groups of channels with mean 0 and variance 1."""
     parts = np.reshape(x, (x.shape[0], groups, -1))
     found = np.reshape(layer_norm(parts, parts.shape[-1:], eps=eps), x.shape)
-    found = found if weight is None else found * _channels(x, weight)
-    return found if bias is None else found + _channels(x, bias)
+    found = found if weight is None else found * channels(x, weight)
+    return found if bias is None else found + channels(x, bias)
 
 
 @operator("native_group_norm")
@@ -149,153 +159,6 @@ def bilinear(x: Array, y: Array, weight: Array, bias: Array = None) -> Array:
     """Products of both arguments' rows with a matrix for each output."""
     found = np.einsum("...i,oij,...j->...o", x, weight, y)
     return found if bias is None else found + bias
-
-
-# ---- windows
-
-
-def _several(value: Any, many: int) -> list[int]:
-    given = list(value) if isinstance(value, list | tuple) else [value]
-    return given * many if len(given) == 1 else given
-
-
-@operator("conv1d", "conv2d", "conv3d")
-def convolution(
-    x: Array, weight: Array, bias: Array = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1,
-) -> Array:  # fmt: skip
-    """Sums of products over windows; what lies outside counts as 0."""
-    if isinstance(padding, str):
-        raise untraceable(f"A convolution with padding='{padding}'", "Give numbers.")
-    many = weight.ndim - 2
-    steps, edges, gaps = (_several(v, many) for v in (stride, padding, dilation))
-    if x.ndim == many + 1:
-        return convolution(x[None], weight, bias, steps, edges, gaps, groups)[0]
-    graph = graph_of((x, weight))
-    x, weight = lifted(graph, x), lifted(graph, weight)
-    windows = _Windows(x.shape[2:], weight.shape[2:], steps, edges, gaps)
-    if not windows.reach:
-        x, edges = _bordered(x, edges, 0), [0] * many
-    sizes = windows.sizes
-    out, own = weight.shape[0] // groups, weight.shape[1]
-    # n, group, channel of it, places; then what is summed over: channel, place in the window
-    extents = [x.shape[0], groups, out, *sizes, own, *weight.shape[2:]]
-    place, inner = 3, 3 + many
-    at = [
-        Affine(tuple(sorted(((place + n, steps[n]), (inner + 1 + n, gaps[n])))), -edges[n])
-        for n in range(many)
-    ]
-    channel = plus(scaled(label(1), own), label(inner))
-    number = plus(scaled(label(1), out), label(2))
-    window = [label(inner + 1 + n) for n in range(many)]
-    dtype = met(x.step.dtype, weight.step.dtype)
-    dtype = DType.FLOAT if dtype.is_short else dtype
-    left = cast(read(x.step, [label(0), channel, *at]), dtype)
-    right = cast(read(weight.step, [number, label(inner), *window]), dtype)
-    step = graph.reduce(extents, inner, "SUM", apply("mul", left, right), drops=any(edges))
-    found = np.reshape(TracedArray(graph, step), (x.shape[0], -1, *sizes))
-    return found if bias is None else found + _channels(found, bias)
-
-
-class _Windows:
-    """Windows over axes.
-
-    Attributes:
-        sizes: How many there are along each axis.
-        reach: Whether every one of them has a place that lies inside.
-    """
-
-    def __init__(
-        self, extents: Sequence[int], sides: Sequence[int], steps: Sequence[int],
-        edges: Sequence[int], gaps: Sequence[int],
-    ) -> None:  # fmt: skip
-        self.sizes: list[int] = []
-        self.reach = True
-        for e, k, s, p, g in zip(extents, sides, steps, edges, gaps, strict=True):
-            self.sizes.append((e + 2 * p - g * (k - 1) - 1) // s + 1)
-            places = np.arange(self.sizes[-1])[:, None] * s + np.arange(k) * g - p
-            inside = ((places >= 0) & (places < e)).any(axis=1).all()
-            self.reach = self.reach and bool(inside) and not (e == 1 and p)
-
-
-def _bordered(x: Array, edges: Sequence[int], value: float) -> Array:
-    """The array with its padding."""
-    widths = [(0, 0)] * (x.ndim - len(edges)) + [(p, p) for p in edges]
-    found: Array = np.pad(x, widths, constant_values=value)
-    return found
-
-
-@operator("convolution")
-def aten_convolution(
-    x: Array, weight: Array, bias: Array, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int,
-) -> Array:  # fmt: skip
-    """A convolution as decomposed graphs have it."""
-    if transposed:
-        raise untraceable("A transposed convolution", "Write it as a sum of products.")
-    return convolution(x, weight, bias, stride, padding, dilation, groups)
-
-
-def _pooled(x: Array, size: Any, stride: Any, padding: Any, dilation: Any, how: str,
-            ceil_mode: bool = False) -> Array:  # fmt: skip
-    """An aggregate over windows of the last axes."""
-    many = len(size) if isinstance(size, list | tuple) else 2
-    sides, edges, gaps = (_several(v, many) for v in (size, padding, dilation))
-    steps = _several(stride, many) if stride not in (None, [], ()) else sides
-    if ceil_mode:
-        raise untraceable("Pooling with ceil_mode", "Pad the array before.")
-    before = x.shape[: x.ndim - many]
-    windows = _Windows(x.shape[-many:], sides, steps, edges, gaps)
-    if not windows.reach:
-        x, edges = _bordered(x, edges, 0 if how == "SUM" else -math.inf), [0] * many
-    sizes = windows.sizes
-    rank = x.ndim
-    at: list[Expr] = [label(n) for n in range(len(before))]
-    at += [
-        Affine(((len(before) + n, steps[n]), (rank + n, gaps[n])), -edges[n]) for n in range(many)
-    ]
-    extents = [*before, *sizes, *sides]
-    expr = read(x.step, at)
-    step = x.graph.reduce(extents, rank, how, expr, drops=any(edges))
-    return TracedArray(x.graph, step)
-
-
-@operator("max_pool2d", "max_pool1d", "max_pool3d")
-def max_pool(x: Array, size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-             ceil_mode: bool = False) -> Array:  # fmt: skip
-    """The greatest elements of windows."""
-    return _pooled(x, size, stride, padding, dilation, "MAX", ceil_mode)
-
-
-@operator("max_pool2d_with_indices")
-def max_pool_with_indices(*args: Any) -> tuple[Array, None]:
-    """As max_pool; where the elements are is not there."""
-    return max_pool(*args), None
-
-
-@operator("avg_pool2d", "avg_pool1d")
-def avg_pool(x: Array, size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor: int | None = None) -> Array:  # fmt: skip
-    """The means of windows; what lies outside counts as 0."""
-    if not count_include_pad and np.any(padding):
-        raise untraceable("Mean pooling that does not count padding", "Divide by the count.")
-    many = len(size) if isinstance(size, list | tuple) else 2
-    by = divisor or math.prod(_several(size, many))
-    return _pooled(x, size, stride, padding, 1, "SUM", ceil_mode) / by
-
-
-@operator("adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d")
-def adaptive_avg_pool(x: Array, sizes: Any) -> Array:
-    """Means of equal windows, so many along each of the last axes."""
-    wanted = _several(sizes, len(sizes) if isinstance(sizes, list | tuple) else 2)
-    last = x.shape[-len(wanted) :]
-    if any(e % n for e, n in zip(last, wanted, strict=True)):
-        raise untraceable("Adaptive pooling into unequal windows", "Choose sizes that divide.")
-    shape, along = list(x.shape[: -len(wanted)]), []
-    for e, n in zip(last, wanted, strict=True):
-        along.append(len(shape) + 1)
-        shape += [n, e // n]
-    return np.mean(np.reshape(x, shape), axis=tuple(along))
 
 
 @operator("nll_loss", "nll_loss_nd")

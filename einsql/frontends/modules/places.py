@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from einsql.frontends.array import TracedArray, graph_of, lifted
 from einsql.frontends.modules.registry import numpy_dtype, operator, rank
+from einsql.frontends.refusals import way_out
 from einsql.frontends.source import untraceable
 
 Array = Any
@@ -198,7 +200,7 @@ def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
 def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> Array:
     """A border of one number; widths count from the last axis."""
     if isinstance(mode, str) and mode != "constant":
-        raise untraceable(f"A border with mode='{mode}'", "Gather it by an array of positions.")
+        return _mirrored(x, widths, mode)
     filler = mode if isinstance(mode, int | float) else value or 0.0
     pairs = [(0, 0)] * rank(x)
     for n in range(len(widths) // 2):
@@ -207,6 +209,36 @@ def pad(x: Array, widths: Sequence[int], mode: Any = 0.0, value: Any = None) -> 
         slice(max(0, -a), e - max(0, -b)) for e, (a, b) in zip(x.shape, pairs, strict=True)
     )
     return np.pad(x[inner], [(max(0, a), max(0, b)) for a, b in pairs], constant_values=filler)
+
+
+def _mirrored(x: Array, widths: Sequence[int], mode: str) -> Array:
+    """A border of the array's own elements, which are gathered."""
+    kinds = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+    for n in range(len(widths) // 2):
+        before, after = widths[2 * n], widths[2 * n + 1]
+        axis = rank(x) - 1 - n
+        kept = slice_(x, axis, max(0, -before), x.shape[axis] - max(0, -after))
+        sides = max(0, before), max(0, after)
+        if any(sides):
+            numbers: Any = kinds[mode]
+            kept = np.take(kept, np.pad(np.arange(kept.shape[axis]), sides, mode=numbers), axis)
+        x = kept
+    return x
+
+
+@operator("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def upsample_nearest(x: Array, size: Any, scales: Any = None, *_: Any) -> Array:
+    """Each element several times, as often as the new extents ask for."""
+    for n, axis in enumerate(range(2, rank(x))):
+        extent = x.shape[axis]
+        wanted = size[n] if size is not None else int(extent * scales[n])
+        by = extent / wanted if size is not None else 1 / scales[n]
+        if wanted % extent == 0 and wanted / extent == 1 / by:
+            x = np.repeat(x, wanted // extent, axis)
+        else:
+            places = np.floor(np.arange(wanted, dtype=np.float32) * np.float32(by))
+            x = np.take(x, np.minimum(places.astype(np.int64), extent - 1), axis)
+    return x
 
 
 # ---- indexes
@@ -222,6 +254,40 @@ def index(x: Array, indices: Sequence[Any]) -> Array:
 def index_select(x: Array, dim: int, indices: Array) -> Array:
     """Elements of an axis by number."""
     return np.take(x, indices, axis=dim)
+
+
+def _own(x: Array, *others: Array) -> TracedArray:
+    """A traced array that may be changed."""
+    graph = graph_of((x, *others))
+    return TracedArray(graph, lifted(graph, x).step)
+
+
+@operator("slice_scatter")
+def slice_scatter(
+    x: Array, source: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Array:
+    """The array with a slice overwritten."""
+    y = _own(x, source)
+    y[(*[slice(None)] * (dim % y.ndim), slice(start, end, step))] = source
+    return y
+
+
+@operator("select_scatter")
+def select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
+    """The array with one element of an axis overwritten."""
+    y = _own(x, source)
+    y[(*[slice(None)] * (dim % y.ndim), index)] = source
+    return y
+
+
+@operator("index_put")
+def index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> Array:
+    """The array with a value where a mask holds."""
+    if accumulate:
+        raise untraceable("Adding at indices", way_out("put"))
+    y = _own(x, value, *indices)
+    y[tuple(slice(None) if i is None else i for i in indices)] = value
+    return y
 
 
 @operator("gather")

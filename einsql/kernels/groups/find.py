@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -57,11 +57,13 @@ class _Search:
         self.roots = {self.number[id(r)] for r in roots}
         self.readers: list[set[int]] = [set() for _ in nodes]
         self.sources: list[tuple[int, ...]] = []
+        self.shallow: list[set[int]] = []  # those sources whose values it may get within a group
         self.of: dict[int, _Found] = {}
         self.reached: list[int] = []  # bits of the nodes that each one depends on, and its own
         for at, n in enumerate(nodes):
             reached, operands = 1 << at, n.operands if isinstance(n, EinSum) else ()
             self.sources.append(tuple({self.number[id(o.source)] for o in operands}))
+            self.shallow.append(_shallow(n, self.number) if isinstance(n, EinSum) else set())
             for source in self.sources[at]:
                 self.readers[source].add(at)
                 reached |= self.reached[source]
@@ -79,32 +81,44 @@ class _Search:
 
     def _near(self, at: int) -> list[_Found]:
         """The groups that a node reads, but for those that are too far to be joined with it."""
-        seen, front = {at}, {at}
-        for _ in range(MOST - 1):
-            front = {s for n in front for s in self.sources[n]} - seen
-            seen |= front
+        seen = self._behind(at, self.sources)
         near = {id(f): f for f in (self.of.get(n) for n in sorted(seen)) if f is not None}
         return list(near.values())
+
+    def _behind(self, at: int, sources: Sequence[Iterable[int]]) -> set[int]:
+        """A node and those behind it that a group with it can have."""
+        seen, front = {at}, {at}
+        for _ in range(MOST - 1):
+            front = {s for n in front for s in sources[n]} - seen
+            seen |= front
+        return seen
 
     def _reads(self, at: int, numbers: frozenset[int]) -> bool:
         return any(self.reached[at] >> n & 1 for n in numbers)
 
     def _joined(self, at: int, near: list[_Found]) -> _Found | None:
         """The node with the groups near it: all, all but one, or the latest that takes it."""
-        tries = [near] if len(near) > 1 else []
-        if len(near) > 2:  # a mask, for example, is not for every row
-            tries += [[g for g in near if g is not f] for f in near if self._is_first(f, near)]
-        tries += [[f] for f in sorted(near, key=lambda f: -max(f.numbers))]
-        for parts in tries:
-            numbers = frozenset({at}.union(*(f.numbers for f in parts)))
-            if len(numbers) <= MOST:
-                numbers = self._closed(numbers)
-            if len(numbers) > MOST or any(numbers & f.numbers for f in near if f not in parts):
-                continue
-            plan = self._plan(numbers)
-            if plan is not None:
-                return _Found(numbers, plan)
+        for parts in self._tries(at, near):
+            numbers = self._closed(at, parts)
+            if numbers is not None:
+                plan = self._plan(numbers)
+                if plan is not None:
+                    return _Found(numbers, plan)
         return None
+
+    def _tries(self, at: int, near: list[_Found]) -> Iterator[list[_Found]]:
+        """Groups to join a node with, the most promising first, and none that are too many."""
+        most = MOST - 1 - sum(len(f.numbers) for f in near)
+        if len(near) > 1 and most >= 0:
+            yield near
+        if len(near) > 2 and most >= -1:  # a mask, for example, is not for every row
+            for f in near:
+                if self._is_first(f, near):
+                    yield [g for g in near if g is not f]
+        handed = self._behind(at, self.shallow)
+        for f in sorted(near, key=lambda f: -max(f.numbers)):
+            if not handed.isdisjoint(f.numbers):
+                yield [f]
 
     def _is_first(self, single: _Found, near: Sequence[_Found]) -> bool:
         """True for a node by itself that reads none of the others."""
@@ -113,14 +127,23 @@ class _Search:
         (at,) = single.numbers
         return not any(self._reads(at, f.numbers) for f in near if f is not single)
 
-    def _closed(self, numbers: frozenset[int]) -> frozenset[int]:
-        """The nodes with all that lie between them."""
-        inside, above = sum(1 << n for n in numbers), 0
-        for n in numbers:
-            above |= self.reached[n]
-        first, last = min(numbers), max(numbers)
-        between = (n for n in range(first, last) if above >> n & 1 and self.reached[n] & inside)
-        return numbers.union(between)
+    def _closed(self, at: int, parts: Sequence[_Found]) -> frozenset[int] | None:
+        """A node and groups with all that lies between; None if that is too much.
+
+        It is also None where a part of another group lies between.
+        """
+        found = {at}.union(*(f.numbers for f in parts))
+        inside, stack = sum(1 << n for n in found), list(found)
+        while stack and len(found) <= MOST:
+            for n in self.sources[stack.pop()]:
+                if n not in found and self.reached[n] & inside:
+                    found.add(n)
+                    stack.append(n)
+        if len(found) > MOST:
+            return None
+        chosen = {id(f) for f in parts}
+        others = (self.of.get(n) for n in found if n != at)
+        return None if any(f and id(f) not in chosen for f in others) else frozenset(found)
 
     def _plan(self, numbers: frozenset[int]) -> Plan | None:
         order = sorted(numbers)
@@ -151,6 +174,15 @@ def _edges(nodes: Sequence[EinSum]) -> Iterator[tuple[EinSum, Operand]]:
     """The operands that nodes read from each other."""
     inside = {id(n) for n in nodes}
     return ((n, o) for n in nodes for o in n.operands if id(o.source) in inside)
+
+
+def _shallow(node: EinSum, number: Mapping[int, int]) -> set[int]:
+    """The numbers of the nodes whose values a group may hand on to a node."""
+    return {
+        number[id(o.source)]
+        for o in node.operands
+        if isinstance(o.source, EinSum) and _depth(node, o) <= DEEPEST
+    }
 
 
 def _depth(node: EinSum, operand: Operand) -> int:

@@ -55,6 +55,10 @@ LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
 """Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
+ROWS, CACHED, PACKED = 4, 2**17, 10**5
+"""Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
+that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
+twice as long."""
 COMPILED = 2**21
 """Points from which a kernel of its own pays for its compilation."""
 IN_ORDER = 2**16
@@ -152,9 +156,9 @@ class _Plan:
         self.blocks = [(start, size) for start, size, group in sides if group]
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
-        self.plain = self._transposed()
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
+        self.whole = self._at_once()
 
     def _read(
         self, side: Side, labels: tuple[str, ...], groups: tuple[list[Unit], list[Unit]]
@@ -178,7 +182,7 @@ class _Plan:
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
-            return self.whole
+            return self.whole  # of a stack, each by itself
         if stack > 1 or any(copied) or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
@@ -231,29 +235,38 @@ class _Plan:
         whole = [*parts, *[1] * (len(self.units) - self.kept)]
         return lambda a, b, tick: self.in_pieces(a, b, whole, tick)
 
-    def whole(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-        """All of it by one call."""
-        if self.plain is not None:
-            left, right, result = self.plain
-            made = empty(self.shape, self.product.work)
-            out = made.T if result else made
-            np.matmul(a.T if left else a, b.T if right else b, out=out)
-            return made.transpose(self.turn)
+    def _at_once(self) -> Multiply:
+        """All of it by one call, its views known before."""
+        stack = self.extents[: self.free]
+        few = prod(stack) * self.m * self.n < FEW and self.k >= LONG_SUM
+        if few or self.layout.left.copied or self.layout.right.copied:
+            return self._by_piece
+        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
+        arranged = _unless_same(self.arranged)
+        (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
+        turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
+        matrix = (*stack, self.m, self.n)
+        rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
+        rows = rows and self.m * self.n * self.k > PACKED
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
+            right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
+            made = empty(shape, work)
+            out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
+            if rows and right.strides[-2] == work.itemsize:
+                left, right = left[..., None, :], right[..., None, :, :]
+                out = out[..., None, :]
+            np.matmul(left, right, out=out)
+            return made if turn is None else made.transpose(turn)
+
+        return run
+
+    def _by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        """All of it as the one piece."""
         made, out = self._result()
         self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
         return made.transpose(self.turn)
-
-    def _transposed(self) -> tuple[bool, bool, bool] | None:
-        """Of a product of two plain matrices: which of them and the result are transposed."""
-        layout, labels = self.layout, self.product.labels
-        groups = layout.m, layout.n, layout.k
-        few = self.m * self.n < FEW and self.k >= LONG_SUM
-        if few or layout.batch or layout.left.copied or layout.right.copied:
-            return None
-        if any(len(x) != 1 for x in groups):
-            return None
-        (m,), (_,), (k,) = groups
-        return labels.left[0] != m, labels.right[0] != k, layout.result[0] != m
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
@@ -397,6 +410,11 @@ def _in_rows(out: np.ndarray) -> bool:
     rows, columns = out.shape
     down, across = (s // out.itemsize for s in out.strides)
     return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
+
+
+def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
+    """An order of axes, or None for that which they have."""
+    return None if turn == tuple(range(len(turn))) else turn
 
 
 def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:

@@ -36,6 +36,16 @@ class Read:
         """The whole array with its axes turned and merged."""
         return array.transpose(self.turn).reshape(self.shape)
 
+    def whole(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The order of the axes and the shape in which `matrices` gives all of an operand.
+
+        It is one that is read where it lies.
+        """
+        held = sum(self.batch)
+        sizes, rest = iter(self.shape[:held]), self.shape[held:]
+        stack = [next(sizes) if has else 1 for has in self.batch]
+        return self.turn, (*stack, prod(rest[: self.rows]), prod(rest[self.rows :]))
+
     def matrices(
         self, array: np.ndarray, piece: Sequence[slice], work: np.dtype
     ) -> np.ndarray:  # fmt: skip

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.sql.macros import expand
 from einsql.sql.scope import TileRelation
 from einsql.sql.tiles.names import SELECTING
 
@@ -77,7 +76,7 @@ class _Look:
         if macro is None or not macro.is_table or itself > WITHIN or not self._open():
             return False
         try:
-            return self.query(expand(macro, call, lambda value: value), names)
+            return self.query(self.binder.expansion(macro, call), names)
         except Error:
             return False  # binding will say what is wrong with the call
 
