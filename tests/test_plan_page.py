@@ -121,6 +121,18 @@ def test_the_smallest_plans_are_drawn(sql: str, sites: int) -> None:
 # ---- the drawing
 
 
+@pytest.mark.parametrize("sites", [1, 2])
+def test_what_a_group_took_is_said_once(sites: int) -> None:
+    con = einsql.connect(config={"jit": "always"})
+    con.register("x", np.ones((1024, 1024), np.float32), ("i", "j"))
+    report = con.explain(SOFTMAX, sites=sites, analyze=True).to_dict()
+    assert report["nodes"][0]["group"]["nodes"] == ["r0", "r1", "r2", "r3"]
+    *others, last = figure_of(report).boxes[1:]
+    assert {(b.notes[-1], b.share) for b in others} == {("measured with r3", None)}
+    assert last.share is not None
+    assert last.notes[-1].startswith("measured ")
+
+
 def test_the_drawing_is_golden() -> None:
     drawn = connection().explain(PRODUCT, sites=8).svg()
     if os.environ.get("EINSQL_GOLDEN"):

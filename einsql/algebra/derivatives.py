@@ -103,6 +103,27 @@ def bell(g: Term, y: Term, x: Term) -> Terms:
     return (g * (2 / math.sqrt(math.pi)) * (-(x * x)).call("exp"),)
 
 
+_STIRLING = (1 / 12, 1 / 120, 1 / 252, 1 / 240, 1 / 132, 691 / 32760, 1 / 12)
+"""What the logarithm is corrected by in powers of 1 / z², with alternating signs."""
+_SHIFT = 8
+"""From here on these suffice for a DOUBLE."""
+
+
+def digamma(g: Term, y: Term, x: Term) -> Terms:
+    """Of LGAMMA: reflected to what is positive, moved on to what is large, by Stirling's series."""
+    mirrored = x.above(0).negated()
+    start = mirrored.choose(1 - x, x)
+    z = start + _SHIFT
+    steps = sum((1 / (start + k) for k in range(1, _SHIFT)), 1 / start)
+    square = 1 / (z * z)
+    series = square * _STIRLING[-1]
+    for c in reversed(_STIRLING[:-1]):
+        series = square * (c - series)
+    positive = z.call("ln") - 0.5 / z - series - steps
+    turn = ((x - x.call("floor")) * math.pi).call("tan")
+    return (g * mirrored.choose(positive - math.pi / turn, positive),)
+
+
 # ---- reductions
 
 

@@ -19,6 +19,7 @@ from einsql.algebra.derivatives import (
     angle,
     bell,
     beside_one,
+    digamma,
     larger,
     magnitude,
     quotient,
@@ -92,7 +93,7 @@ class Function:
         identity: Value e with f(x, e) = x, bitwise, or None.
         annihilator: Value z with f(x, z) = z for every finite x, or None.
         transparent: f(x) = x, bitwise: it only says something, and goes once that is heard.
-        derivative: From the adjoint of the result to those of the arguments, or why there is none.
+        derivative: From the adjoint of the result to those of the arguments.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Function:
     annihilator: float | bool | None = None
     cheap: bool = False
     transparent: bool = False
-    derivative: Derivative | str = field(kw_only=True)
+    derivative: Derivative = field(kw_only=True)
 
 
 _ENTRIES: tuple[Function, ...] = (
@@ -214,8 +215,7 @@ _ENTRIES: tuple[Function, ...] = (
     Function("radians", real, np.radians, "math.radians({0})",
              derivative=lambda g, y, x: (g * (math.pi / 180),)),
     Function("erf", real, erf, "erf({0})", derivative=bell),
-    Function("lgamma", real, lgamma, "math.lgamma({0})",
-             derivative="its derivative is the digamma function, which there is not"),
+    Function("lgamma", real, lgamma, "math.lgamma({0})", derivative=digamma),
     Function("stop_gradient", unchanged, lambda a: a, "{0}", interval=lambda a: a, cheap=True,
              transparent=True, derivative=still),
 )  # fmt: skip

@@ -409,14 +409,15 @@ def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:
     """Where the windows of the touched rows begin, and where parameters end their keys.
 
     Raises:
-        NeedsValuesError: There are some, and ranks are to change the rows.
+        NeedsValuesError: There are any, and ranks are to change the rows.
     """
     given = binder.parameters
     windows = given.views.of(touch.node)
-    if con.cluster is not None and (windows or touch.edges):
-        # There a change is over all keys of the tensor.
-        moving = [w.numbers for w in windows.values()]
-        raise NeedsValuesError(set().union(*moving, *(e.numbers for _, e in touch.edges)))
+    if con.cluster is not None:  # there a change is over all keys of the tensor
+        numbers = {n for w in windows.values() for n in w.numbers}
+        numbers |= {n for _, e in touch.edges for n in e.numbers}
+        if numbers:
+            raise NeedsValuesError(numbers)
     cuts = tuple(e.end(given, n) for n, e in touch.edges)
     return (*(w.end(given, n) for n, w in windows.items()), *cuts)
 

@@ -125,7 +125,8 @@ def _node_box(node: Report, sites: int, spent: float) -> Box:
         over = [f"{x}:{n}" for x, n in node["labels"].items() if x not in keys]
         shown = ", ".join(f"{k}:{node['labels'][k]}" if k in node["labels"] else k for k in keys)
         lines.insert(0, f"[{shown}]" + (f" over {', '.join(over)}" if over else ""))
-    share = node["measured"]["seconds"] / spent if "measured" in node and spent else None
+    alone = "measured" in node and _measured_with(node) is None
+    share = node["measured"]["seconds"] / spent if alone and spent else None
     return Box(
         node["id"], node["id"], node["op"], tuple(lines), bars, tuple(_notes(node, sites)), share
     )
@@ -145,13 +146,21 @@ def _notes(node: Report, sites: int) -> list[str]:
     notes = [" · ".join(p for p in predicted if p)]
     if sites > 1 and node["collective"] != "none":
         notes.insert(0, f"⇄ {node['collective']}")
-    if "measured" in node:
+    if (last := _measured_with(node)) is not None:
+        notes.append(f"measured with {last}")
+    elif "measured" in node:
         took = node["measured"]
         sent = took.get("bytes_sent")
         notes.append(
             f"measured {duration(took['seconds'])}" + (f" · {quantity(sent)}B" if sent else "")
         )
     return notes
+
+
+def _measured_with(node: Report) -> str | None:
+    """The operation that has what this one's group took, if it is another one."""
+    group = node["group"]["nodes"] if "measured" in node and "group" in node else ()
+    return group[-1] if group and group[-1] != node["id"] else None
 
 
 # ---- what repeats

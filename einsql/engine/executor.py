@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from einsql.conditions import Ignored
 from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
 
@@ -142,6 +143,7 @@ class Program:
             else _together(work, slots, numbers, free[n])
             for n, work in enumerate(works)
         )
+        self._bound = tuple((s.run, s.sources, s.targets, s.free) for s in self.steps)
         self.shows = _shows(self.inputs, self.steps, shown)
         self._memory = memory
         self._compile = compile_node
@@ -175,23 +177,27 @@ class Program:
         """As `run`; returns the fields of every root."""
         if not self._sure and self._exceeds():
             return self._within(inputs, tick)[0]
+        with Ignored():
+            return self._run(inputs, tick)
+
+    def _run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
-        steps = self.steps
-        if len(steps) == 1 and len(self.roots) == 1:
-            made = steps[0].run([held[s] for s in steps[0].sources], tick)
-            return (made[steps[0].targets.index(self.root)],)
-        for n, step in enumerate(steps):
-
-            def part(fraction: float, n: int = n) -> None:
-                tick((n + fraction) / len(steps))
-
-            operands = [held[s] for s in step.sources]
-            for slot, fields in zip(step.targets, step.run(operands, part), strict=True):
-                held[slot] = fields
-            del operands, fields
-            for slot in step.free:
+        count = len(self._bound)
+        if count == 1 and len(self.roots) == 1:
+            ((run, sources, targets, _),) = self._bound
+            return (run([held[s] for s in sources], tick)[targets.index(self.root)],)
+        part = _Part(tick, count)
+        for run, sources, targets, free in self._bound:
+            made = run([held[s] for s in sources], part)
+            if len(targets) == 1:
+                held[targets[0]] = made[0]
+            else:
+                held.update(zip(targets, made, strict=True))
+            del made
+            for slot in free:
                 del held[slot]
-            tick((n + 1) / len(steps))
+            part.number += 1
+            part(0.0)
         return [held[root] for root in self.roots]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, list[Measure]]:
@@ -226,6 +232,25 @@ class Program:
         assert self._memory is not None  # else nothing exceeds it
         given = {slot: inputs[name] for slot, name in self.inputs}
         return run_within(self, self._memory, self._compile, given, tick)
+
+
+class _Part:
+    """Progress of one step among several.
+
+    Attributes:
+        number: The step's.
+    """
+
+    __slots__ = ("_count", "_tick", "number")
+
+    def __init__(self, tick: Tick, count: int) -> None:
+        self.number = 0
+        self._tick = tick
+        self._count = count
+
+    def __call__(self, fraction: float) -> None:
+        """Tells how much of all steps is done, given how much of this one is."""
+        self._tick((self.number + fraction) / self._count)
 
 
 def _shows(

@@ -33,6 +33,7 @@ from einsql.gradient.expressions import derivative
 from einsql.gradient.forms import factored, is_contraction
 from einsql.gradient.parts import in_parts, replaced
 from einsql.gradient.paths import refuse_choices
+from einsql.gradient.shifts import cancels
 from einsql.gradient.signs import FINITE, POSITIVE, Knowledge
 from einsql.gradient.terms import Term, wider
 from einsql.schema import PRESENT, DType
@@ -157,7 +158,7 @@ class Backward:
         known = (id(node), name)
         if known not in self._adjoints:
             dtype = node.schema.dtype(name)
-            parts = list(self._parts(node, name))
+            parts = [] if self._cancels(node, name) else list(self._parts(node, name))
             if node is self.loss and name == self.value:
                 parts.append(Const(1.0, wider(dtype, dtype)))
             found = _added(node, parts, wider(dtype, dtype))
@@ -165,6 +166,14 @@ class Backward:
                 self._known.trust(found, VALUE, FINITE)
             self._adjoints[known] = found
         return self._adjoints[known]
+
+    def _cancels(self, node: Node, name: str) -> bool:
+        """True for an extreme that is a shift of what the loss is made of, and cancels."""
+        if not isinstance(node, EinSum) or node is self.loss:
+            return False
+        output = next(o for o in node.outputs if o.name == name)
+        shift = output.reduction in ("max", "min")
+        return shift and cancels(self._nodes, node, name, self.loss, self.value)
 
     def _parts(self, node: Node, name: str) -> Iterator[Adjoint]:
         """What flows back from everything that reads a field."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from einsql.algebra import SCALARS
 from einsql.algebra.derivatives import still
 from einsql.einsum import TRUE, Call, Const, Expr, Value, conj, negate
-from einsql.errors import ProgrammingError
 from einsql.gradient.terms import Term, wider
 
 
@@ -24,9 +24,6 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
 
     Returns:
         None where it is 0 for every value.
-
-    Raises:
-        ProgrammingError: A function on the way has no derivative.
     """
     order = _towards(root, leaf)
     on_way = {id(e) for e in order}
@@ -34,7 +31,7 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
     for e in reversed(order):
         if isinstance(e, Call):
             for condition, g in found.get(id(e), {}).items():
-                for arg, part in zip(e.args, _parts(e, g), strict=True):
+                for arg, part in _flow(e, g):
                     if part is not None and id(arg) in on_way:
                         chosen, term = _unchosen(part)
                         into = found.setdefault(id(arg), {})
@@ -99,19 +96,36 @@ def _passes(e: Expr) -> TypeGuard[Call]:
     return isinstance(e, Call) and (e.fn == "cast" or SCALARS[e.fn].derivative is not still)
 
 
+def _flow(e: Call, g: Term) -> Iterator[tuple[Expr, Term | None]]:
+    """What a call's adjoint makes of those of its arguments, or of what is further down."""
+    exponent = _softplus(e)
+    if exponent is None:
+        yield from zip(e.args, _parts(e, g), strict=True)
+    else:  # EXP may overflow, and infinity over infinity is no number
+        dtype = wider(g.dtype, e.dtype)
+        yield exponent, g.cast(dtype) * Term(exponent).cast(dtype).call("sigmoid")
+
+
+def _softplus(e: Call) -> Expr | None:
+    """What x is, if a call is LN(1 + EXP(x))."""
+    (sum_, *_) = e.args
+    if e.fn != "ln" or not (isinstance(sum_, Call) and sum_.fn == "add"):
+        return None
+    for one, power in (sum_.args, sum_.args[::-1]):
+        while isinstance(power, Call) and power.fn == "cast":
+            (power,) = power.args
+        if _known(one).number == 1 and isinstance(power, Call) and power.fn == "exp":
+            return power.args[0]
+    return None
+
+
 def _parts(e: Call, g: Term) -> tuple[Term | None, ...]:
     """What the arguments of a call get of its adjoint."""
     if e.fn == "cast":
         return (g.cast(wider(g.dtype, e.args[0].dtype)),)
-    rule = SCALARS[e.fn].derivative
-    if isinstance(rule, str):
-        raise ProgrammingError(
-            f"There is no gradient through {e.fn.upper()}: {rule}",
-            hint="STOP_GRADIENT(…) around it makes it count as a constant.",
-        )
     dtype = wider(g.dtype, e.dtype)
     args = (_known(a).cast(dtype) if a.dtype.is_float else Term(a) for a in e.args)
-    return rule(g.cast(dtype), Term(e).cast(dtype), *args)
+    return SCALARS[e.fn].derivative(g.cast(dtype), Term(e).cast(dtype), *args)
 
 
 def _known(e: Expr) -> Term:

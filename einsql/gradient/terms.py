@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_array
-from einsql.einsum import Call, Const, Expr, conj
+from einsql.einsum import Call, Const, Expr, conj, negate
 from einsql.schema import DType
 
 
@@ -125,6 +125,10 @@ class Term:
         if a.expr == b.expr:
             return a
         return Term(Call("if", (self.expr, a.expr, b.expr), a.dtype))
+
+    def negated(self) -> Term:
+        """NOT self."""
+        return Term(negate(self.expr))
 
     def both(self, other: Term) -> Term:
         """Self AND other."""

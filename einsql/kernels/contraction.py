@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from einsql.einsum import Call, EinSum, Output, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.sums import LONGEST, SHORT, accurate_sum, from_zero
 from einsql.kernels.views import reading
@@ -109,11 +109,10 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
         return _scaled(node, found, compute, finish)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            result = compute(operands, tick)
-            return {name: result if finish is None else finish(result)}
+        result = compute(operands, tick)
+        return {name: result if finish is None else finish(result)}
 
-    return run
+    return ignoring(run)
 
 
 def _scaled(
@@ -134,12 +133,11 @@ def _scaled(
 
                 each.append(compile_vector(node))
             return each[0](operands, tick)
-        with np.errstate(all="ignore"):
-            made = compute(operands, tick)
-            made = from_zero(np.asarray(made * made.dtype.type(scale)))
-            return {output.name: made if finish is None else finish(made)}
+        made = compute(operands, tick)
+        made = from_zero(np.asarray(made * made.dtype.type(scale)))
+        return {output.name: made if finish is None else finish(made)}
 
-    return run
+    return ignoring(run)
 
 
 def _load(

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.buffers import empty
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.views import is_plain, spread
 
 LARGEST = 1 << 24
@@ -42,11 +42,10 @@ def compile_map(node: EinSum) -> Runner | None:
     first, second = (_read(node, a) for a in call.args)
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            out = empty(shape, dtype)
-            return {name: function(first(operands), second(operands), out=out)}
+        out = empty(shape, dtype)
+        return {name: function(first(operands), second(operands), out=out)}
 
-    return run
+    return ignoring(run)
 
 
 def _read(node: EinSum, expr: Expr) -> Read:

@@ -147,12 +147,14 @@ def _is_plain(reduction: str | None, dtype: DType) -> bool:
 
 
 def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
-    """A function that makes a node's NumPy calls, or None where they are left to closures."""
+    """A function that makes a node's NumPy calls, or None where they are left to closures.
+
+    Floating-point conditions are ignored by who calls this, for constants, and what it makes.
+    """
     if not domain.pointwise and domain.kept < len(node.keys):
         return None  # each point says to which key it belongs
     try:
-        with np.errstate(all="ignore"):  # constants are computed meanwhile
-            return _Writer(node, domain).runner()
+        return _Writer(node, domain).runner()
     except UnsuitedError:
         return None
 
@@ -165,7 +167,7 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "asarray": np.asarray, "empty": np.empty, "where": np.where, "refuse": refuse,
-            "cast_array": cast_array, "widen": widen, "narrow": narrow, "errstate": np.errstate,
+            "cast_array": cast_array, "widen": widen, "narrow": narrow,
             "broadcast_to": np.broadcast_to, "both": np.bitwise_and,
         }  # fmt: skip
         self.known: dict[object, _Var] = {}
@@ -186,8 +188,7 @@ class _Writer:
         text = [
             "def run(operands, tick):",
             *([f"    {given}= operands"] if given else []),
-            '    with errstate(all="ignore"):',
-            *(f"        {line}" for line in self.lines or ["pass"]),
+            *(f"    {line}" for line in self.lines),
             "    tick(1.0)",
             f"    return {{{', '.join(shown)}}}",
         ]

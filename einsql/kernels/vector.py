@@ -19,7 +19,7 @@ from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array
 from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr
 from einsql.kernels.straight import Domain, Indexed, Reading, compile_straight, is_suited
@@ -89,11 +89,10 @@ def compile_vector(node: EinSum) -> Runner:
     compute = _pointwise if plan.pointwise else _reduced
 
     def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
-        with np.errstate(all="ignore"):
-            return compute(plan, operands, tick)
+        return compute(plan, operands, tick)
 
     if plan.once is None:
-        return run
+        return ignoring(run)
     runs = 0
     best: Runner = run
 
@@ -104,7 +103,7 @@ def compile_vector(node: EinSum) -> Runner:
             best = compile_straight(node, _domain(plan)) or run
         return best(operands, tick)
 
-    return short
+    return ignoring(short)
 
 
 def is_gather(node: EinSum) -> bool:
@@ -295,8 +294,7 @@ def _domain(plan: _Plan) -> Domain:
     """The one block of a node whose labels do not depend on data."""
     assert plan.once is not None  # there is no other
     points = _Points(replace(plan, guard=None), (), plan.once)
-    with np.errstate(all="ignore"):
-        mask = points.derive()
+    mask = points.derive()
     node, guard = plan.node, plan.guard
     return Domain(
         points.shape,

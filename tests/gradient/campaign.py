@@ -15,6 +15,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,9 +69,30 @@ def query_of(made: Loss, source: str, second: bool) -> str:
     return f"{first},\nloss AS (SELECT SUM(sin(val)) AS val FROM GRADIENT(once, {source}))"
 
 
-def difference(seed: int, report: Report) -> None:
-    """Compares one random loss's gradient with differences."""
-    made = Generator(seed).loss()
+@dataclass(frozen=True)
+class Case:
+    """A random loss, and what its gradient is by.
+
+    Attributes:
+        made: The loss, or what it is a gradient of.
+        second: Whether the loss is of a gradient.
+        query: A WITH clause that defines `loss`.
+    """
+
+    seed: int
+    made: Loss
+    source: str
+    second: bool
+    query: str
+    random: np.random.Generator
+
+
+Comparison = Callable[[Case, einsql.Connection, Report], None]
+
+
+def compare(seed: int, report: Report, how: Comparison, stops: bool) -> None:
+    """Compares one random loss's gradient; whatever is wrong is a finding, with its seed."""
+    made = Generator(seed, stops=stops).loss()
     random = np.random.default_rng(seed)
     source = made.sources[int(random.integers(len(made.sources)))]
     second = bool(random.random() < 0.25)
@@ -80,18 +102,17 @@ def difference(seed: int, report: Report) -> None:
     report.kinds.update(set(made.kinds))
     con = connected(made.arrays)
     try:
-        got = gradient(con, query, source)
-        _compare(con, query, made.arrays[source][1], got, random, report, seed)
-    except Exception as error:  # whatever is wrong is a finding, with its seed
+        how(Case(seed, made, source, second, query, random), con, report)
+    except Exception as error:
         report.findings.append(f"seed {seed}, {source}: {type(error).__name__} {error}\n{query}")
     finally:
         con.close()
 
 
-def _compare(
-    con: einsql.Connection, query: str, array: np.ndarray, got: np.ndarray,
-    random: np.random.Generator, report: Report, seed: int,
-) -> None:  # fmt: skip
+def difference(case: Case, con: einsql.Connection, report: Report) -> None:
+    """Compares a gradient with differences along random directions."""
+    query, array = case.query, case.made.arrays[case.source][1]
+    got = gradient(con, query, case.source)
     kept = array.copy()
 
     def at(step: float, along: np.ndarray) -> float:
@@ -99,7 +120,7 @@ def _compare(
         return loss(con, query)
 
     for _ in range(DIRECTIONS):
-        along = random.normal(size=array.shape)
+        along = case.random.normal(size=array.shape)
         slopes = [(at(h, along) - at(-h, along)) / (2 * h) for h in (STEP, STEP / 2)]
         array[...] = kept
         wanted = (4 * slopes[1] - slopes[0]) / 3
@@ -111,50 +132,37 @@ def _compare(
         error = abs(float((got * along).sum()) - wanted) / scale
         report.worst = max(report.worst, error)
         if not error < 1e-6:
-            report.findings.append(f"seed {seed}: {error:.1e} from {wanted}\n{query}")
+            report.findings.append(f"seed {case.seed}: {error:.1e} from {wanted}\n{query}")
 
 
-def autograd(seed: int, report: Report) -> None:
-    """Compares one random loss and its gradient with those of torch."""
+def autograd(case: Case, con: einsql.Connection, report: Report) -> None:
+    """Compares a loss and its gradient with those of torch."""
     import torch  # what needs it says so
 
-    made = Generator(seed, stops=True).loss()
-    random = np.random.default_rng(seed)
-    source = made.sources[int(random.integers(len(made.sources)))]
-    second = bool(random.random() < 0.25)
-    query = query_of(made, source, second)
-    report.losses += 1
-    report.second += second
-    report.kinds.update(set(made.kinds))
-    con = connected(made.arrays)
-    tensors = {n: torch.tensor(a) for n, (_, a) in made.arrays.items()}
-    leaf = tensors[source].requires_grad_()
-    value = made.run(torch, tensors)
-    (wanted,) = torch.autograd.grad(value, leaf, create_graph=second, materialize_grads=True)
-    if second:
+    tensors = {n: torch.tensor(a) for n, (_, a) in case.made.arrays.items()}
+    leaf = tensors[case.source].requires_grad_()
+    value = case.made.run(torch, tensors)
+    (wanted,) = torch.autograd.grad(value, leaf, create_graph=case.second, materialize_grads=True)
+    if case.second:
         value = torch.sin(wanted).sum()
         wanted = torch.zeros_like(leaf)
         if value.requires_grad:
             (wanted,) = torch.autograd.grad(value, leaf, materialize_grads=True)
-    try:
-        values = loss(con, query), float(value.detach())
-        got = gradient(con, query, source)
-        scale = max(1.0, float(wanted.detach().abs().max()))
-        error = float(np.abs(got - wanted.detach().numpy()).max()) / scale
-        report.worst = max(report.worst, error)
-        if not (error < 1e-9 and abs(values[0] - values[1]) < 1e-9 * max(1.0, abs(values[1]))):
-            report.findings.append(f"seed {seed}: {error:.1e}, losses {values}\n{query}")
-    except Exception as failure:
-        report.findings.append(f"seed {seed}: {type(failure).__name__} {failure}\n{query}")
-    finally:
-        con.close()
+    values = loss(con, case.query), float(value.detach())
+    got = gradient(con, case.query, case.source)
+    scale = max(1.0, float(wanted.detach().abs().max()))
+    error = float(np.abs(got - wanted.detach().numpy()).max()) / scale
+    report.worst = max(report.worst, error)
+    if not (error < 1e-9 and abs(values[0] - values[1]) < 1e-9 * max(1.0, abs(values[1]))):
+        report.findings.append(f"seed {case.seed}: {error:.1e}, losses {values}\n{case.query}")
 
 
 def campaign(count: int, seed: int, against_torch: bool = False) -> Report:
     """Compares as many losses."""
     report = Report()
     for n in range(count):
-        (autograd if against_torch else difference)(seed * 1_000_000 + n, report)
+        compare(seed * 1_000_000 + n, report, autograd if against_torch else difference,
+                stops=against_torch)  # fmt: skip
     return report
 
 

@@ -26,6 +26,7 @@ UNARY: list[tuple[str, Fn]] = [
     ("sin({0} * 2)", lambda t, x: t.sin(x * 2)),
     ("cos({0})", lambda t, x: t.cos(x)),
     ("sigmoid({0})", lambda t, x: t.sigmoid(x)),
+    ("sigmoid({0} * 2000) - sin({0}) / 3", lambda t, x: t.sigmoid(x * 2000) - t.sin(x) / 3),
     ("erf({0})", lambda t, x: t.erf(x)),
     ("atan({0})", lambda t, x: t.atan(x)),
     ("exp(-abs({0}))", lambda t, x: t.exp(-t.abs(x))),

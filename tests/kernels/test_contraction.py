@@ -11,6 +11,7 @@ import einsql
 from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.products.layout import Labels, lay_out
+from einsql.kernels.products.multiply import Multiplied
 from einsql.kernels.products.pieces import cut
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import no_tick
@@ -93,3 +94,24 @@ def test_rows_are_cut_first_and_copies_are_few() -> None:
     assert layout.k == ("d", "b")
     assert layout.left.copied
     assert not layout.right.copied
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_rows_by_columns_that_are_contiguous(dtype: type) -> None:
+    """Queries of a few heads and the keys of all positions, cut out of a longer cache."""
+    cache = np.arange(2 * 700 * 64).reshape(2, 700, 64).astype(dtype) % 7
+    keys, queries = cache[:, :600], np.arange(2 * 3 * 64).reshape(2, 3, 64).astype(dtype) % 5
+    scores = Multiplied(
+        Labels(tuple("grd"), tuple("gtd"), tuple("grt"), {"g": 2, "r": 3, "t": 600, "d": 64}),
+        np.dtype(dtype),
+    )
+    expected = np.einsum("grd,gtd->grt", queries, keys)
+    for _ in range(2):
+        found = scores(queries, keys, lambda _: None)
+        assert found.dtype == dtype
+        assert np.array_equal(found, expected)
+    other = Multiplied(
+        Labels(tuple("grd"), tuple("gtd"), tuple("tgr"), {"g": 2, "r": 3, "t": 600, "d": 64}),
+        np.dtype(dtype),
+    )
+    assert np.array_equal(other(queries, keys, lambda _: None), expected.transpose(2, 0, 1))

@@ -55,6 +55,10 @@ LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
 """Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
+ROWS, CACHED, PACKED = 4, 2**17, 10**5
+"""Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
+that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
+twice as long."""
 COMPILED = 2**21
 """Points from which a kernel of its own pays for its compilation."""
 IN_ORDER = 2**16
@@ -242,13 +246,18 @@ class _Plan:
         (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
         turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
         matrix = (*stack, self.m, self.n)
+        rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
+        rows = rows and self.m * self.n * self.k > PACKED
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
             right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
             made = empty(shape, work)
-            out = made if arranged is None else made.transpose(arranged)
-            np.matmul(left, right, out=out.reshape(matrix))
+            out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
+            if rows and right.strides[-2] == work.itemsize:
+                left, right = left[..., None, :], right[..., None, :, :]
+                out = out[..., None, :]
+            np.matmul(left, right, out=out)
             return made if turn is None else made.transpose(turn)
 
         return run
