@@ -87,7 +87,9 @@ def table(header: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[A
     """Rows with their columns' names and types; numbers stand to the right."""
     right = [any(n in t.upper() for n in _NUMBERS) for t in types]
     if not any(types):
-        right = [all(_is_number(row[n]) for row in rows) for n in range(len(header))]
+        right = [
+            all(_is_number(row[n]) for row in rows if row[n] != "") for n in range(len(header))
+        ]
     marks = [' class="number"' if r else "" for r in right]
     head = "".join(
         f'<th scope="col"{m}>{escape(h)}{f"<small>{escape(t)}</small>" if t else ""}</th>'
