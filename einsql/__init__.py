@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from einsql.cursor import Cursor
 from einsql.errors import (
     DatabaseError,
     DataError,
@@ -31,27 +28,34 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
-from einsql.session import Connection
-from einsql.settings import RANKS, Settings, changed_settings
 
 if TYPE_CHECKING:
+    import numpy as np
     from duckdb import DuckDBPyConnection
 
     from einsql import tra
     from einsql.cluster.driver import Cluster
+    from einsql.cursor import Cursor
     from einsql.engine.database.memory import Database
     from einsql.frontends import Traced, trace
     from einsql.integrations.duckdb import Attached
+    from einsql.session import Connection
 else:
+    # `import einsql` itself is quick: what a program does not use is not loaded.
+    _LATER = {
+        "Connection": "session", "Cursor": "cursor", "Traced": "frontends", "trace": "frontends"
+    }  # fmt: skip
 
     def __getattr__(name: str) -> object:
-        # Few programs write plans by hand; `import einsql` must not pay for them.
         if name == "tra":
             return import_module("einsql.tra")
-        if name in ("trace", "Traced"):  # nor do many trace Python functions
-            return getattr(import_module("einsql.frontends"), name)
+        if name in _LATER:
+            found = globals()[name] = getattr(import_module(f"einsql.{_LATER[name]}"), name)
+            return found
         raise AttributeError(f"module 'einsql' has no attribute '{name}'")
 
+
+import_module("einsql.einsum")  # now, for the function below is to have the name in the end
 
 __version__ = "0.1.0"
 
@@ -89,6 +93,9 @@ def connect(
         ProgrammingError: A setting is unknown.
         SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
     """
+    from einsql.session import Connection  # with all that runs statements
+    from einsql.settings import RANKS, Settings, changed_settings
+
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")
     if not isinstance(config, Mapping | None):

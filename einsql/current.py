@@ -48,7 +48,7 @@ def current_inputs(
             held = found.relation
             if held.schema is not d.schema and held.schema != d.schema:
                 return None
-            inputs[d.name.lower()] = held.fields
+            inputs[d.name.lower()] = store.lent(found)
             continue
         if d.source is not None:
             path, member = d.source

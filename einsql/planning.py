@@ -88,7 +88,7 @@ class BinderCatalog:
         if isinstance(stored, Tensor):
             return self._relation(
                 stored.name, "tensor", stored.relation, stored.columns,
-                stored.partition, stored.order,
+                stored.partition, stored.order, fields=self.store.lent(stored),
             )  # fmt: skip
         if stored is not None:
             return None
@@ -126,14 +126,14 @@ class BinderCatalog:
     def _relation(
         self, name: str, kind: str, held: Stored, columns: tuple[str, ...],
         parts: tuple[int, ...] | None = None, order: tuple[int, ...] = (),
-        source: tuple[str, str | None] | None = None,
+        source: tuple[str, str | None] | None = None, fields: Fields | None = None,
     ) -> Relation:  # fmt: skip
         low = name if kind == "file" else name.lower()
         if low not in self.inputs:
             where = lies(held.fields, self.settings.sites)
             sparse = isinstance(held.fields, Sparse)
             self.inputs[low] = Input(low, held.schema, parts, order, where, sparse)
-            self.fields[low] = held.fields
+            self.fields[low] = held.fields if fields is None else fields
             self.dependencies.append(Dependency(name, kind, held.schema, columns, source))
         node = self.inputs[low]
         keys = {k.name for k in node.schema.keys}

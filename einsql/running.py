@@ -7,17 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
-from einsql.changes import Changing
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, ProgrammingError
-from einsql.looping import run_loop
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
-from einsql.statements import changes_tables, run_instead, run_statement
 
 if TYPE_CHECKING:
+    from einsql.changes import Changing
     from einsql.cursor import Cursor
     from einsql.session import Connection
 
@@ -82,12 +80,16 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
     if not isinstance(statement, st.Transaction):
         con.duck.refuse_aborted()
     if isinstance(statement, st.For):
+        from einsql.looping import run_loop  # a process that asks one question is to be quick
+
         run_loop(con, statement, cursor, partial(_in_loop, con))
         return
     if isinstance(statement, st.Query):
         try:
             plan = con.plan_any(statement.tree)
         except Error as error:
+            from einsql.statements import run_instead  # as above
+
             made = run_instead(con, text, error, cursor)
             if alone is not None and not made.is_volatile:
                 made.start = alone[1]
@@ -104,6 +106,8 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:
     """Binds, or runs and undoes, what is no SQL: the binder's error may say it better."""
+    from einsql.statements import run_statement  # as above
+
     if isinstance(statement, st.Query):
         con.plan_any(statement.tree)
     elif not isinstance(statement, st.Copy):
@@ -118,6 +122,9 @@ def _other(
     con: Connection, statement: st.Statement, text: str, cursor: Cursor
 ) -> Changing | None:  # fmt: skip
     """Runs what is no query; gives what may run again."""
+    from einsql.changes import Changing  # as above
+    from einsql.statements import changes_tables, run_statement
+
     alone = isinstance(statement, st.Transaction | st.Vacuum)
     tables = isinstance(statement, st.CreateTensor | st.Copy) or (
         isinstance(statement, st.Change) and not changes_tables(con, statement.tree)

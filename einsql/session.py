@@ -18,7 +18,6 @@ from sqlglot import exp
 from einsql import errors
 from einsql.arrays import array_in_scope, array_relation
 from einsql.bfloat16 import loaded
-from einsql.changes import Changing
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -29,7 +28,6 @@ from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error, InterfaceError
-from einsql.explain import Explanation
 from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
@@ -40,15 +38,15 @@ from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation, TileRelation
-from einsql.statements import run_again
 from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
-from einsql.what_if import options_text
 
 if TYPE_CHECKING:
+    from einsql.changes import Changing
     from einsql.cluster.driver import Cluster
     from einsql.engine.database.memory import Database
     from einsql.engine.duck.connection import Duck
     from einsql.engine.tile_result import TileResult
+    from einsql.explain import Explanation
     from einsql.hybrid import Hybrid
     from einsql.several import Several
     from einsql.staged import TilePlan
@@ -91,6 +89,10 @@ class Connection:
         self.settings = settings or Settings()
         self.store: Store = Store(database, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
+        if self.cluster is not None:
+            from einsql.cluster.windows import lent  # for ranks only
+
+            self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
         self.store.settle = self.memory.settled
         self.notices: list[str] = []
@@ -187,6 +189,8 @@ class Connection:
         Raises:
             Error: With the position in the text.
         """
+        from einsql.what_if import options_text  # few programs explain
+
         given = options if sites is None else {"sites": sites, **options}
         flags = " ANALYZE" * analyze + " VERBOSE" * verbose + " SIMULATE" * simulate
         self.execute(f"EXPLAIN{flags} {options_text(given)}{sql}")
@@ -300,8 +304,11 @@ class Connection:
         if plan is None:
             return bool(self._hybrids) and self._hybrid_again(spelled(sql, given), cursor)
         try:
-            if isinstance(plan, Changing):
-                return plan.again(self, cursor)
+            if not isinstance(plan, Plan):
+                from einsql.changes import Changing  # it is there if this may be one
+
+                if isinstance(plan, Changing):
+                    return plan.again(self, cursor)
             if self.store.seen is not self.store.database.state:
                 self.store.refresh()
             inputs = current_inputs(plan, self.store, self.in_scope, self._tick, given=given)
@@ -313,6 +320,8 @@ class Connection:
         return True
 
     def _hybrid_again(self, key: object, cursor: Cursor) -> bool:
+        from einsql.statements import run_again  # it is there if one is kept
+
         made = self._hybrids.pop(key, None)
         if made is None or not run_again(self, made, cursor):
             return False

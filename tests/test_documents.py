@@ -56,7 +56,7 @@ def test_maps_name_what_is_there(name: str) -> None:
     named = {n for row in rows for n in re.findall(r"`([\w/]+(?:\.py|/))`", row)}
     there = [
         f"/{p.relative_to(ROOT)}{'/' * p.is_dir()}"
-        for folder in ("einsql", "tests", "benchmarks")
+        for folder in ("einsql", "tests", "benchmarks", "docs")
         for p in [ROOT / folder, *(ROOT / folder).rglob("*")]
     ]
     assert [n for n in sorted(named) if not any(p.endswith(f"/{n}") for p in there)] == []

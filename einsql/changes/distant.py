@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from einsql.changes.target import as_declared, refuse_null, rows, settled
+from einsql.changes.writing import Write
 from einsql.cluster.program import RankFields
 from einsql.cluster.storage import load, reads, write
 from einsql.einsum import (
@@ -150,6 +151,30 @@ def inserted(
     for column, field in columns.items():
         refuse_null(result.fields, field, column)
     return overwritten(con, tensor, result.fields, len(result), columns, "from now on")
+
+
+def pasted(con: Connection, write: Write) -> Write | Tensor:
+    """The tensor with new values in a box of its keys, which are sent to the ranks that have it.
+
+    Args:
+        con: The connection.
+        write: Of a tensor that lies at ranks.
+
+    Returns:
+        What was given where it is not a part of tiles that the ranks keep.
+    """
+    tensor, at = write.tensor, write.at
+    fields, schema = tensor.relation.fields, tensor.relation.schema
+    if not isinstance(fields, RankFields) or at is None or fields.cluster is not con.cluster:
+        return write
+    box = np.array([(s.start + k.lo, s.stop + k.lo) for s, k in zip(at, schema.keys, strict=True)])
+    box = box.astype(np.int64).reshape(-1, 2)
+    shape = tuple(s.stop - s.start for s in at)
+    values = {k: np.broadcast_to(a, shape) for k, a in write.values.items()}
+    if schema.has(PRESENT):
+        values[PRESENT] = np.broadcast_to(np.True_, shape)
+    made = fields.pasted(box, values)
+    return write if made is None else replace(tensor, relation=Relation(schema, made))
 
 
 def overwritten(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant
 from einsql.changes.writing import Made, Write
+from einsql.einsum import Call, Const, EinSum, Input, Value
 from einsql.engine.relation import PlacedFields, distinct
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
-from einsql.schema import DType, Key, Schema
+from einsql.schema import PRESENT, DType, Key, Schema, valid
 from einsql.sql.changes import Insertion, LiteralRow
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def inserted(
-    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool
-) -> tuple[Made, int]:
+    con: Connection, tensor: Tensor, order: list[str], result: Result, replaces: bool,
+    told: Mapping[str, int],
+) -> tuple[Made, int]:  # fmt: skip
     """What INSERT … SELECT stores, and the number of rows.
 
     Args:
@@ -37,6 +40,8 @@ def inserted(
         order: The tensor's column for each of the result's.
         result: What the SELECT gave.
         replaces: Whether rows that are there are overwritten.
+        told: The one number that fields of the result have in every row, as far as the
+            statement says it.
 
     Raises:
         IntegrityError: A key exists already, occurs twice or is out of bounds.
@@ -48,7 +53,11 @@ def inserted(
         made = distant.inserted(con, tensor, order, result, replaces)
         if made is not None:
             return made, len(result)
-    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces)
+    box = _box(tensor, dict(zip(order, result.columns, strict=True)), result, replaces, told)
+    if box is not None and isinstance(tensor.relation.fields, PlacedFields):
+        from einsql.changes import distant  # as above
+
+        return distant.pasted(con, box), box.count
     if box is not None:
         return box, box.count
     return given(tensor, result_table(tensor, order, result), replaces)
@@ -83,8 +92,9 @@ def from_duckdb(
 
 
 def _box(
-    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool
-) -> Write | None:
+    tensor: Tensor, source: dict[str, ResultColumn], result: Result, replaces: bool,
+    told: Mapping[str, int],
+) -> Write | None:  # fmt: skip
     """A result that is a box of the tensor, dense and free, or None if rows have to be looked at.
 
     A key may be one of the result's, or a number that is the same for every row.
@@ -94,6 +104,7 @@ def _box(
         source: The result's column for each of the tensor's.
         result: What the SELECT gave.
         replaces: Whether rows that are there are overwritten.
+        told: As for `inserted`.
     """
     schema, made = tensor.relation.schema, result.schema
     if result.hidden or not made.size or len(result) < made.size:
@@ -109,7 +120,9 @@ def _box(
             spread.append(slice(None))
             lo, hi = made.keys[moved[-1]].lo, made.keys[moved[-1]].hi
         else:
-            number = _only(result, column)
+            assert column.field is not None
+            number = told.get(column.field)
+            number = _only(result, column) if number is None else number
             if number is None:
                 return None
             spread.append(None)
@@ -120,9 +133,10 @@ def _box(
     if sorted(moved) != list(range(len(made.keys))):
         return None
     at = tuple(box)
-    present = tensor.relation.present
-    if tensor.default is None and not replaces and (present is None or present[at].any()):
-        return None
+    if tensor.default is None and not replaces:
+        present = tensor.relation.present
+        if present is None or present[at].any():
+            return None
     values: dict[str, np.ndarray] = {}
     for f in schema.values:
         found = _values(result, source[f.name], f.dtype)
@@ -131,6 +145,32 @@ def _box(
         values[f.name] = found.transpose(moved)[tuple(spread) or ...]
     whole = made.size == schema.size
     return Write(tensor, None if whole else at, values, made.size, presence=True)
+
+
+def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
+    """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
+
+    Args:
+        relation: The bound SELECT.
+        scalars: What its parameters are read as, among other inputs.
+    """
+    node, found = relation.node, dict[str, int | str]()
+    if not isinstance(node, EinSum) or node.schema.has(PRESENT):
+        return found
+    for o in node.outputs:
+        if o.reduction is not None or node.schema.has(valid(o.name)) or not o.dtype.is_integer:
+            continue
+        e = o.args[0]
+        while isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype.is_integer:
+            (e,) = e.args  # a number that does not fit has been refused
+        if isinstance(e, Const) and e.dtype.is_integer:
+            found[o.name] = int(e.value)
+        elif isinstance(e, Value) and e.dtype.is_integer and e.operand >= 0:
+            operand = node.operands[e.operand]
+            name = operand.source.name if isinstance(operand.source, Input) else ""
+            if not operand.labels and name.startswith("?") and name in scalars:
+                found[o.name] = name
+    return found
 
 
 def _only(result: Result, column: ResultColumn) -> int | None:

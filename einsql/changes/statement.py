@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ from einsql.sql.changes import (
 )
 from einsql.sql.edges import Cut, within
 from einsql.sql.given import Use
-from einsql.sql.host import NeedsValuesError
+from einsql.sql.host import FIELD, NeedsValuesError
 from einsql.sql.query import QueryBinder
 from einsql.sql.scalar import position, unsupported
 from einsql.sql.scope import Relation
@@ -126,8 +126,12 @@ class Inserting(Part):
     """INSERT of a SELECT.
 
     Attributes:
+        relation: The SELECT.
         order: The tensor's column for each of the SELECT's.
+        replaces: Whether rows that are there are overwritten.
         empty: Its result, without what it will hold.
+        ends: Where parameters begin and end its keys.
+        told: Fields of it that are one number, or the scalar that has it.
     """
 
     relation: Relation
@@ -135,6 +139,7 @@ class Inserting(Part):
     replaces: bool
     empty: Result
     ends: Ends = ()
+    told: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
     def root(self) -> Node:
@@ -153,7 +158,8 @@ class Inserting(Part):
         cuts = [e for e in self.ends if isinstance(e, Cut)]
         if cuts:
             result = result.cropped(within(result.bounds, cuts, inputs))
-        return rows_of.inserted(con, tensor, self.order, result, self.replaces)
+        told = {k: n if isinstance(n, int) else int(inputs[n][FIELD]) for k, n in self.told.items()}
+        return rows_of.inserted(con, tensor, self.order, result, self.replaces, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +408,10 @@ def _bound(
     ends = tuple(e.end(binder.parameters, keys.index(name)) for name, e in relation.edges)
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
-    return Inserting("INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends)
+    told = rows_of.told(relation, binder.parameters.inputs)
+    return Inserting(
+        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told
+    )
 
 
 def _ends_of(con: Connection, binder: QueryBinder, touch: Touch) -> Ends:

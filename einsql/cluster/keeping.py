@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einsql.boxes import extents
-from einsql.cluster.messages import Count, Fetch, Fill, Handle, Read, Write
+from einsql.cluster.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.engine import files
 from einsql.engine.memory import enough_memory
+from einsql.engine.moving import Held
 from einsql.engine.private import owner
 from einsql.engine.relation import count_here, distinct
-from einsql.engine.sites import Held
 
-Alone = Fill | Write | Count | Fetch
+Alone = Fill | Paste | Write | Count | Fetch
 """Commands that need no other rank."""
 
 
@@ -37,6 +37,9 @@ def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None])
             known[command.handle] = found = read(command.source, proceed)
             return nbytes(found)
         held = known[command.handle]
+        if isinstance(command, Paste):
+            known[command.made] = _pasted(command, held)
+            return None
         if isinstance(command, Write):
             return _write(command, held, proceed)
         if isinstance(command, Count):
@@ -67,6 +70,17 @@ def read(source: Read, proceed: Callable[[], None]) -> Held:
 def nbytes(held: Held) -> int:
     """Bytes of tiles, shared ones once."""
     return sum({id(a): a.nbytes for fields in held.values() for a in fields.values()}.values())
+
+
+def _pasted(command: Paste, held: Held) -> Held:
+    """The tiles with new values; what does not change is shared."""
+    made = dict(held)
+    for n, (at, values) in command.pieces.items():
+        made[n] = dict(held[n])
+        for name, piece in values.items():
+            made[n][name] = held[n][name].copy()
+            made[n][name][at] = piece
+    return made
 
 
 def _write(command: Write, held: Held, proceed: Callable[[], None]) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 
 from einsql import implementation
 from einsql.engine.files import Description, Draft
+from einsql.engine.moving import Held
 from einsql.engine.relation import Term
-from einsql.engine.sites import Held
 from einsql.schema import Schema
 from einsql.supersteps import Program
 
@@ -151,6 +151,21 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
+class Paste:
+    """Makes tiles of kept ones, with new values in some cells.
+
+    Attributes:
+        handle: Those that are kept; they stay what they are.
+        made: The handle of the new ones.
+        pieces: By the tile's number what of it changes, and the new values by field.
+    """
+
+    handle: Handle
+    made: Handle
+    pieces: Mapping[int, tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Writes tiles into a file that is being made.
 
@@ -208,7 +223,7 @@ class Decline:
     together: bool = False
 
 
-Command = Ship | ShipBlocks | Run | Fill | Write | Count | Fetch | Shutdown | Decline
+Command = Ship | ShipBlocks | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
 
 
 @dataclass(frozen=True, slots=True)

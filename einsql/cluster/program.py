@@ -12,16 +12,18 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from einsql.boxes import common, volumes
+from einsql.cluster import storage
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
 from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
-from einsql.cluster.windows import RankPart, lasting, moving
+from einsql.cluster.windows import Dealt, DealtPart, RankPart, lasting, moving
 from einsql.einsum import Input, Operand
 from einsql.engine.files import FileFields, FilePart
-from einsql.engine.relation import Fields, PlacedFields, Term
-from einsql.engine.sites import SiteMeasure, StepMeasure, sliced
+from einsql.engine.moving import Held, paste, slices
+from einsql.engine.relation import Fields, PlacedFields, Term, count_here
+from einsql.engine.sites import SiteMeasure, StepMeasure, is_small, sliced
 from einsql.errors import OperationalError, RanksLost
 from einsql.placements import Tiles, ranks_of
 from einsql.schema import Key, Schema
@@ -61,6 +63,7 @@ class RankFields(PlacedFields):
         self.names = names or {f.name: f.name for f in schema.fields}
         self.origin = origin
         self.title = title
+        self.small: Fields = {}
         self._known: dict[str, ReferenceType[np.ndarray]] = {}
         self._versions = [(tiles, sites, lease, self.names)]
 
@@ -73,6 +76,18 @@ class RankFields(PlacedFields):
             array = self.part([name], self._whole())[name]
             self._known[name] = ref(array)
         return array
+
+    def learn(self, tiles: Held) -> None:
+        """Remembers what has come along with the answer.
+
+        Args:
+            tiles: One copy, by the fields' names here.
+        """
+        whole = self._whole()
+        found: dict[str, np.ndarray] = {}
+        for n, part in tiles.items():
+            paste(found, self.tiles.boxes[n], part, whole)
+        self.small = found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -120,10 +135,12 @@ class RankFields(PlacedFields):
         if not any(moved):
             return self
         boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
-        return RankFields(
+        found = RankFields(
             self.cluster, self.lease, schema, Tiles(self.tiles.sites, boxes, self.tiles.copies),
             self.sites, self.names, None, self.title,
         )  # fmt: skip
+        found.small = self.small
+        return found
 
     def cropped(self, box: np.ndarray) -> RankFields:
         """See `PlacedFields.cropped`."""
@@ -136,6 +153,23 @@ class RankFields(PlacedFields):
         schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
         return RankFields(
             self.cluster, made.lease, schema, made.tiles, self.sites, made.names, None, self.title
+        )
+
+    def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
+        """The same tiles with new values in a box of keys; None if ranks do not keep them all.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            values: By field, in the shape of the box.
+        """
+        cluster = self.cluster
+        if not cluster.knows(self.lease):
+            return None
+        lease = cluster.tiles()
+        handles = self.lease.number, lease.number
+        storage.paste(cluster, *handles, self.names, self.tiles, self.sites, box, values)
+        return RankFields(
+            cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
         )
 
     def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart:
@@ -188,6 +222,8 @@ class RankFields(PlacedFields):
 
     def count(self, terms: Sequence[Term]) -> int:
         """How many keys meet all terms, counted at the ranks."""
+        if self.small:
+            return count_here(self.small, terms)
         while True:
             held = self.holders()
             with suppress(RanksLost):  # others may have copies
@@ -203,6 +239,9 @@ class RankFields(PlacedFields):
         Raises:
             Error: As `Cluster.call`.
         """
+        if self.small:
+            at = slices(box, self._whole()[:, 0])
+            return {name: self.small[name][at].copy() for name in names}
         while names:
             held = self.holders()
             dtypes = {held.names[name]: self.schema.dtype(name).numpy for name in names}
@@ -277,7 +316,12 @@ class AtRanks(ABC):
             return reads(cluster, file, fields.name, tiles, self.program.sites)
         if isinstance(fields, RankPart):
             return self._part(step, fields, kept, tick)
-        return self._placed(step, fields, kept, tick)
+        if isinstance(fields, DealtPart) and (found := lasting(fields, tiles)) is not None:
+            load = Load(Input(fields.whole.name, fields.whole.schema), found.tiles)
+            every = self._placed(load, fields.whole.given, kept, tick)
+            return [Slice(s, found.at) for s in every]
+        whole = fields.given if isinstance(fields, Dealt) else fields
+        return self._placed(step, whole, kept, tick)
 
     def _placed(
         self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
@@ -360,6 +404,8 @@ class RankProgram(AtRanks):
         result, measure = self._ran(inputs, tick)
         tiles = self.program.steps[self.program.root].tiles
         fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
+        if measure.tiles and is_small(self.schema):
+            fields.learn(measure.tiles)
         return fields, measure
 
     def _ship(self, plan: int) -> Command:
@@ -404,4 +450,5 @@ def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
     counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
     flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
     read = sum(m.read for m in measures)
-    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures))
+    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)

@@ -46,8 +46,9 @@ from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import available, enough_memory
+from einsql.engine.moving import Held
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, TornError
-from einsql.engine.sites import Held, SiteMeasure, SiteProgram
+from einsql.engine.sites import SiteMeasure, SiteProgram, is_small
 from einsql.errors import Error, InternalError, InterruptedError
 from einsql.kernels import compile_node, join
 from einsql.supersteps import Load
@@ -215,6 +216,9 @@ class Rank:
         except BaseException as error:  # whatever it is, the others must hear of it
             return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(held)
+        if isinstance(program, SiteProgram) and is_small(program.schema):
+            once = program.program.steps[program.program.root].tiles.once
+            measure.tiles = {n: fields for n, fields in held.items() if n < once}
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:

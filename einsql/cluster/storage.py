@@ -10,11 +10,11 @@ import numpy as np
 from einsql.boxes import common, extents, volumes
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
-from einsql.cluster.messages import Command, Count, Fetch, Fill, Handle, Read, Write
+from einsql.cluster.messages import Command, Count, Fetch, Fill, Handle, Paste, Read, Write
 from einsql.engine import files
+from einsql.engine.moving import slices
 from einsql.engine.relation import Term
-from einsql.engine.sites import slices
-from einsql.placements import Tiles
+from einsql.placements import Tiles, ranks_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +118,41 @@ def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) 
     """
     fills: dict[int, Command] = {r: Fill(handle, s) for r, s in enumerate(sources)}
     cluster.call(fills, tick)
+
+
+def paste(
+    cluster: Cluster, handle: Handle, made: Handle, names: Mapping[str, str], tiles: Tiles,
+    sites: int, box: np.ndarray, values: Mapping[str, np.ndarray],
+) -> None:  # fmt: skip
+    """Lets ranks make tiles of kept ones, with new values in a box of keys.
+
+    Args:
+        cluster: The ranks.
+        handle: What is kept.
+        made: The handle of what they make.
+        names: The fields' names at the ranks.
+        tiles: Where they lie.
+        sites: How many sites there are.
+        box: int64 (keys, 2).
+        values: By field, in the shape of the box.
+
+    Raises:
+        Error: As `Cluster.call`.
+    """
+    rank = ranks_of(tiles.sites, sites, cluster.ranks)
+    shared = common(tiles.boxes, box)
+    some = volumes(shared) > 0
+    commands: dict[int, Command] = {}
+    for r in range(cluster.ranks):
+        pieces = {}
+        for n in np.flatnonzero(some & (rank == r)).tolist():
+            inside = slices(shared[n], box[:, 0])
+            pieces[n] = (
+                slices(shared[n], tiles.boxes[n, :, 0]),
+                {names[k]: a[inside] for k, a in values.items()},
+            )
+        commands[r] = Paste(handle, made, pieces)
+    cluster.call(commands)
 
 
 def write(

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.boxes import volumes
-from einsql.engine.relation import DistantFields
+from einsql.engine.objects import Tensor
+from einsql.engine.relation import DistantFields, Fields
 from einsql.placements import Tiles
+from einsql.schema import Schema
 
 if TYPE_CHECKING:
     from einsql.cluster.program import RankFields
@@ -50,6 +52,58 @@ class RankPart(DistantFields):
         return len(self.whole)
 
 
+class Dealt(dict[str, np.ndarray]):
+    """Fields of a stored tensor in this process that ranks may keep.
+
+    Attributes:
+        given: The fields, as the tensor has them.
+        name: The tensor, in small letters.
+        schema: Its keys and fields.
+    """
+
+    def __init__(self, given: dict[str, np.ndarray], name: str, schema: Schema) -> None:
+        super().__init__(given)
+        self.given = given
+        self.name = name
+        self.schema = schema
+
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> DealtPart:
+        """A part, which is sent when it is read.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            windows: Numbers of the keys that the part counts from 0, wherever the box begins.
+        """
+        return DealtPart(self, box, windows)
+
+
+class DealtPart(DistantFields):
+    """A box of such fields; `whole`, `box` and `windows` as for `RankPart`."""
+
+    def __init__(self, whole: Dealt, box: np.ndarray, windows: Sequence[int]) -> None:
+        self.whole = whole
+        self.box = box
+        self.windows = windows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        ends = zip(self.box.tolist(), self.whole.schema.keys, strict=True)
+        return self.whole[name][tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in ends)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+def lent(tensor: Tensor) -> Fields:
+    """The fields of a tensor as plans for ranks read them."""
+    fields = tensor.relation.fields
+    if tensor.borrowed or type(fields) is not dict:
+        return fields
+    return Dealt(fields, tensor.name.lower(), tensor.relation.schema)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Within:
     """How tiles of a part are cut from tiles of the whole.
@@ -63,7 +117,7 @@ class Within:
     at: tuple[slice | None, ...]
 
 
-def lasting(part: RankPart, tiles: Tiles) -> Within | None:
+def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
     """Tiles of the whole that have what tiles of any such part need, if they may be kept.
 
     Args:
@@ -79,7 +133,7 @@ def lasting(part: RankPart, tiles: Tiles) -> Within | None:
         boxes[:, n] = key.lo, key.hi
         at[n] = slice(lo - key.lo, hi - key.lo)
     found = Tiles(tiles.sites, boxes, tiles.copies)
-    known = part.whole.version(found, part.whole.sites) is not None
+    known = isinstance(part, RankPart) and part.whole.version(found, part.whole.sites) is not None
     if not known and int(found.volumes.sum()) > max(part.whole.schema.size, SMALL):
         return None
     return Within(found, tuple(at))

@@ -15,7 +15,8 @@ from einsql.blocks import KeyTuple
 from einsql.einsum import EinSum
 from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.implementation import run_sites
-from einsql.engine.sites import Held, Loading, SiteMeasure
+from einsql.engine.moving import Held
+from einsql.engine.sites import Loading, SiteMeasure
 from einsql.engine.transport import Transport
 from einsql.implementation import Node, Scan, walk
 from einsql.physical import PhysicalSchema

@@ -18,7 +18,8 @@ import numpy as np
 from einsql.blocks import KeyTuple
 from einsql.engine.block_work import AtSite, Pairs, Read, aggregated, counting, local_pairs, reading
 from einsql.engine.blocks import Blocks, RunKernel, merged
-from einsql.engine.sites import SiteMeasure, slices
+from einsql.engine.moving import slices
+from einsql.engine.sites import SiteMeasure
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.implementation import (
     Bcast,

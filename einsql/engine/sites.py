@@ -9,26 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from types import EllipsisType
 
 import numpy as np
 
-from einsql.boxes import extents
-from einsql.buffers import empty
 from einsql.einsum import EinSum
 from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.fused import Fused, Join, postponed
-from einsql.engine.merging import Total, merged
+from einsql.engine.merging import Total
+from einsql.engine.moving import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.relation import Fields
-from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.streaming import WINDOW, Part, Share, Stream, candidates, streamed, within
-from einsql.engine.transport import Arrays, Cut, LocalTransport, Transport
-from einsql.placements import Tiles
+from einsql.engine.transport import Arrays, LocalTransport, Transport
 from einsql.schema import Schema
 from einsql.supersteps import (
-    Complete,
     Exchange,
     Load,
     Local,
@@ -37,8 +31,8 @@ from einsql.supersteps import (
 )
 from einsql.work import flops_at_point
 
-Held = dict[int, dict[str, np.ndarray]]
-"""Fields of the tiles that lie at owned sites, by the tile's number."""
+ALONG = 2**15
+"""Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
 
 
 @dataclass(slots=True)
@@ -61,6 +55,7 @@ class SiteMeasure:
         received: Bytes that reached each site from another one.
         read: Bytes read from files.
         ranks: Processes that shared the work; a step lasted as long as at the slowest.
+        tiles: One copy of the result, where it is so small that it comes with the measure.
     """
 
     steps: list[StepMeasure] = field(default_factory=list)
@@ -70,6 +65,24 @@ class SiteMeasure:
     received: list[int] = field(default_factory=list)
     read: int = 0
     ranks: int = 1
+    tiles: Held | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """A local step on one cell, ready to run.
+
+    Attributes:
+        runner: What runs it.
+        site: Where it runs.
+        sources: The steps that hold its operands' tiles, and the numbers of these.
+        flops: Scalar operations.
+    """
+
+    runner: Runner
+    site: int
+    sources: tuple[tuple[int, int], ...]
+    flops: int
 
 
 Loading = Callable[[int, Load, Sequence[int]], Held]
@@ -89,14 +102,15 @@ class SiteProgram:
         self.schema = schema
         self._compile = compile_node
         self._runners: dict[object, tuple[Runner, int]] = {}
-        self._cells: dict[tuple[int, int], tuple[Runner, int]] = {}
-        self._moves: dict[int, Moves] = {}
-        self._rounds: dict[int, list[Moves]] = {}
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._points: dict[int, int] = {}
+        self._loads: dict[int, list[tuple[int, Index | None]]] = {}
         self._stated = {
             n: with_state(s.node)
             for n, s in enumerate(program.steps)
             if isinstance(s, Local) and s.partial
         }
+        self._moving = Moving(program, self._stated)
         self._released = program.released()
         self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
         self._postponed = postponed(program.together)
@@ -115,8 +129,16 @@ class SiteProgram:
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
         """As `run`, with what every step and every site took."""
 
-        def load(_: int, step: Load, tiles: Sequence[int]) -> Held:
-            return sliced(step, inputs[step.source.name], tiles)
+        def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
+            if number not in self._loads:
+                whole = _bounds(step.source.schema)
+                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], whole)) for n in tiles]
+            fields = inputs[step.source.name]
+            arrays = {f.name: fields[f.name] for f in step.source.schema.fields}
+            return {
+                n: arrays if at is None else {k: a[at] for k, a in arrays.items()}
+                for n, at in self._loads[number]
+            }
 
         held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
         return self._assembled(held), measure
@@ -137,7 +159,8 @@ class SiteProgram:
         Raises:
             DataError: A selected element overflows, divides by zero or cannot be cast.
         """
-        sites = self.program.sites
+        sites, moving = self.program.sites, self._moving
+        moving.begin(transport)
         measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
         held: dict[int, Held] = {}
         streams: dict[int, Stream] = {}
@@ -147,11 +170,11 @@ class SiteProgram:
             if n in self._postponed:
                 pass
             elif isinstance(step, Load):
-                held[n] = load(n, step, _owned(step.tiles, transport))
+                held[n] = load(n, step, moving.owned(n, step.tiles, transport))
             elif isinstance(step, Exchange):
                 stream = self._stream(n, step)
                 if stream is None:
-                    held[n] = self._exchange(n, step, held, transport)
+                    held[n] = moving.exchange(n, step, held, transport)
                 else:  # its reader does it, and needs what it reads
                     streams[self._streaming[n]] = replace(stream, released=done)
                     done = []
@@ -163,7 +186,7 @@ class SiteProgram:
             elif isinstance(step, Local):
                 held[n] = self._local(n, step, held, transport, tick, measure)
             else:
-                held[n] = self._complete(n, step, held[step.source], transport)
+                held[n] = moving.complete(n, step, held[step.source], transport)
             for source in done:
                 held.pop(source, None)  # what runs together may hand on nothing
             took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
@@ -176,96 +199,43 @@ class SiteProgram:
 
     # ---- the steps
 
-    def _exchange(
-        self, number: int, step: Exchange, held: dict[int, Held], transport: Transport
-    ) -> Held:  # fmt: skip
-        """Cuts what is at hand, and sends each owned tile's share of every other tile."""
-        need = step.tiles
-        whole: Held = {n: self._at_hand(step, n, held) for n in _owned(need, transport)}
-        base, moves = step.sources[0], self._gathering(number, step)
-
-        places: dict[int, Arrays] = {}
-
-        def room(n: int) -> Arrays | None:
-            tile = int(moves.need[n])
-            at, box = moves.boxes[n], need.boxes[tile]
-            if (at == box).all():
-                return None  # it is taken as it is
-            if not whole[tile]:
-                whole[tile].update(self._nothing(base, box))
-            places[n] = {k: a[slices(at, box[:, 0])] for k, a in whole[tile].items()}
-            return places[n]
-
-        for n, arrays in transport.exchange(moves.routes, self._share(moves, step, held), room):
-            if arrays is not places.get(n):
-                tile = int(moves.need[n])
-                _paste(whole[tile], moves.boxes[n], arrays, need.boxes[tile])
-        for n, fields in whole.items():
-            if not fields:  # a tile without elements meets no other
-                fields.update(self._nothing(base, need.boxes[n]))
-        return whole
-
-    def _at_hand(self, step: Exchange, tile: int, held: dict[int, Held]) -> dict[str, np.ndarray]:
-        """A tile that is cut from one at its site; nothing if it is put together."""
-        source, number = (int(k) for k in step.at_hand[tile])
-        if source < 0:
-            return {}
-        at = step.sources[source]
-        cut = slices(step.tiles.boxes[tile], self.program.steps[at].tiles.boxes[number, :, 0])
-        return {k: a[cut] for k, a in held[at][number].items()}
-
-    def _gathering(self, number: int, step: Exchange) -> Moves:
-        """The pieces of the tiles that are put together."""
-        if number not in self._moves:
-            base = step.sources[0]
-            gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
-            have, schema = self.program.steps[base].tiles, self.program.relation(base).schema
-            self._moves[number] = gathering(have, step.tiles, gathered, self.program.sites, schema)
-        return self._moves[number]
-
-    def _share(self, moves: Moves, step: Exchange, held: dict[int, Held]) -> Cut:
-        """Cuts what a route carries."""
-        base = step.sources[0]
-        have = self.program.steps[base].tiles
-
-        def share(n: int) -> Arrays:
-            tile = int(moves.have[n])
-            inside = slices(moves.boxes[n], have.boxes[tile, :, 0])
-            return {k: a[inside] for k, a in held[base][tile].items()}
-
-        return share
-
-    def _nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
-        fields = self.program.relation(step).schema.fields
-        shape = tuple(extents(box).tolist())
-        return {f.name: empty(shape, f.dtype.numpy) for f in fields}
-
     def _local(
         self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
         measure: SiteMeasure,
     ) -> Held:  # fmt: skip
         made: Held = {}
-        for n in _owned(step.tiles, transport):
-            operands = [held[s][int(p[n])] for s, p in zip(step.operands, step.picks, strict=True)]
-            made[n] = self._cell(number, step, n, operands, tick, measure)
+        for n in self._moving.owned(number, step.tiles, transport):
+            cell = self._cell(number, step, n)
+            operands = [held[s][t] for s, t in cell.sources]
+            made[n] = self._run_cell(cell, number, operands, tick, measure)
         return made
 
-    def _cell(
-        self, number: int, step: Local, n: int, operands: Sequence[Arrays], tick: Tick,
+    def _run_cell(
+        self, cell: _Cell, number: int, operands: Sequence[Arrays], tick: Tick,
         measure: SiteMeasure,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Runs a local step on one cell."""
-        start, site = time.perf_counter(), int(step.sites[n])
-        if (number, n) not in self._cells:
-            node = self._stated.get(number, step.node)
-            boxes = [self.program.steps[s].tiles.boxes[pick[n]]
-                     for s, pick in zip(step.operands, step.picks, strict=True)]  # fmt: skip
-            self._cells[number, n] = self._runner(number, node, step, step.cells[n], boxes)
-        runner, points = self._cells[number, n]
-        made = dict(runner(operands, lambda done: tick(number / len(self.program.steps))))
-        measure.seconds[site] += time.perf_counter() - start
-        measure.flops[site] += points * flops_at_point(step.node)
+        start = time.perf_counter()
+        made = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
+        measure.seconds[cell.site] += time.perf_counter() - start
+        measure.flops[cell.site] += cell.flops
         return made
+
+    def _cell(self, number: int, step: Local, n: int) -> _Cell:
+        """What runs a local step on one cell."""
+        found = self._cells.get((number, n))
+        if found is None:
+            node = self._stated.get(number, step.node)
+            sources = tuple(
+                (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
+            )
+            boxes = [self.program.steps[s].tiles.boxes[t] for s, t in sources]
+            runner, points = self._runner(number, node, step, step.cells[n], boxes)
+            if number not in self._points:
+                self._points[number] = flops_at_point(step.node)
+            flops = points * self._points[number]
+            found = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
+        return found
 
     def _together(
         self, fused: Fused, held: dict[int, Held], transport: Transport, tick: Tick,
@@ -277,7 +247,7 @@ class SiteProgram:
         assert isinstance(last, Local)
         for n in fused.plan.steps:
             held[n] = {}
-        for n in _owned(last.tiles, transport):
+        for n in self._moving.owned(number, last.tiles, transport):
             start = time.perf_counter()
             found = fused.run(n, held, lambda done: tick(number / len(steps)))
             if found is None:
@@ -291,7 +261,7 @@ class SiteProgram:
         for n in fused.plan.shown:
             step = steps[n]
             assert isinstance(step, Exchange)
-            held[n] = self._exchange(n, step, held, transport)
+            held[n] = self._moving.exchange(n, step, held, transport)
 
     def _singly(
         self, fused: Fused, n: int, held: dict[int, Held], tick: Tick, measure: SiteMeasure
@@ -305,7 +275,9 @@ class SiteProgram:
                 made[maker] if maker >= 0 else held[source][int(pick[n])]
                 for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
             ]
-            made[number] = self._cell(number, step, n, operands, tick, measure)
+            made[number] = self._run_cell(
+                self._cell(number, step, n), number, operands, tick, measure
+            )
         for number in fused.visible:
             held[number][n] = made[number]
 
@@ -314,7 +286,7 @@ class SiteProgram:
         if number not in self._streaming:
             return None
         if number not in self._streams:
-            moves, reader = self._gathering(number, step), self._streaming[number]
+            moves, reader = self._moving.gathering(number, step), self._streaming[number]
             others = (s for n, s in self._streams.items() if self._streaming[n] == reader)
             taken = any(s is not None for s in others)
             stream = None if taken else streamed(self.program, number, reader, moves)
@@ -331,8 +303,8 @@ class SiteProgram:
         names = [o.name for o in self._stated.get(number, step.node).outputs]
         exchange = steps[stream.exchange]
         assert isinstance(exchange, Exchange)
-        moves = self._moves[stream.exchange]
-        made: Held = {n: {} for n in _owned(step.tiles, transport)}
+        moves = self._moving.gathering(stream.exchange, exchange)
+        made: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
         totals: dict[tuple[int, Part], Total] = {}
         each = flops_at_point(step.node)
 
@@ -357,12 +329,12 @@ class SiteProgram:
             if total.parts == stream.parts[cell][share.made]:
                 at = np.array(share.made, np.int64).reshape(-1, 2)
                 whole = totals.pop((cell, share.made)).result()
-                _paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+                paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
             site = int(step.sites[cell])
             measure.seconds[site] += time.perf_counter() - start
             measure.flops[site] += points * each
 
-        share_of = self._share(moves, exchange, held)
+        share_of = self._moving.share(stream.exchange, moves, exchange, held)
         for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
             for share in stream.shares.get(n, ()):
                 work(share, moves.boxes[n], arrays)
@@ -370,8 +342,8 @@ class SiteProgram:
             if share.cell in made:
                 tile = int(step.picks[stream.operand][share.cell])
                 box = exchange.tiles.boxes[tile]
-                fields = self._at_hand(exchange, tile, held)
-                work(share, box, fields or self._nothing(exchange.sources[0], box))
+                fields = self._moving.at_hand(exchange, tile, held)
+                work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
         return made
 
     def _runner(
@@ -387,55 +359,20 @@ class SiteProgram:
             self._runners[key] = self._compile(local)[1], local.points
         return self._runners[key]
 
-    def _complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
-        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
-        local = self.program.maker(step)
-        node = self._stated[step.source]
-        if number not in self._rounds:
-            self._rounds[number] = completing(local, step, node.schema)
-        # What a site has is merged when it leaves, or at the end: sums are rounded once.
-        parts: dict[tuple[int, int], list[Arrays]] = {}
-
-        def at_site(tile: int, site: int) -> list[Arrays]:
-            if (tile, site) not in parts:
-                members, box = step.parts[tile], step.tiles.boxes[tile]
-                parts[tile, site] = [
-                    {k: a[slices(box, local.tiles.boxes[m, :, 0])] for k, a in held[m].items()}
-                    for m in members[local.tiles.sites[members] == site].tolist()
-                ]
-            return parts[tile, site]
-
-        for moves in self._rounds[number]:
-            sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
-            tiles = moves.have.tolist()
-
-            def contribution(
-                n: int, tiles: list[int] = tiles, sources: list[int] = sources
-            ) -> Arrays:
-                found = merged(node, at_site(tiles[n], sources[n]))
-                del parts[tiles[n], sources[n]]
-                return found
-
-            arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
-            for n, arrays in arrived:  # in this order, whichever came first
-                at_site(tiles[n], targets[n]).append(arrays)
-        names = [o.name for o in local.node.outputs]
-        whole = {
-            n: merged(node, at_site(n, int(step.tiles.sites[n])))
-            for n in _owned(step.tiles, transport)
-        }
-        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
-
     def _assembled(self, held: Held) -> Fields:
         """The result from one copy of its tiles."""
         tiles = self.program.steps[self.program.root].tiles
-        keys = self.schema.keys
-        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        whole = _bounds(self.schema)
         fields: dict[str, np.ndarray] = {}
         for n, part in held.items():
             if n < tiles.once:
-                _paste(fields, tiles.boxes[n], part, whole)
+                paste(fields, tiles.boxes[n], part, whole)
         return fields
+
+
+def is_small(schema: Schema) -> bool:
+    """True if a result has so few bytes that ranks give it along with their answers."""
+    return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
 
 
 def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
@@ -454,38 +391,6 @@ def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
     }
 
 
-def _owned(tiles: Tiles, transport: Transport) -> list[int]:
-    here = np.zeros(len(transport.sent), bool)
-    here[transport.owned] = True
-    found: list[int] = np.flatnonzero(here[tiles.sites]).tolist()
-    return found
-
-
-def slices(
-    box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]
-) -> tuple[slice | EllipsisType, ...]:
-    """What of an array lies in a box; with the ellipsis, a single value stays an array."""
-    along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
-    return (*along, ...)
-
-
-def _paste(
-    fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray
-) -> None:  # fmt: skip
-    """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
-
-    Args:
-        fields: The tile so far.
-        at: int64 (keys, 2), the keys of the piece.
-        arrays: The piece.
-        box: int64 (keys, 2), the keys of the tile.
-    """
-    if not fields and (at == box).all():
-        fields.update(arrays)
-        return
-    if fields and (at[:, 0] >= at[:, 1]).any():
-        return  # beside a tile that was taken as it is and may be read-only
-    for name, part in arrays.items():
-        if name not in fields:
-            fields[name] = empty(tuple(extents(box).tolist()), part.dtype)
-        fields[name][slices(at, box[:, 0])] = part
+def _bounds(schema: Schema) -> np.ndarray:
+    """The box of all keys, int64 (keys, 2)."""
+    return np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)

@@ -58,6 +58,7 @@ class Store:
         version: Grows when what a name means changes its form; plans depend on it.
         seen: The commit that this session looks at.
         settle: Puts fields where they are to stay, which may be files.
+        lent: The fields of a tensor as plans read them.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Store:
         self._undo = _Overwritten()
         self._savepoints: list[ReferenceType[_Overwritten]] = []
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
+        self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
         self.database.join(self)
         if self.database.path is not None:
             _ = self.duck.con  # its tables are there already

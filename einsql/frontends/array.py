@@ -227,10 +227,15 @@ class TracedArray(NDArrayOperatorsMixin):
         """The last two axes exchanged."""
         return self._call(np.swapaxes, -1, -2)
 
-    def astype(self, dtype: Any, **options: Any) -> TracedArray:
+    def astype(
+        self, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True,
+        copy: bool = True,
+    ) -> TracedArray:  # fmt: skip
         """The array in another type; einsql rounds floats to integers, NumPy truncates."""
+        if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
+            raise ProgrammingError(f"{self.dtype} cannot become {dtype} {casting}ly{place()}")
         target = dtype_of(dtype)
-        if not options.get("copy", True) and target is self.step.dtype:
+        if not copy and target is self.step.dtype:
             return self
 
         def convert(e: Expr) -> Expr:
@@ -275,9 +280,9 @@ _METHODS: dict[str, Any] = {
     **_methods(
         "sum", "prod", "mean", "std", "var", "max", "min", "any", "all", "argmax", "argmin",
         "ravel", "squeeze", "swapaxes", "diagonal", "trace", "dot", "take", "repeat", "clip",
-        "conjugate", "copy", "round", "cumsum",
+        "copy", "round", "cumsum",
     ),
-    "conj": np.conjugate,
+    **dict.fromkeys(("conj", "conjugate"), lambda x: x),  # nothing here is complex
     "flatten": lambda x, order="C": np.copy(np.ravel(x, order)),
     "item": lambda x: x._number(),
     "tolist": lambda x: x._number(),

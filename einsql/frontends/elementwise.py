@@ -58,6 +58,8 @@ def literal(value: object, dtype: DType | None = None) -> Literal:
     if isinstance(value, bool):
         return Literal(value, B)
     assert isinstance(value, int | float)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OverflowError(f"Python integer {value} is beyond 64 bits")
     return Literal(value, dtype or (D if isinstance(value, float) else I64))
 
 
@@ -315,8 +317,9 @@ DEFINITIONS: dict[str, Build] = {
     "true_divide": _plain("div"), "floor_divide": _floor_divide, "remainder": _remainder,
     "mod": _remainder, "fmod": _plain("mod"), "negative": _plain("neg"), "positive": lambda a: a,
     "power": _power, "float_power": _float_power, "square": lambda a: _multiply(a, a),
-    "reciprocal": lambda a: apply("div", number(1, a), a), "sqrt": _plain("sqrt"),
-    "cbrt": _plain("cbrt"), "absolute": lambda a: a if a.dtype is B else apply("abs", a),
+    "reciprocal": lambda a: apply("div" if a.dtype.is_float else "idiv", number(1, a), a),
+    "sqrt": _plain("sqrt"), "cbrt": _plain("cbrt"),
+    "absolute": lambda a: a if a.dtype is B else apply("abs", a),
     "fabs": _plain("abs"), "sign": _sign, "floor": _whole("floor"), "ceil": _whole("ceil"),
     "trunc": _whole("trunc"), "rint": _rint, "exp": _plain("exp"),
     "exp2": lambda a: apply("pow", number(2, a), a), "expm1": _expm1, "log": _plain("ln"),

@@ -148,6 +148,9 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> 
     if mode != "raise":
         raise untraceable(f"np.take with mode='{mode}'", "Bring the indices into bounds before.")
     x = a if isinstance(a, TracedArray) else lifted(indices.graph, np.asarray(a))
+    if not isinstance(indices, TracedArray):
+        given = np.asarray(indices)
+        indices = given if given.size else given.astype(np.int64)
     if axis is None:
         return _copied(getitem(x.reshape(-1), indices))
     return _copied(getitem(x, (*[slice(None)] * axis_of(axis, x.ndim), indices)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
@@ -105,7 +106,7 @@ def array_split(ary: TracedArray, indices_or_sections: Any, axis: int = 0) -> li
         size, longer = divmod(extent, many)
         edges = [size * n + min(n, longer) for n in range(many + 1)]
     else:
-        edges = [0, *map(int, indices_or_sections), extent]
+        edges = [0, *map(operator.index, indices_or_sections), extent]
     before = (slice(None),) * at
     return [ary[(*before, slice(a, b))] for a, b in pairwise(edges)]
 

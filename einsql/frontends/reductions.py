@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -179,8 +180,7 @@ def average(
 
 def _listed(axis: Any, rank: int) -> list[int]:
     """Axes in the order given."""
-    given = axis if isinstance(axis, tuple | list) else (axis,)
-    return [axis_of(int(n), rank) for n in given]
+    return [axis_of(n, rank) for n in (axis if isinstance(axis, tuple) else (axis,))]
 
 
 @implements(np.var)
@@ -330,6 +330,7 @@ def norm(x: TracedArray, ord: Any = None, axis: Any = None, keepdims: bool = Fal
 @implements(np.round, np.around)
 def round_(a: TracedArray, decimals: int = 0) -> TracedArray:
     """np.round, halves to even."""
+    decimals = operator.index(decimals)
     if not a.step.dtype.is_float:
         if decimals >= 0 and a.step.dtype is not B:
             return TracedArray(a.graph, a.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -46,6 +47,7 @@ def _once(axes: Sequence[int]) -> None:
 
 def axis_of(axis: int, rank: int) -> int:
     """An axis counted from 0."""
+    axis = operator.index(axis)
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} is out of bounds for array of dimension {rank}")
     return axis % rank
@@ -69,7 +71,7 @@ def reshape(a: TracedArray, shape: Any, order: str = "C", copy: bool | None = No
     """np.reshape: keys are split and merged in mixed radix."""
     if order != "C":
         raise untraceable(f"np.reshape with order='{order}'", "Transpose before and after.")
-    wanted = [int(n) for n in (shape if isinstance(shape, tuple | list) else (shape,))]
+    wanted = [operator.index(n) for n in (shape if isinstance(shape, tuple | list) else (shape,))]
     if wanted.count(-1) == 1:
         known = prod(n for n in wanted if n != -1)
         wanted[wanted.index(-1)] = a.size // known if known else 0
@@ -230,10 +232,10 @@ def flip(m: TracedArray, axis: Any = None) -> TracedArray:
 def roll(a: TracedArray, shift: Any, axis: Any = None) -> TracedArray:
     """np.roll."""
     if axis is None:
-        return reshape(roll(ravel(a), int(np.sum(shift)), 0), a.shape)
+        return reshape(roll(ravel(a), operator.index(np.sum(shift)), 0), a.shape)
     if isinstance(shift, tuple | list) or isinstance(axis, tuple | list):
         for by, along in np.broadcast(shift, axis):
-            a = roll(a, int(by), int(along))
+            a = roll(a, operator.index(by), operator.index(along))
         return a
     at, extent = axis_of(axis, a.ndim), a.shape[axis]
     places: list[Expr] = [label(n) for n in range(a.ndim)]
@@ -277,6 +279,7 @@ def tile(A: TracedArray, reps: Any) -> TracedArray:  # noqa: N803 - NumPy's name
 
 
 def _triangle(m: Any, k: int, lower: bool) -> TracedArray:
+    k = max(-m.size - 1, min(operator.index(k), m.size + 1))  # the same further out
     if m.ndim == 0:
         raise ValueError("an array without axes has no triangles")
     if m.ndim == 1:
@@ -302,7 +305,7 @@ def triu(m: TracedArray, k: int = 0) -> TracedArray:
 @implements(np.diagonal)
 def diagonal(a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TracedArray:
     """np.diagonal."""
-    m, n = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim)
+    m, n, offset = axis_of(axis1, a.ndim), axis_of(axis2, a.ndim), operator.index(offset)
     _once((m, n))
     rest = [k for k in range(a.ndim) if k not in (m, n)]
     down, right = max(0, -offset), max(0, offset)
@@ -318,6 +321,7 @@ def diagonal(a: TracedArray, offset: int = 0, axis1: int = 0, axis2: int = 1) ->
 @implements(np.diag)
 def diag(v: TracedArray, k: int = 0) -> TracedArray:
     """np.diag: a matrix's diagonal, or a matrix with one."""
+    k = operator.index(k)
     if v.ndim == 2:
         return diagonal(v, k)
     if v.ndim != 1:

@@ -18,8 +18,9 @@ import einsql
 from einsql.engine import fabric, mpi, streaming
 from einsql.engine.executor import Tick
 from einsql.engine.fabric import Fabric
+from einsql.engine.moving import Held
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
-from einsql.engine.sites import Held, Loading, SiteMeasure, SiteProgram
+from einsql.engine.sites import Loading, SiteMeasure, SiteProgram
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
 from einsql.engine.waiting import finish
 

@@ -140,6 +140,40 @@ def test_changes_of_tensors(con: einsql.Connection) -> None:
     np.testing.assert_allclose(con.execute("SELECT i, j, val FROM c").fetch_numpy(), c)
 
 
+def test_rows_are_inserted_where_the_tensor_lies(
+    con: einsql.Connection, cluster: Listening
+) -> None:
+    insert = (
+        "INSERT OR REPLACE INTO c "
+        "SELECT ?1 AS i, j, SUM(val) * ?2 AS val FROM x WHERE i = ?1 GROUP BY j"
+    )
+    read = "SELECT j, SUM(val) AS s FROM c WHERE i = ? GROUP BY j"
+    for default in ("DEFAULT 0", ""):
+        con.execute(f"CREATE OR REPLACE TENSOR c (i DIM(6), j DIM(7), val DOUBLE) {default}")
+        if not default:
+            con.execute("CREATE OR REPLACE TENSOR c AS SELECT i, j, val FROM x WHERE i <> 4")
+        for row in (0, 5):
+            con.execute(insert, [row, 2.0])
+            assert con.execute(read, [row]).fetchall() == list(enumerate(2 * X[row]))
+        before = con.planner_calls
+        con.execute(insert, [1, 2.0])
+        assert con.execute(read, [1]).fetchall() == list(enumerate(2 * X[1]))
+        assert con.planner_calls == before
+        shown = con.execute("SELECT i, j, val FROM c")
+        fields = con.store.get("c").relation.fields  # type: ignore[union-attr]
+        con.execute("BEGIN")
+        con.execute(insert, [5, 7.0])
+        assert con.execute(read, [5]).fetchall() == list(enumerate(7 * X[5]))
+        con.execute("ROLLBACK")
+        del cluster.loads[:]
+        assert con.execute(read, [5]).fetchall() == list(enumerate(2 * X[5]))
+        assert not any(isinstance(s.source, Sent) for s in cluster.loads if isinstance(s, Slice))
+        con.execute(insert, [3, -1.0])
+        assert con.execute(read, [3]).fetchall() == list(enumerate(-X[3]))
+        assert con.store.get("c").relation.fields.tiles.equals(fields.tiles)  # type: ignore[union-attr]
+        assert shown.fetch_numpy(fill=9)[3].tolist() == ([0.0] * 7 if default else X[3].tolist())
+
+
 def test_random_statements_give_what_literals_give_at_one_site(cluster: Listening) -> None:
     found = parameter_campaign(12, 70, sites=cluster.ranks, cluster=cluster)
     assert not found.differences, "\n\n".join(found.differences)

@@ -136,6 +136,12 @@ MISFITS: dict[str, Callable[..., Any]] = {
     "out of another shape": lambda x: np.add(x, 1, out=x[0] * 2),
     "assigned": lambda x: (x * 2).__setitem__(0, x),
     "neither shape nor axis of weights": lambda x: np.average(x, weights=np.ones(4)),
+    "an axis that is no integer": lambda x: x.sum(axis=1.5),
+    "a shape that is none": lambda x: x.reshape(3.0, 4),
+    "taking nothing": lambda x: x.take(None),
+    "a number beyond all types": lambda x: np.full_like(x, 10**20, np.int64),
+    "an assigned number beyond all types": lambda x: (x * 2).__setitem__(0, 10**20),
+    "an unsafe conversion": lambda x: x.astype(np.int64, "K", "safe"),
     "bits of floats": lambda x: x & 1,
     "not an array": lambda x: object(),
 }

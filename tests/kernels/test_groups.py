@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -88,8 +89,8 @@ def con(
     con.close()
 
 
-def _steps(con: einsql.Connection, sql: str) -> list[str]:
-    lines = [line for (line,) in con.execute(f"EXPLAIN {sql}").fetchall()]
+def _steps(con: einsql.Connection, sql: str, given: tuple[int, ...] = ()) -> list[str]:
+    lines = [line for (line,) in con.execute(f"EXPLAIN {sql}", given).fetchall()]
     return lines[lines.index("-- steps") + 1 :]
 
 
@@ -227,3 +228,75 @@ def test_a_group_is_explained_and_cancelled(con: einsql.Connection) -> None:
     x = con.execute("SELECT s, t, val FROM x").fetch_numpy()
     with pytest.raises(CancelledError):
         plan.result({"x": {"val": x}}, tick)
+
+
+def _attention(rng: np.random.Generator, fixed: str) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Attention over keys in any order, with keys of one value at any place.
+
+    Args:
+        rng: Where the choices come from.
+        fixed: The value that the key `f` of the keys and values has in the statement.
+
+    Returns:
+        The dimensions of each array, and the statement.
+    """
+
+    def mixed(keys: str, singles: list[str], last: str = "") -> list[str]:
+        order = [*map(str, rng.permutation(list(keys))), *last]
+        for x in singles:
+            order.insert(int(rng.integers(len(order) + 1)), x)
+        return order
+
+    def some(singles: list[str]) -> list[str]:
+        return [x for x in singles if rng.integers(2)]
+
+    own = {name: some(["o", "u"]) for name in "qkv"}
+    dims = {
+        "q1": tuple(mixed("hsd", own["q"])),
+        "k1": tuple(mixed("htd", [*own["k"], "f"])),
+        "v1": tuple(mixed("htd", [*own["v"], "f"])),
+    }
+    k, v = (
+        f"(SELECT {', '.join(x for x in dims[name] if x != 'f')}, val "
+        f"FROM {name} WHERE f = {fixed})"
+        for name in ("k1", "v1")
+    )
+    kept = some(sorted({*own["q"], *own["k"]}))
+    rows = mixed("hs", kept)
+    scores = mixed("hs", kept, "t")
+    out = mixed("hs", some(sorted({*kept, *own["v"]})), "d")
+    where = rng.choice(["", "WHERE t <= s"])
+    both = ", ".join(["h", "d", *(x for x in own["q"] if x in own["k"])])
+    again = ", ".join(["h", "t", *(x for x in kept if x in own["v"])])
+    softmax = SOFTMAX.format(keys=", ".join(rows), x="x").replace("WITH", "", 1)
+    softmax = softmax.replace(", t, ", f", {', '.join(x for x in scores if x not in rows)}, ")
+    return dims, (
+        f"WITH k AS {k}, v AS {v}, "
+        f"x AS (SELECT {', '.join(scores)}, SUM(q1.val * k.val) / 4 AS val FROM q1 "
+        f"JOIN k USING ({both}) {where} GROUP BY {', '.join(scores)}), {softmax} "
+        f"SELECT {', '.join(out)}, SUM(p.val * v.val) AS val FROM p JOIN v USING ({again}) "
+        f"GROUP BY {', '.join(out)}"
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_of_one_value_do_not_matter(con: einsql.Connection, seed: int) -> None:
+    extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH, "o": 1, "u": 1, "f": 3}
+    dims, sql = _attention(np.random.default_rng(seed), "2")
+    rng, duck = np.random.default_rng(seed), duckdb.connect()
+    for name, keys in dims.items():
+        array = rng.standard_normal([extents[x] for x in keys]).astype(np.float32)
+        con.register(name, array, dims=keys)
+        grid = np.indices(array.shape).reshape(array.ndim, -1)
+        columns = {**dict(zip(keys, grid, strict=True)), "val": array.ravel()}
+        duck.register("columns", columns)
+        duck.execute(f"CREATE TABLE {name} AS SELECT * FROM columns")
+    assert any("  group  " in line for line in _steps(con, sql)), sql
+    _same(con, sql)
+    rows = _table(con, sql)
+    theirs = np.array(sorted(duck.execute(sql).fetchall()), float)
+    np.testing.assert_allclose(rows, theirs, rtol=1e-4, atol=1e-5)
+    _, given = _attention(np.random.default_rng(seed), "?")
+    assert any("  group  " in line for line in _steps(con, given, (2, 2))), given
+    late = np.array(sorted(con.execute(given, [2, 2]).fetchall()), float)
+    np.testing.assert_allclose(late, rows, rtol=2e-5, atol=1e-6)

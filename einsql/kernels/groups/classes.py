@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einsql.einsum import EinSum
+from einsql.einsum import Axis, EinSum
+from einsql.intervals import fits, interval
 
 Name = tuple[int, str]
 """A label of the node of that number."""
@@ -17,12 +18,15 @@ class Classes:
 
     Attributes:
         of: For each node the class of each of its labels.
-        rows: Classes that are free keys of every node, in the order of the last one's keys.
+        rows: Classes that have one value at a time: those of a single value at all, and then
+            `cut`.
+        cut: Classes that are free keys of every node, in the order of the last one's keys.
         bounds: `[lo, hi)` of each class.
     """
 
     of: tuple[dict[str, int], ...]
     rows: tuple[int, ...]
+    cut: tuple[int, ...]
     bounds: dict[int, tuple[int, int]]
 
 
@@ -48,7 +52,7 @@ def classify(nodes: Sequence[EinSum]) -> Classes | None:
                 return None
             for key, label in zip(nodes[producer].keys, o.labels, strict=True):
                 made, read = nodes[producer].axis(key), node.axis(label)
-                if read.define is not None or made.define is not None:
+                if not is_free(node, read) or not is_free(nodes[producer], made):
                     return None
                 if (made.lo, made.hi) != (read.lo, read.hi):
                     return None
@@ -65,12 +69,27 @@ def classify(nodes: Sequence[EinSum]) -> Classes | None:
             return None
         of.append(own)
     last = nodes[-1]
-    rows = [
+    cut = tuple(
         of[-1][k]
         for k in last.keys
         if all(_is_key(n, o, of[-1][k]) for n, o in zip(nodes, of, strict=True))
-    ]
-    return Classes(tuple(of), tuple(rows), bounds)
+    )
+    free = {o[a.label] for n, o in zip(nodes, of, strict=True) for a in n.axes if is_free(n, a)}
+    bound = {
+        o[a.label] for n, o in zip(nodes, of, strict=True) for a in n.axes if not is_free(n, a)
+    }
+    single = sorted(c for c in free - bound - set(cut) if bounds[c][1] - bounds[c][0] == 1)
+    return Classes(tuple(of), (*single, *cut), cut, bounds)
+
+
+def is_free(node: EinSum, axis: Axis) -> bool:
+    """True for a free label, and for one that can be defined as its only value alone."""
+    if axis.define is None:
+        return True
+    if axis.extent != 1 or axis.label in node.keys:
+        return False
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    return fits(interval(axis.define, bounds), axis.lo, axis.lo)
 
 
 def _is_key(node: EinSum, own: dict[str, int], wanted: int) -> bool:

@@ -231,7 +231,8 @@ class _Writer(Online):
         if producer is None:
             return False
         m, buffer = self.plan.members[producer], self.plan.buffers[producer]
-        return buffer is not None and buffer.whole and m.node.keys[-1] != self.cut_of(m)
+        held = [k for k in m.node.keys if m.own[k] not in self.rows[:-1]]
+        return buffer is not None and buffer.whole and held[-1] != self.cut_of(m)
 
     def cut_of(self, m: Member) -> str:
         """A node's label that is cut in blocks."""
@@ -345,7 +346,7 @@ class _Writer(Online):
         for n, address in enumerate(addresses):
             self.emit(f"q{at}[{first + n}] = {address}")
         self.emit(f"bad[{at}] |= node{at}(q{at})")
-        last = m.node.keys[-1]
+        last = m.last
         if limits is None or outer is None or m.own[last] != inner:
             return
         if self.plan.buffers[at] is None:  # nothing else clears what leaves

@@ -159,8 +159,10 @@ class Group:
         exists = np.ones((1,) * len(shape), bool)
 
         def values(c: int) -> np.ndarray:
-            place = next(n for n, k in enumerate(keys) if m.own[k] == c)
             lo, hi = bounds[c]
+            place = next((n for n, k in enumerate(keys) if m.own[k] == c), None)
+            if place is None:  # the only value
+                return np.asarray(lo)
             return np.arange(lo, hi).reshape([-1 if n == place else 1 for n in range(len(keys))])
 
         for x in m.limits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import frexp, isfinite, prod
 
@@ -22,7 +22,7 @@ from einsql.einsum import (
     subexpressions,
 )
 from einsql.intervals import fits, interval
-from einsql.kernels.groups.classes import Classes
+from einsql.kernels.groups.classes import Classes, is_free
 from einsql.kernels.groups.limits import Limit, limit, never_empty
 from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over
 from einsql.schema import PRESENT, DType
@@ -78,6 +78,21 @@ class Member:
     visible: bool
     product: Product | None = None
     divisor: EinSum | None = None
+
+    @property
+    def last(self) -> str:
+        """The key whose values lie beside each other in the result."""
+        return last_key(self.node)
+
+    def wide(self, labels: Iterable[str]) -> list[int]:
+        """The classes of some labels that have more than one value."""
+        return [self.own[x] for x in labels if self.node.axis(x).extent > 1]
+
+
+def last_key(node: EinSum) -> str:
+    """The last key that has more than one value, or else the last one."""
+    wide = [k for k in node.keys if node.axis(k).extent > 1]
+    return (wide or node.keys)[-1]
 
 
 def members(
@@ -192,7 +207,8 @@ def _bare(node: EinSum, full: frozenset[int]) -> EinSum | None:
             a.label in node.keys or not fits(interval(a.define, bounds), a.lo, a.hi - 1)
         ):
             return None
-    bare = replace(node, guard=TRUE, outputs=outputs)
+    axes = tuple(replace(a, define=None) if is_free(node, a) else a for a in node.axes)
+    bare = replace(node, axes=axes, guard=TRUE, outputs=outputs)
     reads = (e for x in exprs(bare) for e in subexpressions(x))
     if any(isinstance(e, Value) and e.field == PRESENT and e.operand in full for e in reads):
         return None  # in the definition of a derived label
@@ -304,7 +320,7 @@ def _sides(
     summed = inner[0][0]
     wide = next(x for x in inner[1] if x != summed)
     inside = [a.label for a in node.axes if own[a.label] not in rows]
-    if sorted(inside) != sorted((summed, wide)) or node.keys[-1] != wide or summed in node.keys:
+    if sorted(inside) != sorted((summed, wide)) or last_key(node) != wide or summed in node.keys:
         return None
     if min(node.axis(summed).extent, node.axis(wide).extent) < NARROWEST:
         return None

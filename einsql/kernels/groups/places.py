@@ -182,7 +182,7 @@ class Places:
             return g.results[result].strides[keys[c]] // size
 
         base = self.param(lambda g: g.results[result].ctypes.data)
-        begin = f"{base} + {self.outside(steps, self.rows, size)}"
+        begin = f"{base} + {self.outside(steps, sorted(keys), size)}"
         cut = self.plan.block
         return begin, self.param(lambda g: steps(g, cut) * size)
 

@@ -120,10 +120,10 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
     if any(a.extent == 0 for n in nodes for a in n.axes):
         return None
     classes = classify(nodes)
-    if classes is None or not classes.rows:
+    if classes is None:
         return None
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
-    for block in sorted(classes.rows, key=lambda c: (-extent[c], -classes.rows.index(c))):
+    for block in sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c))):
         rows = tuple(c for c in classes.rows if c != block)
         ordered = replace(classes, rows=(*rows, block))
         found = members(nodes, ordered, visible, block)
@@ -139,7 +139,7 @@ def _limits_fit(found: Iterable[Member]) -> bool:
     for m in found:
         inner = {x.inner for x in m.limits}
         kept = [k for k in m.node.keys if m.own[k] in inner]
-        if len(inner) > 1 or (kept and kept != [m.node.keys[-1]]):
+        if len(inner) > 1 or (kept and kept != [m.last]):
             return False
         loops = [a for a in m.node.axes if a.define is not None]
         if inner and (loops or (m.product is None and len(m.node.keys) > 1 and not _flat(m))):
@@ -150,8 +150,7 @@ def _limits_fit(found: Iterable[Member]) -> bool:
 def _flat(m: Member) -> bool:
     """True if a loop's result has no label inside the row but the one with limits."""
     inner = {x.inner for x in m.limits}
-    last = m.node.keys[-1]
-    return m.own[last] in inner or all(m.own[k] not in inner for k in m.node.keys)
+    return m.own[m.last] in inner or all(m.own[k] not in inner for k in m.node.keys)
 
 
 def _sized(nodes: Sequence[EinSum], found: list[Member], classes: Classes) -> Plan | None:

@@ -82,10 +82,10 @@ def _weights(
     if _at_classes(greatest, found[extreme]) != _at_classes(x, found[made]):
         return None
     three = [found[at] for at in (made, extreme, total)]
-    if len({frozenset(m.own.values()) for m in three}) > 1 or len(set(map(_points_of, three))) > 1:
+    if len({frozenset(m.wide(m.own)) for m in three}) > 1 or len(set(map(_points_of, three))) > 1:
         return None
     rows = [set(_keys(found[at])) for at in (extreme, total)]
-    gone = set(found[made].own.values()) - rows[0]
+    gone = set(found[made].wide(found[made].own)) - rows[0]
     if rows[0] != rows[1] or len(gone) != 1 or set(_points(found[made], m)) != rows[0]:
         return None
     return Weights(extreme, made, total, gone.pop())
@@ -96,15 +96,17 @@ def _at_classes(e: Expr, m: Member) -> object:
     if isinstance(e, Label):
         return m.own[e.name]
     if isinstance(e, Value):
-        return id(_source(m, e)), e.field, tuple(_points(m, e))
+        axes = map(m.node.axis, m.node.operands[e.operand].labels)
+        at = tuple(m.own[a.label] if a.extent > 1 else (a.lo,) for a in axes)
+        return id(_source(m, e)), e.field, at
     if isinstance(e, Call):
         return e.fn, e.dtype, tuple(_at_classes(a, m) for a in e.args)
     return e
 
 
 def _keys(m: Member) -> list[int]:
-    """Classes of a member's keys, in order."""
-    return [m.own[k] for k in m.node.keys]
+    """Classes of a member's keys, in order, but for those of a single value."""
+    return m.wide(m.node.keys)
 
 
 def deferred(found: Sequence[Member], rows: Sequence[int], block: int) -> list[Member]:
@@ -184,8 +186,8 @@ def _defer(made: list[Member], w: Weights, at: int, rows: Sequence[int], block: 
         masks=frozenset(),
         product=None,
     )  # fmt: skip
-    if summing.product is None:
-        return
+    if summing.product is None or not set(of_total.labels) <= set(node.keys):
+        return  # a key of one value may be summed away
     made[at], made[readers[0]] = summing, dividing
 
 
@@ -228,7 +230,8 @@ def taken_in_parts(
             folds.add(at)
         else:
             return None
-    if any(set(_keys(found[at])) != set(rows) for at in (w.extreme, w.total)):
+    held = {c for m in found for c in m.wide(m.own)} & set(rows)
+    if any(set(_keys(found[at])) != held for at in (w.extreme, w.total)):
         return None
     return w, frozenset(folds)
 
@@ -284,5 +287,5 @@ def _source(m: Member, value: Value) -> Node:
 
 
 def _points(m: Member, value: Value) -> list[int]:
-    """Classes that a value is read at."""
-    return [m.own[x] for x in m.node.operands[value.operand].labels]
+    """Classes that a value is read at, but for those of a single value."""
+    return m.wide(m.node.operands[value.operand].labels)
