@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import einsql
-from benchmarks.measure import Times, measure
+from benchmarks.measure import QUIET, Times, measure
 from docs.builder import plots
 from docs.builder.recorded import recorded
 from docs.builder.show import ROWS, Html, Table, code, drawing, figure, output, plot, table
@@ -77,7 +77,7 @@ class Session:
     ) -> Times:
         """Times of functions that take turns; `.median(name)` is in seconds."""
         if not self.quick:
-            return measure(runs, rounds=rounds, seconds=0, calls=calls)
+            return measure(runs, rounds=rounds, seconds=0, calls=calls, pause=QUIET)
         taken = {}
         for name, run in runs.items():
             start = time.perf_counter()
@@ -153,13 +153,15 @@ class Session:
             ran = eval("con.execute(_statement)", self.names | {"_statement": statement})
             cursor = ran if ran.description is not None else cursor
         self.names["ran"] = Ran(time.perf_counter() - start, self.con.planner_calls - plans)
-        if cursor is None or "silent" in block.flags:
+        if cursor is None:
             return ""
         rows = cursor.fetchall()
         if "as" in block.options:
             columns = zip(*rows, strict=True)
             names = [d[0] for d in cursor.description]
             self.names[block.options["as"]] = dict(zip(names, map(np.array, columns), strict=True))
+        if "silent" in block.flags:
+            return ""
         if block.text.lstrip().upper().startswith("EXPLAIN"):
             text = "\n".join(str(r[0]) for r in rows)
             if text.startswith("<svg"):
