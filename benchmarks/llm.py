@@ -1,7 +1,8 @@
 """The language model of examples/ beside PyTorch and NumPy: `python -m benchmarks.llm [--record]`.
 
 Seconds to read 512 tokens and to make one more after them, each at a position of its own, and
-what cuts of a layer over sites send. All have the weights in float32, and PyTorch and NumPy run the plain code of tests/llama.py.
+what cuts of a layer over sites send. All have the weights in float32, and PyTorch and NumPy run
+the plain code of tests/llama.py.
 """
 
 from __future__ import annotations
