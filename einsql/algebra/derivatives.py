@@ -120,7 +120,7 @@ def digamma(g: Term, y: Term, x: Term) -> Terms:
     for c in reversed(_STIRLING[:-1]):
         series = square * (c - series)
     positive = z.call("ln") - 0.5 / z - series - steps
-    turn = ((x - x.call("floor")) * math.pi).call("tan")
+    turn = ((x - x.call("round")) * math.pi).call("tan")  # exact beside integers, 0 among them
     return (g * mirrored.choose(positive - math.pi / turn, positive),)
 
 

@@ -174,6 +174,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "products": lambda x: x @ x[0] + torch.einsum("ij,kj->ik", x, x).diagonal() + x[0].dot(x[1]),
     "padded": lambda x: functional.pad(x, (1, 2, 0, 1), value=2.0)[:, 1:] * 1.5,
     "turned": lambda x: x.roll(1, 0) + x.flip(0) + x.tril() + x.clamp(-0.5, 0.5) + x.movedim(0, 1),
+    "rounded": lambda x: (x.half().float() * 3, x.to(torch.bfloat16).float() + 0),
     "half": lambda x: (x.half() @ x.half().T).float() + x.to(torch.float64),
     "one axis of many": lambda x: x.unflatten(1, (2, 2)).sum((0, -1)) + x.view(8, 2).unbind()[0],
     "in place": lambda x: (x * 2).add_(1).relu_(),

@@ -76,9 +76,11 @@ def _points(kind: Any) -> Array:
     return np.array([s * x for x in sizes for s in (1, -1)], kind)
 
 
-def _gradient(kind: Any, query: str, arrays: dict[str, Array], source: str) -> Array:
+def _gradient(
+    kind: Any, query: str, arrays: dict[str, Array], source: str, loss: str = "loss"
+) -> Array:
     con = connected({n: ("i", np.asarray(a, kind)) for n, a in arrays.items()})
-    found = con.execute(f"{query} SELECT i, val FROM GRADIENT(loss, {source})").fetch_numpy()
+    found = con.execute(f"{query} SELECT i, val FROM GRADIENT({loss}, {source})").fetch_numpy()
     assert found.dtype == kind
     return found
 
@@ -157,3 +159,18 @@ def test_of_two(name: str, kind: Any) -> None:
     for source, wanted in zip("ab", exact, strict=True):
         got = _gradient(kind, query, {"a": a, "b": b}, source)
         _same(got, wanted, kind, "", number, np.stack([a, b], 1), units)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_lgamma_beside_its_poles(kind: Any) -> None:
+    """Beside 0 its slope is -1 / x, and the slope of that 1 / x²."""
+    x = np.array([-1e-6, -1e-10, -1e-17, 1e-17, 1e-10, 1e-6], kind)
+    query = "WITH loss AS (SELECT SUM(lgamma(val)) AS val FROM w)"
+    wide = x.astype(WIDE)
+    constant = WIDE("-0.57721566490153286061")
+    near = constant + wide * PI**2 / 6
+    got = _gradient(kind, query, {"w": x}, "w")
+    _same(got, -1 / wide + near, kind, "", x == x, x)
+    twice = f"{query}, slopes AS (SELECT SUM(val) AS val FROM GRADIENT(loss, w))"
+    got = _gradient(kind, twice, {"w": x}, "w", "slopes")
+    _same(got, 1 / wide**2 + PI**2 / 6, kind, "", x == x, x)

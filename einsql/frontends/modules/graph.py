@@ -19,9 +19,13 @@ from einsql.frontends.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtyp
 from einsql.frontends.refusals import way_out
 from einsql.frontends.source import MODULE
 from einsql.frontends.steps import Graph
+from einsql.schema import DType
 
 _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."
+_CASTS = {"to", "_to_copy", "type_as"}
+_SHORT = {"torch.float16": DType.HALF, "torch.bfloat16": DType.BFLOAT16}
+"""To these a module's own casts round; what else is of two bytes is computed as float32."""
 
 
 def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: Graph) -> Any:
@@ -224,6 +228,9 @@ def _settled(node: Any, found: Any) -> Any:
     if isinstance(found, np.generic):
         found = np.asarray(found)
     if isinstance(found, TracedArray | np.ndarray) and hasattr(expected, "dtype"):
+        short = _SHORT.get(str(expected.dtype))
+        if short and isinstance(found, TracedArray) and _operator(node.target) in _CASTS:
+            found = found.astype(short.numpy)
         dtype = numpy_dtype(expected.dtype)
         if found.dtype != dtype and found.dtype.kind in "fib":
             found = found.astype(dtype)
