@@ -216,7 +216,7 @@ class Rank:
         except BaseException as error:  # whatever it is, the others must hear of it
             return self._withdraw(transport, self._failed(number, error))
         self._held[command.result] = compact(held)
-        if isinstance(program, SiteProgram) and is_small(program.schema):
+        if not isinstance(program, BlockProgram) and is_small(program.schema):
             once = program.program.steps[program.program.root].tiles.once
             measure.tiles = {n: fields for n, fields in held.items() if n < once}
         return Done(number, measure)

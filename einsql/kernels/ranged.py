@@ -59,9 +59,10 @@ def _is_scalar(e: Expr, node: EinSum) -> bool:
     if isinstance(e, Value):
         return not node.operands[e.operand].labels and e.dtype.is_integer
     if isinstance(e, Call):
-        widens = e.fn != "cast" or e.dtype.range[1] >= e.args[0].dtype.range[1]
-        known = e.fn in ("greatest", "least", "cast") and e.dtype.is_integer and widens
-        return known and all(_is_scalar(a, node) for a in e.args)
+        known = e.fn in ("greatest", "least", "cast") and e.dtype.is_integer
+        if not known or not all(_is_scalar(a, node) for a in e.args):
+            return False
+        return e.fn != "cast" or e.dtype.range[1] >= e.args[0].dtype.range[1]
     return isinstance(e, Const) and e.dtype.is_integer
 
 

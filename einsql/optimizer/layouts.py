@@ -257,7 +257,9 @@ def reach(node: EinSum, axis: Axis, labels: tuple[str, ...], cells: np.ndarray) 
             }
             inside = interval(axis.define, bounds)
             if inside is not None:
-                lo, hi = max(axis.lo, inside[0]), min(axis.hi, inside[1] + 1)
+                # Its expression may leave 64 bits where none of its values is reached.
+                lo = min(max(axis.lo, inside[0]), axis.hi)
+                hi = min(axis.hi, inside[1] + 1)
                 seen[key] = np.array([lo, max(lo, hi)], np.int64)
             else:
                 seen[key] = whole

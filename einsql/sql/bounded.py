@@ -71,9 +71,11 @@ def _window(
         window, used = Window(equal[1].value, 1, lo, hi), [equal[0]]
     elif below is not None and above is not None:
         least, most = below[1], above[1]
-        extent = given.depend(f"{most.text} - {least.text}")
+        numbers = least.numbers | most.numbers
+        # The last batch of many may be short: it ends where the key does.
+        extent = given.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
         if extent <= 0:
-            raise NeedsValuesError(least.numbers | most.numbers)
+            raise NeedsValuesError(numbers)
         start = least.value
         if least.strict:
             start = call("add", start.dtype, start, Const(1, start.dtype))

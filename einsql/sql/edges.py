@@ -63,14 +63,14 @@ class Edge:
         fn = "lt" if self.strict else "le"
         if self.upper:
             given.require(f"{lo} < {self.text}", numbers)
-            hi = min(hi, lo + given.extent(f"{self.text} - {lo}", hi - lo))
+            hi = min(hi, lo + given.extent(f"{self.text} - {lo}", hi - lo, numbers))
             # Written so that the least value of the label provably meets it.
             least = Const(lo + self.strict, DType.BIGINT)
             return (lo, hi), call(
                 fn, DType.BOOLEAN, label, call("greatest", DType.BIGINT, value, least)
             )
         given.require(f"{self.text} < {hi}", numbers)
-        lo = max(lo, hi - given.extent(f"{hi} - {self.text}", hi - lo))
+        lo = max(lo, hi - given.extent(f"{hi} - {self.text}", hi - lo, numbers))
         most = Const(hi - 1 - self.strict, DType.BIGINT)
         return (lo, hi), call(fn, DType.BOOLEAN, call("least", DType.BIGINT, value, most), label)
 

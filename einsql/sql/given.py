@@ -238,9 +238,20 @@ class Given:
             raise NeedsValuesError(numbers)
         self._tests[test] = None
 
-    def depend(self, text: str) -> int:
-        """Makes the plan one for the value of an expression, which it returns."""
-        (found,) = evaluator([text])(self.values)
+    def depend(self, text: str, numbers: set[int]) -> int:
+        """Makes the plan one for the value of an expression, which it returns.
+
+        Args:
+            text: In Python, as `host.source` spells expressions.
+            numbers: The parameters it reads.
+
+        Raises:
+            NeedsValuesError: With these values it has none.
+        """
+        try:
+            (found,) = evaluator([text])(self.values)
+        except (OverflowError, ZeroDivisionError):
+            raise NeedsValuesError(numbers) from None
         self._keys[text] = None
         return int(found)
 
@@ -256,14 +267,15 @@ class Given:
             Use(scalars=(told,)).feed(self.values, self.inputs)
         return told.name
 
-    def extent(self, text: str, most: int) -> int:
+    def extent(self, text: str, most: int, numbers: set[int]) -> int:
         """The extent that a plan has where values leave a key so many of its own.
 
         Args:
             text: How many they leave, at least 1.
             most: How many there are.
+            numbers: The parameters that `text` reads.
         """
-        return most if most <= BUCKET else self.depend(f"bucket({text})")
+        return most if most <= BUCKET else self.depend(f"bucket({text})", numbers)
 
     @property
     def use(self) -> Use:

@@ -62,8 +62,11 @@ def _quotient(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _remainder(a: int, b: int) -> int:
-    return a - b * _quotient(a, b)
+def _remainder(a: int, b: int, most: int) -> int:
+    quotient = _quotient(a, b)
+    if quotient > most:  # of the least integer by -1: it raises as the division does
+        raise OverflowError
+    return a - b * quotient
 
 
 def _as_float(n: Any, source: str, name: str) -> Any:
@@ -86,7 +89,7 @@ _KNOWN: dict[str, Any] = {
 }  # fmt: skip
 _SPELLED = {
     "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-{0})",
-    "abs": "abs({0})", "idiv": "quotient({0}, {1})", "mod": "remainder({0}, {1})",
+    "abs": "abs({0})", "idiv": "quotient({0}, {1})", "mod": "remainder({0}, {1}, {2})",
 }  # fmt: skip
 """What is the same in Python, whose integers have no end, once the result is checked."""
 
@@ -125,8 +128,8 @@ def source(e: Expr) -> str:
     args = [source(a) for a in e.args]
     if e.fn == "cast" and e.dtype.is_float:
         return f"as_float({args[0]}, {e.args[0].dtype.value!r}, {e.dtype.value!r})"
-    text = args[0] if e.fn == "cast" else _SPELLED[e.fn].format(*args)
     least, most = e.dtype.range
+    text = args[0] if e.fn == "cast" else _SPELLED[e.fn].format(*args, most)
     return f"fit({text}, {least}, {most})"
 
 

@@ -43,9 +43,14 @@ def project(
         taken = {*shown.values(), *correlated}
         if shift is not None and shift[0] in domain.free and shift[0] not in taken:
             shown[n] = domain.rekey(*shift, hint=columns[n][0])
+    single: set[str] = set()
     for label in domain.free:  # a key of one value that nobody shows makes no bag
-        lo, hi = domain.axes[label]
-        if hi - lo <= 1 and label not in {*shown.values(), *correlated}:
+        (lo, hi), window = domain.axes[label], domain.window_of(label)
+        if label in {*shown.values(), *correlated}:
+            continue
+        if window is not None and window.extent == 1:
+            single.add(label)
+        elif hi - lo <= 1:
             domain.defines[label] = Const(lo, DType.BIGINT)
     visible = [shown[n] for n in sorted(shown)]
     keys = visible + [label for label in domain.free if label not in visible]
@@ -67,8 +72,9 @@ def project(
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
     elif not outputs:
         outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN))
-    edges = tuple((key, e) for key in keys for e in domain.edges_of(key))
-    return Relation(domain.node(keys, outputs), tuple(result), edges)
+    edges = tuple((k, e) for k in keys if k not in single for e in domain.edges_of(k))
+    made = domain.given.views.without(domain.node(keys, outputs), single)
+    return Relation(made, tuple(result), edges)
 
 
 def _is_key(typed: Typed) -> bool:

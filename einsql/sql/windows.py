@@ -8,7 +8,7 @@ the window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +229,25 @@ class Views:
         bare = replace(node, axes=tuple(axes), operands=operands)
         made = self._given.lowered(map_exprs(bare, lambda e: rewrite(e, visit)))
         self.note(made, {n: labels[k] for n, k in enumerate(node.keys) if k in labels})
+        return made
+
+    def without(self, node: EinSum, labels: Collection[str]) -> EinSum:
+        """A node without keys of one value that count from the starts of windows.
+
+        Args:
+            node: Windows of its keys are noted.
+            labels: Free labels of extent 1 among its keys.
+        """
+        if not labels:
+            return node
+        first = Const(0, DType.BIGINT)
+        free = [a for a in node.axes if a.define is None and a.label not in labels]
+        single = [replace(a, define=first) for a in node.axes if a.label in labels]
+        derived = [a for a in node.axes if a.define is not None]
+        keys = tuple(k for k in node.keys if k not in labels)
+        made = replace(node, axes=(*free, *single, *derived), keys=keys)
+        windows = {node.keys[n]: w for n, w in self.of(node).items()}
+        self.note(made, {n: windows[k] for n, k in enumerate(keys) if k in windows})
         return made
 
     def _operand(self, node: EinSum, o: Operand, labels: Mapping[str, Window]) -> Operand:

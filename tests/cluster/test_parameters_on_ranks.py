@@ -16,7 +16,7 @@ from einsql.cluster.start import starting
 from tests.cluster.conftest import close_alone
 from tests.oracle.parameters import alike, answer, parameter_campaign
 from tests.oracle.ranks import WatchedCluster
-from tests.sql.test_parameters import ONCE, WINDOWS, W, X, Y
+from tests.sql.test_parameters import ONCE, SINGLE, WINDOWS, W, X, Y
 from tests.sql.test_parameters_on_sites import EDGES, planned, session
 
 
@@ -55,7 +55,7 @@ def con(cluster: Listening) -> Iterator[einsql.Connection]:
 
 def test_a_statement_is_planned_as_often_as_at_one_site(con: einsql.Connection) -> None:
     one = session(1)
-    for sql, many in (*ONCE, *WINDOWS):
+    for sql, many in (*ONCE, *WINDOWS, *SINGLE):
         assert planned(con, sql, many) == planned(one, sql, many) == 1, sql
         for given in many:
             assert alike(answer(con, sql, given), answer(one, sql, given)), (sql, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import fractions
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -285,6 +286,51 @@ def test_windows_at_the_borders_and_beyond_them(con: einsql.Connection) -> None:
     for given in ([None, 3], [1, None], [1, 2.5], [True, 3]):
         spelled = sql.replace("?", "{}").format(*("NULL" if v is None else v for v in given))
         assert con.execute(sql, given).fetchall() == con.execute(spelled).fetchall()
+
+
+SINGLE: list[tuple[str, list[list[Any]]]] = [
+    ("SELECT j, val FROM x WHERE i = ?", [[0], [5], [2]]),
+    ("SELECT val FROM x WHERE i = ? AND j = ? + 1", [[1, 1], [4, 5]]),
+    ("SELECT j, val * i AS v FROM x WHERE i BETWEEN ? AND ? AND j >= 2", [[1, 1], [4, 4]]),
+    ("SELECT j, i * 2 AS k, val FROM x WHERE i = ? AND val > 0", [[4], [3], [2]]),
+    ("SELECT j, val FROM x WHERE i = ? AND i <= ?", [[1, 3], [2, 2], [2, 1]]),
+    ("SELECT x.j, x.val * w.val AS v FROM x JOIN w USING (i, j) WHERE i = ?", [[0], [5]]),
+    ("SELECT x.j, w.i, x.val - w.val AS v FROM x JOIN w ON w.j = x.j AND w.i = x.i + 1 "
+     "WHERE x.i = ?", [[0], [4]]),
+    ("WITH c AS (SELECT j, val FROM x WHERE i = ?) SELECT j, val * 2 AS v FROM c WHERE j <= ?",
+     [[1, 3], [4, 2]]),
+    ("SELECT j, val FROM (SELECT i, j, val * 2 AS val FROM x) WHERE i = ?", [[1], [4]]),
+    ("SELECT j, SUM(val) AS s FROM x WHERE i = ? GROUP BY i, j", [[1], [4]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "many"), SINGLE, ids=[c[0][:60] for c in SINGLE])
+def test_a_key_of_one_value_that_is_not_selected_is_none(
+    con: einsql.Connection, sql: str, many: list[list[object]]
+) -> None:
+    assert planned(con, sql, many) == 1
+    for given in many:
+        values = iter(given)
+        literal = re.sub(r"\?", lambda _, v=values: str(next(v)), sql)  # type: ignore[misc]
+        found, wanted = con.execute(sql, given), con.execute(literal)
+        assert (found.shape, found.origin) == (wanted.shape, wanted.origin)
+        assert found.shape is not None
+        assert repr(found.fetch_numpy(fill=9)) == repr(wanted.fetch_numpy(fill=9))
+        con.execute(f"CREATE OR REPLACE TENSOR row AS {sql}", given)
+        assert con.execute("SELECT * FROM row").fetchall() == con.execute(literal).fetchall()
+
+
+def test_a_window_that_ends_beyond_the_keys_is_as_long_as_it_finds(con: einsql.Connection) -> None:
+    sql = "SELECT j, SUM(val) AS s FROM x WHERE i BETWEEN ? * 4 AND ? * 4 + 3 GROUP BY j"
+    assert planned(con, sql, [[0, 0], [1, 1]]) == 2
+    assert planned(con, sql, [[1, 2], [1, 10**6], [0, 0]]) == 0
+    for lo, hi in ((0, 0), (1, 1), (1, 2)):
+        wanted = X[4 * lo : 4 * hi + 4].sum(axis=0)
+        assert con.execute(sql, [lo, hi]).fetch_numpy() == pytest.approx(wanted)
+    batches = "FOR n IN range(8) DO SELECT SUM(val) AS s FROM x WHERE i BETWEEN {} ; END FOR"
+    before = con.planner_calls
+    con.execute(batches.format("n % 2 * 4 AND n % 2 * 4 + 3")).fetchall()
+    assert con.planner_calls - before <= 3
 
 
 def test_windows_of_absent_elements_stored_tensors_and_sparse_arrays(tmp_path: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import einsql
 from tests.oracle.parameters import alike, answer, parameter_campaign
-from tests.sql.test_parameters import ONCE, WINDOWS, W, X, Y
+from tests.sql.test_parameters import ONCE, SINGLE, WINDOWS, W, X, Y
 
 EDGES: list[tuple[str, list[list[object]]]] = [
     ("SELECT i, j, val FROM x WHERE i BETWEEN ? AND ?",
@@ -42,7 +42,7 @@ def planned(con: einsql.Connection, sql: str, many: Sequence[Sequence[object]]) 
 @pytest.mark.parametrize("sites", [2, 3, 4])
 def test_a_statement_is_planned_as_often_as_at_one_site(sites: int) -> None:
     one, several = session(1), session(sites)
-    for sql, many in (*ONCE, *WINDOWS):
+    for sql, many in (*ONCE, *WINDOWS, *SINGLE):
         assert planned(several, sql, many) == planned(one, sql, many) == 1, sql
         for given in many:
             assert alike(answer(several, sql, given), answer(one, sql, given)), (sql, given)
