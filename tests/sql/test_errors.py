@@ -120,6 +120,7 @@ CASES = [
     ("ROLLBACK", "No transaction", ""),
     # files
     ("COPY d FROM 'none.npy'", "There is no file", ""),
+    ("COPY d FROM 'none.npy'", r"Looked for '/.*/none.npy', from the current directory", ""),
     ("COPY d FROM 'pickled.npy'", "is pickled", ""),
     ("COPY d FROM 'truncated.npy'", "truncated", ""),
     ("COPY d FROM 'header.npy'", "truncated", ""),

@@ -218,7 +218,7 @@ def _dequantiser(file: Mapped, kind: int) -> tuple[int, int, Callable[[np.ndarra
     except ImportError as error:
         raise OperationalError(
             f"'{file.path}' holds quantised blocks, and the package gguf is not installed",
-            hint="pip install einsql[formats] installs it.",
+            hint="pip install 'einsql[formats]' installs it.",
         ) from error
     try:
         known = GGMLQuantizationType(kind)

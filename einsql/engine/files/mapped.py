@@ -40,7 +40,11 @@ class Found:
         self.absolute = os.path.abspath(path)
         self._within = within
         if not os.path.exists(path):
-            raise OperationalError(f"There is no file '{path}'")
+            relative = not os.path.isabs(path) and "://" not in path
+            raise OperationalError(
+                f"There is no file '{path}'",
+                hint=f"Looked for '{self.absolute}', from the current directory." * relative,
+            )
         status = os.stat(os.path.join(self.absolute, within) if within else path)
         if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for its writer
             raise self.refusal("cannot be opened: it is no regular file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,11 @@ _STREAM = 2**20
 _STRINGS, _CONTAINERS = 10**7, 10**6
 """Longest text in a footer, and longest list: the library allocates what a footer says."""
 
+_told: dict[tuple[str, int, int], bool] = {}
+"""Whether a file holds tensors, by its path, its bytes and when it was last changed."""
+_MOST_TOLD, _RECENT = 64, 2 * 10**9
+"""Files that are remembered, and nanoseconds for which one that was changed is not."""
+
 
 def has_tensors(schema: pa.Schema) -> bool:
     """Whether a file holds fixed-shape tensors; else it holds rows."""
@@ -42,9 +48,23 @@ def has_tensors(schema: pa.Schema) -> bool:
 def holds_tensors(file: Found) -> bool:
     """Whether a Parquet file holds fixed-shape tensors.
 
+    A statement asks several times, and a footer of thousands of columns takes long to read.
+
     Raises:
         OperationalError: It is none, or damaged.
     """
+    known = (file.absolute, file.size, file.mtime_ns)
+    found = _told.get(known)
+    if found is None:
+        found = _holds_tensors(file)
+        if time.time_ns() - file.mtime_ns > _RECENT:  # else one more change may have its time
+            if len(_told) >= _MOST_TOLD:
+                _told.clear()
+            _told[known] = found
+    return found
+
+
+def _holds_tensors(file: Found) -> bool:
     reader = opened(file)
     with damaged(file):
         _check_places(file, reader.metadata)

@@ -82,7 +82,7 @@ def _zarr(path: str) -> Any:
     except ImportError as error:
         raise OperationalError(
             f"'{path}' is a Zarr store, and the package zarr is not installed",
-            hint="pip install einsql[formats] installs it.",
+            hint="pip install 'einsql[formats]' installs it.",
         ) from error
     return zarr, zarr_codecs
 

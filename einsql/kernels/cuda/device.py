@@ -19,7 +19,7 @@ Array = Any
 """An array on a device: CuPy's, or NumPy's in the simulator. Both slice, transpose, sum."""
 
 WAY_OUT = (
-    "SET device = 'cpu', or install einsql[cuda] on a machine with an NVIDIA GPU and its driver."
+    "SET device = 'cpu', or pip install 'einsql[cuda]' where an NVIDIA GPU and its driver are."
 )
 
 
