@@ -1,7 +1,8 @@
 """The language model of examples/ beside PyTorch and NumPy: `python -m benchmarks.llm [--record]`.
 
-Seconds to read 512 tokens and to make one more after them, and what cuts of a layer over sites
-send. All have the weights in float32, and PyTorch and NumPy run the plain code of tests/llama.py.
+Seconds to read 512 tokens and to make one more after them, each at a position of its own, and
+what cuts of a layer over sites send. All have the weights in float32, and PyTorch and NumPy run
+the plain code of tests/llama.py.
 """
 
 from __future__ import annotations
@@ -35,10 +36,9 @@ def speed(path: Path, count: int) -> list[str]:
     weights = read_weights(path)
     tokens = (np.arange(PROMPT) * 97 % SHAPE.words).tolist()
     con = einsql.connect()
-    ours = Model(con, path, PROMPT + TOKENS)
-    torch, plain = (
-        kind(weights, SHAPE, length=PROMPT + TOKENS) for kind in (TorchModel, NumPyModel)
-    )
+    length = PROMPT + TOKENS * (count + 1)  # one round more, which does not count
+    ours = Model(con, path, length)
+    torch, plain = (kind(weights, SHAPE, length=length) for kind in (TorchModel, NumPyModel))
     start = time.perf_counter()
     ours.prefill(tokens)
     first = time.perf_counter() - start
@@ -56,8 +56,7 @@ def speed(path: Path, count: int) -> list[str]:
     def more(model: Model | TorchModel | NumPyModel) -> Callable[[], object]:
         step = model.step if isinstance(model, Model) else lambda t: model.logits([t])
 
-        def run() -> None:
-            model.at = PROMPT
+        def run() -> None:  # after what the last round read, as a text goes on
             for token in range(TOKENS):
                 step(token)
 

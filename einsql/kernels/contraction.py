@@ -95,12 +95,35 @@ def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
     """
     if len(node.outputs) != 1:
         return None
-    output = node.outputs[0]
-    found = product_of(node, output)
-    if found is None:
+    found = product_of(node, node.outputs[0])
+    return None if found is None else _compiled(node, found, compiles)
+
+
+def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Runner] | None:
+    """Makes runners for parts of a node's domain, of which only bounds differ.
+
+    Args:
+        node: A node of one output, which is summed.
+        compiles: As of `compile_contraction`.
+
+    Returns:
+        What makes the runner of such a part, or None where another kernel might be better at
+        one of them.
+    """
+    if len(node.outputs) != 1 or len(node.keys) == len(node.axes):
         return None
-    name, shape = output.name, node.schema.shape
+    found = product_of(node, node.outputs[0])
+    if found is None or not (found.right or node.points < STREAMED):
+        return None  # loops stream long sums of one operand
+    return lambda part: _compiled(part, found, compiles)
+
+
+def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
+    """A runner for the product that the node's output is a sum of."""
+    output = node.outputs[0]
+    name = output.name
     if any(a.extent == 0 for a in node.axes):
+        shape = node.schema.shape
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
     compute = (_pair if found.right else _single)(node, found, work, compiles)

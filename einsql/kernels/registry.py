@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from einsql.kernels.contraction import (
     CONTRACTION,
     STREAMED,
     UNCOMPILED,
+    compile_parts,
     is_contraction,
     is_plain_sum,
     is_streamed,
@@ -166,12 +167,21 @@ def _ranged(node: EinSum, jit: str) -> tuple[str, Runner] | None:
         part = replace(bare, outputs=(o,))
         name, run = compile_node(part, jit)
         if limits:
-            run = over_ranges(part, limits, lambda within: compile_node(within, jit)[1])
+            run = over_ranges(part, limits, _of_parts(part, jit))
         parts.append((name, run))
     rest = tuple(o for o in node.outputs if o not in sums)
     if rest:
         parts.append(compile_node(replace(node, outputs=rest), jit))
     return parts[0] if len(parts) == 1 else _together(parts)
+
+
+def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
+    """Makes runners for parts of a node's domain; a kernel that all would have is chosen once."""
+    if not (_reads_sparse(node) or stores_short(node)):
+        made = compile_parts(node, jit != "never")
+        if made is not None:
+            return made
+    return lambda part: compile_node(part, jit)[1]
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
