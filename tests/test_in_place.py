@@ -125,6 +125,31 @@ def test_a_transaction_copies_once_and_can_be_undone(con: einsql.Connection) -> 
     assert rows(con) == [(0, d, d + 1.5) for d in range(3)] + first[3:]
 
 
+def test_plans_hold_after_a_rollback_of_values_alone(con: einsql.Connection) -> None:
+    change, read = (
+        "UPDATE c SET val = c.val + ? WHERE t = ?",
+        "SELECT t, SUM(val) FROM c GROUP BY t",
+    )
+    con.execute(change, [1.0, 0])
+    first = con.execute(read).fetchall()
+    before = con.planner_calls
+    for n in (1.0, 2.0):
+        con.execute("BEGIN")
+        con.execute(change, [n, 1])
+        assert con.execute(read).fetchall()[1][1] == first[1][1] + 3 * n
+        con.execute("ROLLBACK")
+        assert con.execute(read).fetchall() == first
+    assert con.planner_calls == before
+    con.execute("BEGIN")
+    con.execute("CREATE OR REPLACE TENSOR c AS SELECT d AS t, d, val FROM row")
+    assert con.execute(read).fetchall() == [(d, d + 1.5) for d in range(3)]
+    con.execute("CREATE TENSOR new AS SELECT d, val FROM row")
+    con.execute("ROLLBACK")
+    assert con.execute(read).fetchall() == first
+    with pytest.raises(einsql.Error):
+        con.execute("SELECT d, val FROM new")
+
+
 def test_a_statement_that_fails_takes_back_what_it_overwrote(con: einsql.Connection) -> None:
     con.execute("CREATE TENSOR small (i DIM(2), val TINYINT) DEFAULT 0")
     con.execute("UPDATE c SET val = 1 WHERE t = 0")

@@ -385,8 +385,10 @@ class Store:
                 self.duck.rollback()
 
     def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
+        alike = all(same_form(o, objects.get(n)) for n, o in self.objects.items())
+        if not alike or objects.keys() != self.objects.keys():
+            self.version += 1
         self.objects, self._written = objects, written
-        self.version += 1
 
     @property
     def in_transaction(self) -> bool:

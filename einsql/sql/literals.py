@@ -57,7 +57,10 @@ def whole_number(digits: str, sign: int = 1) -> Typed:
         NotSupportedError: It exceeds BIGINT.
     """
     if len(digits) > _LONGEST:  # Python reads no number of any length
-        raise NotSupportedError(f"An integer of {len(digits)} digits does not fit BIGINT")
+        raise NotSupportedError(
+            f"An integer of {len(digits)} digits does not fit BIGINT",
+            hint="Tensors hold numbers from -2^63 to 2^63 - 1.",
+        )
     return integer(sign * int(digits), literal=True)
 
 

@@ -215,6 +215,9 @@ REFUSED = [
     (SUM.format("val", "x"), "w", "does not read w"),
     (SUM.format("val", "x"), "nothing", 'no tensor "nothing"'),
     (SUM.format("x.val * found.val", "x JOIN found ON found.n = x.i"), "found", "only BIGINT"),
+    ("WITH b AS (SELECT i, j, val > 0 AS v FROM x), "
+     "loss AS (SELECT SUM(x.val) AS val FROM x JOIN b USING (i, j) WHERE b.v)", "b",
+     "only BOOLEAN"),
     (SUM.format("val", "x"), "x, x", "takes a loss and a tensor, not 3"),
     (SUM.format("val", "x"), "3", "takes names of tensors"),
     ("WITH m AS (SELECT i, ARG_MAX(j, val) AS j FROM x GROUP BY i), "

@@ -62,6 +62,8 @@ CASES = [
     ("SELECT val + 'a' FROM x", "Text is outside", "'a'"),
     ("SELECT CAST(val AS TEXT) FROM x", "no type", "val"),
     ("SELECT 99999999999999999999", "does not fit BIGINT", ""),
+    ("SELECT CASE WHEN val > 0 THEN 9223372036854775808 ELSE val END FROM x", "fit BIGINT", "922"),
+    (f"SELECT val + {'7' * 1001} FROM x", "1001 digits(?s:.)*from -2.63", "777"),
     # syntax
     ("SELEC 1", "no SELEC statement", "SELEC"),
     ("SELECT 1 +", "Syntax error", ""),
