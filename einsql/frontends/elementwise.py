@@ -265,9 +265,15 @@ def _log1p(a: Expr) -> Expr:
 
 
 def _logaddexp(a: Expr, b: Expr) -> Expr:
+    """ln(eᵃ + eᵇ); two that are equal, infinities too, have half of its derivative each."""
     apart = apply("neg", apply("abs", apply("sub", a, b)))
     sum_ = apply("add", maximum(a, b), _log1p(apply("exp", apart)))
-    return choose(apply("eq", a, b), apply("add", a, number(math.log(2), a)), sum_)
+    same = apply("add", _half(a), _half(b))
+    return choose(apply("eq", a, b), apply("add", same, number(math.log(2), a)), sum_)
+
+
+def _half(a: Expr) -> Expr:
+    return number(a.value / 2, a) if isinstance(a, Literal) else apply("mul", a, number(0.5, a))
 
 
 def _hypot(a: Expr, b: Expr) -> Expr:

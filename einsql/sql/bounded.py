@@ -72,7 +72,8 @@ def _window(
     elif below is not None and above is not None:
         least, most = below[1], above[1]
         numbers = least.numbers | most.numbers
-        extent = given.depend(f"{most.text} - {least.text}", numbers)
+        # The last batch of many may be short: it ends where the key does.
+        extent = given.depend(f"min({most.text}, {hi}) - {least.text}", numbers)
         if extent <= 0:
             raise NeedsValuesError(numbers)
         start = least.value

@@ -320,6 +320,19 @@ def test_a_key_of_one_value_that_is_not_selected_is_none(
         assert con.execute("SELECT * FROM row").fetchall() == con.execute(literal).fetchall()
 
 
+def test_a_window_that_ends_beyond_the_keys_is_as_long_as_it_finds(con: einsql.Connection) -> None:
+    sql = "SELECT j, SUM(val) AS s FROM x WHERE i BETWEEN ? * 4 AND ? * 4 + 3 GROUP BY j"
+    assert planned(con, sql, [[0, 0], [1, 1]]) == 2
+    assert planned(con, sql, [[1, 2], [1, 10**6], [0, 0]]) == 0
+    for lo, hi in ((0, 0), (1, 1), (1, 2)):
+        wanted = X[4 * lo : 4 * hi + 4].sum(axis=0)
+        assert con.execute(sql, [lo, hi]).fetch_numpy() == pytest.approx(wanted)
+    batches = "FOR n IN range(8) DO SELECT SUM(val) AS s FROM x WHERE i BETWEEN {} ; END FOR"
+    before = con.planner_calls
+    con.execute(batches.format("n % 2 * 4 AND n % 2 * 4 + 3")).fetchall()
+    assert con.planner_calls - before <= 3
+
+
 def test_windows_of_absent_elements_stored_tensors_and_sparse_arrays(tmp_path: Any) -> None:
     from scipy.sparse import csr_array
 

@@ -124,7 +124,7 @@ def leaky_relu(x: Array, slope: float = 0.01) -> Array:
 @operator("elu")
 def elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Array:
     """X, or α (exp(x) - 1) below 0."""
-    below = np.expm1(np.minimum(x, 0) * input_scale) * (alpha * scale)
+    below = np.expm1(np.where(x > 0, 0, x) * input_scale) * (alpha * scale)
     return np.where(x > 0, x * scale, below)
 
 
@@ -132,8 +132,14 @@ def elu(x: Array, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1
 def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """ln(1 + exp(βx)) / β."""
     inner = x * beta
-    smooth = np.log1p(np.exp(np.minimum(inner, threshold))) / beta
+    smooth = np.log1p(np.exp(np.where(inner > threshold, threshold, inner))) / beta
     return np.where(inner > threshold, x, smooth)
+
+
+@operator("log_sigmoid")
+def log_sigmoid(x: Array) -> Array:
+    """ln(1 / (1 + exp(-x)))."""
+    return -np.logaddexp(-x, 0)
 
 
 @operator("clamp", "hardtanh", "clip")
