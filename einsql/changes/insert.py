@@ -18,7 +18,7 @@ from einsql.engine.relation import PlacedFields, distinct
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
-from einsql.schema import PRESENT, DType, Key, Schema, valid
+from einsql.schema import DType, Key, Schema, valid
 from einsql.sql.changes import Insertion, LiteralRow
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation
@@ -150,12 +150,14 @@ def _box(
 def told(relation: Relation, scalars: Mapping[str, object]) -> dict[str, int | str]:
     """Fields of a SELECT that are one number in every row, or the name of a scalar that has it.
 
+    Of keys without a row nothing is said.
+
     Args:
         relation: The bound SELECT.
         scalars: What its parameters are read as, among other inputs.
     """
     node, found = relation.node, dict[str, int | str]()
-    if not isinstance(node, EinSum) or node.schema.has(PRESENT):
+    if not isinstance(node, EinSum):
         return found
     for o in node.outputs:
         if o.reduction is not None or node.schema.has(valid(o.name)) or not o.dtype.is_integer:
