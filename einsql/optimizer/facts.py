@@ -75,7 +75,7 @@ def unguarded(node: EinSum) -> EinSum:
     A condition on keys alone stays: kernels skip what it leaves out, while one on scalars would
     be asked at every point. So does every condition where more points might raise.
     """
-    if node.guard == TRUE or any(a.define is not None for a in node.axes):
+    if node.guard == TRUE or not derived_are_total(node):
         return node
     kept: list[Expr] = []
     for term in conjuncts(node.guard):

@@ -213,7 +213,7 @@ def _condition(
         labels: How the reader reads the node.
         operands: Of the reader; scalars are added.
     """
-    if not is_flag(o.name) or any(a.define is not None for a in source.axes):
+    if not is_flag(o.name) or not derived_are_total(source):
         return None
     if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
         return None

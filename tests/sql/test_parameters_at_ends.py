@@ -64,3 +64,17 @@ def test_a_key_is_bounded_by_a_value_that_is_cast() -> None:
     con.execute("CREATE TENSOR m AS SELECT i, val FROM n")
     changed = con.execute("UPDATE m SET val = 0 WHERE i <= CAST(? AS INTEGER)", [6.5])
     assert changed.rowcount == 7
+
+
+def test_a_layer_of_a_cache_up_to_a_position_is_read_without_flags() -> None:
+    con = einsql.connect()
+    con.register("cache", np.ones((3, 8, 4)), ("layer", "t", "d"))
+    con.register("q", np.ones(4), ("d",))
+    sql = """WITH k AS (SELECT t, d, val FROM cache WHERE layer = {} AND t <= ?1),
+             s AS (SELECT k.t, SUM(q.val * k.val) AS val FROM q JOIN k USING (d) GROUP BY k.t)
+             SELECT MAX(val) AS val FROM s"""
+    for layer in ("?2", "1"):
+        given = [5, 1] if layer == "?2" else [5]
+        plan = con.execute("EXPLAIN " + sql.format(layer), given).fetchall()
+        assert not any("present" in line or "valid" in line for (line,) in plan)
+        assert con.execute(sql.format(layer), given).fetchall() == [(4.0,)]
