@@ -214,11 +214,7 @@ class Given:
         Raises:
             NeedsValuesError: It overflows or divides by zero.
         """
-        try:
-            (found,) = evaluator([source(e)])(self.values)
-        except (OverflowError, ZeroDivisionError):
-            raise NeedsValuesError(parameters_of(e)) from None
-        return int(found)
+        return self._computed(source(e), parameters_of(e))
 
     def require(self, test: str, numbers: Iterable[int]) -> None:
         """Makes the plan one for values that meet a condition.
@@ -248,11 +244,15 @@ class Given:
         Raises:
             NeedsValuesError: With these values it has none.
         """
+        found = self._computed(text, numbers)
+        self._keys[text] = None
+        return found
+
+    def _computed(self, text: str, numbers: set[int]) -> int:
         try:
             (found,) = evaluator([text])(self.values)
         except (OverflowError, ZeroDivisionError):
             raise NeedsValuesError(numbers) from None
-        self._keys[text] = None
         return int(found)
 
     def tell(self, text: str) -> str:

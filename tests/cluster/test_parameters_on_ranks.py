@@ -13,6 +13,7 @@ pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 import einsql
 from einsql.cluster.messages import Kept, Run, Sent, Slice
 from einsql.cluster.start import starting
+from einsql.engine.objects import Tensor
 from tests.cluster.conftest import close_alone
 from tests.oracle.parameters import alike, answer, parameter_campaign
 from tests.oracle.ranks import WatchedCluster
@@ -160,7 +161,7 @@ def test_rows_are_inserted_where_the_tensor_lies(
         assert con.execute(read, [1]).fetchall() == list(enumerate(2 * X[1]))
         assert con.planner_calls == before
         shown = con.execute("SELECT i, j, val FROM c")
-        fields = con.store.get("c").relation.fields  # type: ignore[union-attr]
+        fields = _fields(con)
         con.execute("BEGIN")
         con.execute(insert, [5, 7.0])
         assert con.execute(read, [5]).fetchall() == list(enumerate(7 * X[5]))
@@ -170,7 +171,7 @@ def test_rows_are_inserted_where_the_tensor_lies(
         assert not any(isinstance(s.source, Sent) for s in cluster.loads if isinstance(s, Slice))
         con.execute(insert, [3, -1.0])
         assert con.execute(read, [3]).fetchall() == list(enumerate(-X[3]))
-        assert con.store.get("c").relation.fields.tiles.equals(fields.tiles)  # type: ignore[union-attr]
+        assert _fields(con).tiles.equals(fields.tiles)
         assert shown.fetch_numpy(fill=9)[3].tolist() == ([0.0] * 7 if default else X[3].tolist())
 
 
@@ -178,3 +179,10 @@ def test_random_statements_give_what_literals_give_at_one_site(cluster: Listenin
     found = parameter_campaign(12, 70, sites=cluster.ranks, cluster=cluster)
     assert not found.differences, "\n\n".join(found.differences)
     assert found.shared
+
+
+def _fields(con: einsql.Connection) -> Any:
+    """Where the values of the tensor c lie."""
+    held = con.store.get("c")
+    assert isinstance(held, Tensor)
+    return held.relation.fields

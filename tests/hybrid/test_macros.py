@@ -25,10 +25,6 @@ def rows(con: einsql.Connection, sql: str, given: Any = None) -> list[Any]:
     return con.execute(sql, given).fetchall()
 
 
-def test_tables_become_tensors(con: einsql.Connection) -> None:
-    assert con.execute("CREATE TENSOR a AS SELECT r AS i, c AS j, v AS val FROM t").rowcount == 2
-
-
 # ---- macros over tables
 
 
