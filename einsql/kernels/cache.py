@@ -30,6 +30,7 @@ Kernel = Callable[..., Any]
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
 COMPILED = (
     "runtime",
+    "restrict",
     "maths",
     "singles",
     "lanes",
