@@ -12,7 +12,7 @@ import numpy as np
 
 from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.engine.relation import Relation as Stored
-from einsql.errors import DataError, InterfaceError, ProgrammingError, suggest
+from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
@@ -199,7 +199,7 @@ class Recorded:
 
             found = run_module(fn, args, traced, self.graph)
         else:
-            found = fn(*traced)
+            found = _called(fn, traced)
         self.outputs: list[Step] = []
         self._form = self._unpacked(found)
         if not self.outputs:
@@ -324,6 +324,16 @@ def leaves(value: Any) -> Iterator[Any]:
 def _is_given(value: Any) -> bool:
     """True for arguments that are tensors."""
     return is_array(value) or isinstance(value, np.generic) or is_sparse(value)
+
+
+def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
+    """What a function gives, or why it cannot be traced where NumPy says something else."""
+    try:
+        return fn(*traced)
+    except (TypeError, ValueError) as error:
+        if isinstance(error.__cause__, Error):  # as y[n] = x of a plain y has it
+            raise error.__cause__ from None
+        raise
 
 
 def _form_of(value: Any, numbers: Iterator[int]) -> Any:
