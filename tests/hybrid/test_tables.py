@@ -307,8 +307,10 @@ def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str
         with pytest.raises(einsql.OperationalError, match=r"aborted|is running already"):
             con.execute(sql)
     if end == "COMMIT":
-        with pytest.raises(einsql.OperationalError, match="aborted"):
+        with pytest.raises(einsql.OperationalError, match="rolled the transaction back"):
             con.execute(end)
+        with pytest.raises(einsql.OperationalError, match="No transaction is running"):
+            con.execute("ROLLBACK")
     else:
         con.execute(end)
     assert rows(con, total) == [(4.0,)]
