@@ -60,6 +60,7 @@ class Model:
         self.layers, width = con.execute(
             "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
         ).fetchone() or (0, 0)
+        (self.known,) = con.execute("SELECT COUNT(*) FROM embedding WHERE i = 0").fetchone() or (0,)
         self.length = length
         self.at = 0
         for cache in ("key_cache", "val_cache"):
@@ -78,10 +79,10 @@ class Model:
             The logits of the token that follows, float32 (tokens known).
 
         Raises:
-            ValueError: There is no room for so many.
+            ValueError: There are none or no room for so many, or the model does not know one.
         """
         con, words = self.con, np.array(tokens, np.int64)
-        self._require(len(words))
+        self._require(len(words), words)
         # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
         # which depend on what is registered, stay.
         stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
@@ -99,7 +100,7 @@ class Model:
     def step(self, token: int) -> np.ndarray:
         """Reads one more token; returns and raises as `prefill`."""
         con = self.con
-        self._require(self.at + 1)
+        self._require(self.at + 1, [token])
         self._word[...] = token
         self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
         for layer in range(self.layers):
@@ -108,7 +109,12 @@ class Model:
         self.at += 1
         return self._logits()
 
-    def _require(self, positions: int) -> None:
+    def _require(self, positions: int, tokens: Sequence[int] | np.ndarray) -> None:
+        if not len(tokens):
+            raise ValueError("There are no tokens to read")
+        wrong = next((t for t in tokens if not 0 <= t < self.known), None)
+        if wrong is not None:
+            raise ValueError(f"Tokens are numbers from 0 to {self.known - 1}, not {wrong}")
         if positions > self.length:
             raise ValueError(f"There is no room for more than {self.length} tokens")
 
