@@ -147,8 +147,14 @@ def suggest(name: str, known: Iterable[str], plural: str) -> str:
     names = list(dict.fromkeys(known))
     if not names:
         return f"There are no {plural} here."
-    near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    original = next((n for n in names if near and n.lower() == near[0]), None)
+    original = nearest(name, names)
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
     listing = f"Known {plural}: {shown}."
     return f'Did you mean "{original}"? {listing}' if original else listing
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name that is most like a name, if any is as like as that."""
+    names = list(known)
+    near = get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=likeness)
+    return next((n for n in names if near and n.lower() == near[0]), None)

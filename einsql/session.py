@@ -126,6 +126,10 @@ class Connection:
         """
         return self.cursor().execute(sql, parameters)
 
+    def sql(self, query: str, *, params: Parameters = None) -> Cursor:
+        """As `execute`, at once, under the name and with the arguments that DuckDB has for it."""
+        return self.execute(query, params)
+
     def cursor(self) -> Cursor:
         """A new cursor."""
         self._open()
@@ -187,13 +191,13 @@ class Connection:
             options: EXPLAIN's other options with values, as in network="100Gbps".
 
         Raises:
+            InterfaceError: A format is asked for.
             Error: With the position in the text.
         """
         from einsql.what_if import options_text  # few programs explain
 
-        given = options if sites is None else {"sites": sites, **options}
-        flags = " ANALYZE" * analyze + " VERBOSE" * verbose + " SIMULATE" * simulate
-        self.execute(f"EXPLAIN{flags} {options_text(given)}{sql}")
+        flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
+        self.execute(f"EXPLAIN {options_text({**flags, **options})}{sql}")
         found, self._explanation = self._explanation, None
         assert found is not None
         return found
@@ -385,17 +389,9 @@ class Connection:
         self._inputs = {}
         given = Given(self._parameters, late, set(fixed), self._inputs)
         found = BinderCatalog(
-            self.store,
-            self.settings,
-            self.array_named,
-            self._tick,
-            given,
-            self.cluster,
-            self.memory,
-            self.duck.has,
-            fields=self._inputs,
-            **more,
-        )
+            self.store, self.settings, self.array_named, self._tick, given, self.cluster,
+            self.memory, self.duck.has, fields=self._inputs, **more,
+        )  # fmt: skip
         return QueryBinder(found, given, self.notices, foreign=foreign)
 
     def plan(self, tree: exp.Query) -> Plan:

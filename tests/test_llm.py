@@ -75,6 +75,27 @@ def test_one_token_after_the_other_is_what_numpy_gets(
     assert list(model.generate(PROMPT, 6)) == expected(weights, 6)[0]
 
 
+def test_tensors_of_the_session_are_not_taken_for_the_models(
+    tiny: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    path, weights = tiny
+    con = einsql.connect()
+    mine = np.full((len(PROMPT), 3, 64), 7, np.float32)
+    for name in ("k", "v", "n", "m", "q", "w", "y"):
+        con.register(name, mine, dims=("t", "g", "d"))
+    for name in ("stream", "x", "token"):
+        con.register(name, np.full((len(PROMPT), 576), 7, np.float32), dims=("t", "i"))
+    for name in ("words", "word", "tokens"):
+        con.execute(f"CREATE TENSOR {name} (t DIM({len(PROMPT)}), val BIGINT) DEFAULT 3")
+    model, reference = Model(con, path, length=32), NumPyModel(weights, TINY)
+    assert close(model.prefill(PROMPT), reference.logits(PROMPT))
+    assert close(model.step(0), reference.logits([0]))
+    con.register("x", mine, dims=("t", "g", "d"))
+    con.execute("DROP TENSOR word")
+    assert close(model.step(49), reference.logits([49]))
+    assert con.execute("SELECT MIN(val), COUNT(*) FROM k").fetchone() == (7, mine.size)
+
+
 def test_no_room_is_an_error(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
     model = Model(einsql.connect(), tiny[0], length=len(PROMPT))
     model.prefill(PROMPT)

@@ -98,3 +98,31 @@ def test_a_query_in_parentheses_is_explained() -> None:
     assert str(con.explain(f"({query})")) == str(con.explain(query))
     plan = con.explain(f"(({query}))", sites=2)
     assert plan.to_dict()["sites"] == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "meant", "at"),
+    [
+        ("SELEC 1", "SELECT", "SELEC"),
+        ("EXPLAIN SELET 1", "SELECT", "SELET"),
+        ("UPDAT x SET val = 1", "UPDATE", "UPDAT"),
+        ("ROLBACK", "ROLLBACK", "ROLBACK"),
+        ("TRUNCAT x", "TRUNCATE", "TRUNCAT"),
+        ("CREATE TENSER y AS SELECT 1 AS val", "TENSOR", "TENSER"),
+        ("DROP TENSR x", "TENSOR", "TENSR"),
+        ("SELECT i FORM x", "FROM", "FORM"),
+        ("SELECT i FROM x WHER i > 1", "WHERE", "WHER"),
+        ("SELECT i FROM x AS x(i, j) GRUOP BY i", "GROUP", "GRUOP"),
+    ],
+)
+def test_misspelt_words_are_pointed_at(sql: str, meant: str, at: str) -> None:
+    with pytest.raises(einsql.Error) as caught:
+        connection().execute(sql)
+    assert caught.value.hint.startswith(f"Did you mean {meant}?")
+    assert caught.value.position == sql.index(at)
+
+
+def test_a_word_like_no_other_is_not_guessed_at() -> None:
+    with pytest.raises(einsql.Error, match="no XYZZY statement") as caught:
+        connection().execute("xyzzy 1")
+    assert caught.value.hint.startswith("Statements: SELECT")
