@@ -67,7 +67,7 @@ class Model:
         self.layers, width = con.execute(
             "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
         ).fetchone() or (0, 0)
-        (self.known,) = con.execute("SELECT COUNT(*) FROM embedding WHERE i = 0").fetchone() or (0,)
+        self.known = int(con.execute("DESCRIBE embedding").fetchall()[0][2])
         self.length = length
         self.at = 0
         for cache in ("key_cache", "val_cache"):
