@@ -45,9 +45,13 @@ FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL"""
     "CREATE MACRO relu(x) AS GREATEST(x, 0)",
     "CREATE MACRO silu(x) AS x * sigmoid(x)",
     "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
+    # The corrections are DOUBLE, and m and v what they are. Each is rounded to FLOAT, and what that
+    # leaves is added in the type of m or v: to DOUBLE it gives its digits, to FLOAT nothing.
     """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
-AS m * CAST(rate / (1 - POW(decay, t)) AS FLOAT)
-  / (SQRT(v * CAST(1 / (1 - POW(decay2, t)) AS FLOAT)) + eps)""",
+AS m * (COALESCE(CAST(rate / (1 - POW(decay, t)) AS FLOAT), m) + CAST(
+    rate / (1 - POW(decay, t)) - CAST(rate / (1 - POW(decay, t)) AS FLOAT) AS FLOAT))
+  / (SQRT(v * (COALESCE(CAST(1 / (1 - POW(decay2, t)) AS FLOAT), v) + CAST(
+    1 / (1 - POW(decay2, t)) - CAST(1 / (1 - POW(decay2, t)) AS FLOAT) AS FLOAT))) + eps)""",
 )
 
 

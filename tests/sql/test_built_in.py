@@ -98,6 +98,20 @@ def test_scalar_macros_are_what_numpy_says(con: einsql.Connection) -> None:
     )
 
 
+@pytest.mark.parametrize("t", [1, 3, 1000])
+def test_adam_is_as_exact_as_what_it_is_given(con: einsql.Connection, t: int) -> None:
+    moments = np.array([[0.013, -0.3], [0.00017, 0.02]])
+    (m, v), rate = moments, 0.05
+    wanted = rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    for dtype, error in ((np.float64, 1e-14), (np.float32, 3e-7), (np.float16, 1e-3)):
+        con.register("m", m.astype(dtype), dims=("i",))
+        con.register("v", v.astype(dtype), dims=("i",))
+        sql = "SELECT i, adam(m.val, v.val, ?, 0.05) AS val FROM m JOIN v USING (i)"
+        got = con.execute(sql, [t]).fetch_numpy()
+        assert got.dtype == (np.float32 if dtype is np.float16 else dtype)
+        np.testing.assert_allclose(got, wanted, rtol=error)
+
+
 def test_a_macro_of_the_users_comes_first(con: einsql.Connection) -> None:
     con.execute("CREATE MACRO relu(x) AS x + 1")
     con.execute("CREATE MACRO softmax(x) AS TABLE SELECT * FROM x WHERE j < 2")
