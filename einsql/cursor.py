@@ -69,10 +69,10 @@ def _given_value(value: object) -> object:
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if value is None or isinstance(value, _PARAMETERS):
         return value
-    raise ProgrammingError(
-        f"A parameter cannot be a {type(value).__name__}",
-        hint="Numbers, booleans, None, and what DuckDB takes where it runs can be bound.",
-    )
+    hint = "Numbers, booleans, None, and what DuckDB takes where it runs can be bound."
+    if isinstance(value, np.ndarray):
+        hint = "An array is named in FROM, as in FROM a AS a(i, j), not bound."
+    raise ProgrammingError(f"A parameter cannot be a {type(value).__name__}", hint=hint)
 
 
 def _given_scalar(value: np.generic) -> object:

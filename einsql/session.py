@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -130,6 +130,10 @@ class Connection:
     def sql(self, query: str, *, params: Parameters = None) -> Cursor:
         """As `execute`, at once, under the name and with the arguments that DuckDB has for it."""
         return self.execute(query, params)
+
+    def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
+        """Runs a text once for each set of parameters, on a new cursor."""
+        return self.cursor().executemany(sql, many)
 
     def cursor(self) -> Cursor:
         """A new cursor."""

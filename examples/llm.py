@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -140,6 +142,19 @@ def model_path() -> Path | None:
     return next((p for f in folders or () for p in Path(f).glob("*.gguf")), None)
 
 
+@contextmanager
+def waiting(for_what: str, patience: float = 2) -> Iterator[None]:
+    """Says on the standard error what goes on, if it takes more than so many seconds."""
+    told = threading.Timer(
+        patience, print, [f"[{for_what} …]"], {"file": sys.stderr, "flush": True}
+    )
+    told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
 def _answer(options: argparse.Namespace) -> None:
     """Writes the continuation while it is made, and behind it how long that took."""
     known = metadata(options.model)
@@ -156,9 +171,12 @@ def _answer(options: argparse.Namespace) -> None:
             f"the prompt has {len(tokens)} tokens; with {options.tokens} more (--tokens) "
             f"that is beyond the {most} that the model knows"
         )
-    with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
-        times = [time.perf_counter()]
-        model = Model(con, options.model, len(tokens) + options.tokens)
+    config = {"mpi": options.mpi} if options.mpi else None
+    with ExitStack() as opened:
+        with waiting("reading the model"):
+            con = opened.enter_context(einsql.connect(config=config))
+            times = [time.perf_counter()]
+            model = Model(con, options.model, len(tokens) + options.tokens)
         if options.sites:
             con.execute(f"SET sites = {options.sites}")
         times.append(time.perf_counter())

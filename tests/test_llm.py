@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import einsql
-from examples.llm import CHAT, Model, model_path
+from examples.llm import CHAT, Model, model_path, waiting
 from examples.tokens import Tokenizer, metadata, pieces
 from tests.llama import TINY, NumPyModel, Shape, random_weights, read_weights
 
@@ -197,6 +198,18 @@ def test_the_script_refuses_what_the_model_cannot_do(
     assert (found.returncode, found.stdout) == (1, "")
     assert told in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_long_wait_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("reading the model", patience=60):
+        pass
+    assert capsys.readouterr().err == ""
+    with waiting("reading the model", patience=0):
+        said, end = "", time.monotonic() + 60
+        while not said and time.monotonic() < end:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said == "[reading the model …]\n"
 
 
 def test_one_token_has_no_rate(real: tuple[Path, Tokenizer]) -> None:

@@ -65,6 +65,7 @@ def test_duckdbs_names_of_frames(con: einsql.Connection) -> None:
     assert con.sql(ABOVE, params=[3.5]).df().val.tolist() == [4.0, 5.0]
     mine = np.array([1.0, 2.0])
     assert con.sql("SELECT SUM(val) AS s FROM mine").df().equals(pd.DataFrame({"s": [3.0]}))
+    assert con.executemany("INSERT INTO label VALUES (?, ?)", [(2, "c"), (3, "d")]).rowcount == 2
     with pytest.raises(einsql.InterfaceError, match="no results"):
         con.sql("SET sites = 1").pl()
     del mine
