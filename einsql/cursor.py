@@ -13,6 +13,7 @@ import numpy as np
 
 from einsql.engine.memory import enough_memory
 from einsql.engine.result import Result
+from einsql.engine.rows_result import RowsResult
 from einsql.errors import DataError, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.schema import DType
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from einsql.engine.duck.table_result import TableResult
-    from einsql.engine.rows_result import RowsResult
     from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
 
@@ -69,10 +69,10 @@ def _given_value(value: object) -> object:
         raise DataError(f"A whole number of {value.bit_length()} bits does not fit BIGINT")
     if value is None or isinstance(value, _PARAMETERS):
         return value
-    raise ProgrammingError(
-        f"A parameter cannot be a {type(value).__name__}",
-        hint="Numbers, booleans, None, and what DuckDB takes where it runs can be bound.",
-    )
+    hint = "Numbers, booleans, None, and what DuckDB takes where it runs can be bound."
+    if isinstance(value, np.ndarray):
+        hint = "An array is named in FROM, as in FROM a AS a(i, j), not bound."
+    raise ProgrammingError(f"A parameter cannot be a {type(value).__name__}", hint=hint)
 
 
 def _given_scalar(value: np.generic) -> object:
@@ -111,7 +111,6 @@ class Cursor:
         self.description: Description = None
         self._changes = -1
         self._result: _Results | None = None
-        self._text: list[tuple[Any, ...]] | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
         self._given: int | None = 0  # rows so far, if they have been counted
 
@@ -122,12 +121,12 @@ class Cursor:
         self._result, self.description = result, description
         return self
 
-    def _list(self, names: Sequence[str], rows: list[tuple[Any, ...]]) -> Cursor:
-        """A result of text rows, as SHOW and EXPLAIN give."""
-        self._clear()
-        self.description = tuple((n, "VARCHAR", None, None, None, None, None) for n in names)
-        self._text = rows
-        return self
+    def _list(
+        self, names: Sequence[str], rows: list[tuple[Any, ...]], types: Sequence[str] = ()
+    ) -> Cursor:
+        """A result that is a list of rows, as SHOW and EXPLAIN give; of text without `types`."""
+        found = RowsResult(tuple(names), tuple(types) or ("VARCHAR",) * len(names), rows)
+        return self._show(found, found.description)
 
     def _changed(self, count: int) -> Cursor:
         self._clear()
@@ -144,8 +143,6 @@ class Cursor:
     @property
     def rowcount(self) -> int:
         """Rows of the result, or rows changed; -1 when nothing says."""
-        if self._text is not None:
-            return len(self._text)
         return self._changes if self._result is None else len(self._result)
 
     def execute(self, sql: str, parameters: Parameters = None) -> Cursor:
@@ -276,22 +273,16 @@ class Cursor:
 
     def fetch_arrow_table(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
-        if self._text is not None:
-            import pyarrow as pa  # 60 ms, and only boundaries need it
-
-            names = [d[0] for d in self.description or ()]
-            columns = list(zip(*self._text, strict=True)) or [()] * len(names)
-            return pa.table(dict(zip(names, map(list, columns), strict=True)))
         with enough_memory:
             tensor = self._tensor()
             with self._connection._fetching():
                 return tensor.arrow()
 
     def fetch_df(self) -> Any:
-        """The rows as a pandas DataFrame.
+        """The rows as a pandas DataFrame; `df` and `fetchdf` are DuckDB's names of it.
 
         Raises:
-            InterfaceError: pandas is not installed.
+            InterfaceError: pandas is not installed, or there is no result.
         """
         try:
             import pandas  # noqa: F401 - pyarrow needs it and says so less clearly
@@ -300,6 +291,28 @@ class Cursor:
                 "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
             ) from error
         return self.fetch_arrow_table().to_pandas()
+
+    def df(self) -> Any:
+        """As `fetch_df`."""
+        return self.fetch_df()
+
+    def fetchdf(self) -> Any:
+        """As `fetch_df`."""
+        return self.fetch_df()
+
+    def pl(self) -> Any:
+        """The rows as a polars DataFrame.
+
+        Raises:
+            InterfaceError: polars is not installed, or there is no result.
+        """
+        try:
+            import polars
+        except ImportError as error:
+            raise InterfaceError(
+                "pl needs polars", hint="pip install polars, or use fetch_arrow_table()."
+            ) from error
+        return polars.from_arrow(self.fetch_arrow_table())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows as an Arrow C stream, for polars, DuckDB and others."""
@@ -323,7 +336,7 @@ class Cursor:
         if self._rows is None:
             if self._given is None:
                 raise InterfaceError("A fetch was cut short", hint="Execute the statement again.")
-            rows = iter(self._text) if self._text is not None else self._tensor().rows()
+            rows = self._tensor().rows()
             self._rows = islice(rows, self._given, None) if self._given else rows
         return self._rows
 

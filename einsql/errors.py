@@ -154,6 +154,32 @@ def place(error: Error, offset: int, sql: str) -> None:
     error.sql = sql
 
 
+def pointed_at(sql: str, line: int, shown: str, column: int) -> int | None:
+    """The offset that a caret of DuckDB's points at.
+
+    Args:
+        sql: The text.
+        line: Which of its lines is shown, counted from 1.
+        shown: The line; of a long one a part between dots.
+        column: Where the caret stands under what is shown.
+
+    Returns:
+        None if the line is not the text's, but a view's, or has the part several times.
+    """
+    lines = sql.split("\n")
+    if line > len(lines):
+        return None
+    whole, part, at = lines[line - 1], shown.removesuffix("..."), 0
+    if part.startswith("..."):
+        part, column = part[3:], column - 3
+        at = whole.find(part)
+        if at < 0 or whole.find(part, at + 1) >= 0:
+            return None
+    elif not whole.startswith(part):
+        return None
+    return sum(len(before) + 1 for before in lines[: line - 1]) + at + column
+
+
 def suggest(name: str, known: Iterable[str], plural: str) -> str:
     """Returns a hint listing the known names, leading with the nearest one.
 
@@ -165,8 +191,14 @@ def suggest(name: str, known: Iterable[str], plural: str) -> str:
     names = list(dict.fromkeys(known))
     if not names:
         return f"There are no {plural} here."
-    near = get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    original = next((n for n in names if near and n.lower() == near[0]), None)
+    original = nearest(name, names)
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
     listing = f"Known {plural}: {shown}."
     return f'Did you mean "{original}"? {listing}' if original else listing
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name that is most like a name, if any is as like as that."""
+    names = list(known)
+    near = get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=likeness)
+    return next((n for n in names if near and n.lower() == near[0]), None)

@@ -30,6 +30,7 @@ from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF
 from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
+from einsql.sql.misnamed import function_hint
 from einsql.sql.query import QueryBinder
 from einsql.sql.scope import Relation
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -420,6 +421,8 @@ def _told(made: Hybrid, error: Error) -> Error:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):
             return ours
+    if isinstance(error, UnknownHere):
+        error.hint = function_hint(error.reason, error.hint)
     if error.position is not None:
         error.position = made.text.origin(error.position)
     return error

@@ -40,7 +40,12 @@ def run_text(
     if not spans:
         raise ProgrammingError("There is no statement to run")
     if given and len(spans) > 1:
-        raise ProgrammingError("Parameters need a single statement")
+        raise ProgrammingError(
+            "Parameters need a single statement",
+            hint="Execute the statements one by one, each with its own.",
+            position=spans[1].start,
+            sql=sql,
+        )
     con._parameters = given
     for span in spans:
         cursor._clear()

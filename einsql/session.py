@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -28,6 +28,7 @@ from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error, InterfaceError
+from einsql.kernels.blas import statement
 from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
@@ -126,6 +127,14 @@ class Connection:
         """
         return self.cursor().execute(sql, parameters)
 
+    def sql(self, query: str, *, params: Parameters = None) -> Cursor:
+        """As `execute`, at once, under the name and with the arguments that DuckDB has for it."""
+        return self.execute(query, params)
+
+    def executemany(self, sql: str, many: Iterable[Parameters]) -> Cursor:
+        """Runs a text once for each set of parameters, on a new cursor."""
+        return self.cursor().executemany(sql, many)
+
     def cursor(self) -> Cursor:
         """A new cursor."""
         self._open()
@@ -187,13 +196,13 @@ class Connection:
             options: EXPLAIN's other options with values, as in network="100Gbps".
 
         Raises:
+            InterfaceError: A format is asked for.
             Error: With the position in the text.
         """
         from einsql.what_if import options_text  # few programs explain
 
-        given = options if sites is None else {"sites": sites, **options}
-        flags = " ANALYZE" * analyze + " VERBOSE" * verbose + " SIMULATE" * simulate
-        self.execute(f"EXPLAIN{flags} {options_text(given)}{sql}")
+        flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
+        self.execute(f"EXPLAIN {options_text({**flags, **options})}{sql}")
         found, self._explanation = self._explanation, None
         assert found is not None
         return found
@@ -262,15 +271,14 @@ class Connection:
         """The session's connection to DuckDB."""
         return self.store.duck
 
-    # ---- running statements
-
     def _open(self) -> None:
         if self._closed:
             raise InterfaceError("The connection is closed")
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
-        with self._busy, enough_memory, self._called_from(sys._getframe(1)), self._begun():
+        caller = self._called_from(sys._getframe(1))
+        with self._busy, enough_memory, statement(), caller, self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
             try:
@@ -385,17 +393,9 @@ class Connection:
         self._inputs = {}
         given = Given(self._parameters, late, set(fixed), self._inputs)
         found = BinderCatalog(
-            self.store,
-            self.settings,
-            self.array_named,
-            self._tick,
-            given,
-            self.cluster,
-            self.memory,
-            self.duck.has,
-            fields=self._inputs,
-            **more,
-        )
+            self.store, self.settings, self.array_named, self._tick, given, self.cluster,
+            self.memory, self.duck.has, fields=self._inputs, **more,
+        )  # fmt: skip
         return QueryBinder(found, given, self.notices, foreign=foreign)
 
     def plan(self, tree: exp.Query) -> Plan:

@@ -143,7 +143,8 @@ def run_statement(
         case st.Set():
             _set(con, statement, text)
         case st.Calibrate():
-            cursor._list(("name", "value", "unit"), _calibrate(con))
+            types = ("VARCHAR", "DOUBLE", "VARCHAR")
+            cursor._list(("name", "value", "unit"), _calibrate(con), types)
         case st.Show():
             _show(con, statement, text, cursor)
         case st.Vacuum():

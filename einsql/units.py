@@ -48,11 +48,10 @@ class Quantity:
         factor = {**self.others, **self.units}.get(found[2]) if found else None
         value = float(found[1]) * factor if found and factor else 0.0
         if not self.least <= value <= MOST:
-            raise ProgrammingError(
-                f"'{text}' is no {self.name}",
-                hint=f"Write it as {self.example}.",
-                position=position,
-            )
+            hint = f"Write it as {self.example}."
+            if found and not found[2] and "" not in self.units:
+                hint = f"Write it with a unit, '{text.strip()}{self.unit}', or as {self.example}."
+            raise ProgrammingError(f"'{text}' is no {self.name}", hint=hint, position=position)
         return value
 
     def text(self, value: float) -> str:
@@ -105,7 +104,7 @@ FLOPS = Quantity(
     "'19.5T'",
     {"": 1, **_powers(1000, "KMGTP", "")},
     {
-        "FLOPS": 1,
+        **dict.fromkeys(("FLOPS", "FLOP/s", "flop/s"), 1),
         **_powers(1000, "KMGTP", "FLOPS"),
         **_powers(1000, "KMGTP", "FLOP/s"),
         **_powers(1000, "KMGTP", "flop/s"),

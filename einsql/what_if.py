@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from einsql.errors import InterfaceError
 from einsql.machine import Topology, topology_like
 from einsql.quoting import literal
 from einsql.settings import Settings, changed_settings
@@ -34,11 +35,24 @@ def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | No
     return made, cluster
 
 
-def options_text(options: Mapping[str, int | str]) -> str:
-    """EXPLAIN's options with values, as it reads them."""
-    if not options:
-        return ""
-    return f"({', '.join(f'{name} {_value(v)}' for name, v in options.items())}) "
+def options_text(options: Mapping[str, int | str | None]) -> str:
+    """EXPLAIN's options, as it reads them; without those that are False or None.
+
+    Raises:
+        InterfaceError: One of them is the format, which is for SQL.
+    """
+    if "format" in map(str.lower, options):
+        raise InterfaceError(
+            "explain gives a plan, which has every format, so it takes none",
+            hint="explain(sql).svg() is the drawing, .html() the page, .to_json() the JSON, "
+            "and str(explain(sql)) the text.",
+        )
+    given = [
+        name if value is True else f"{name} {_value(value)}"
+        for name, value in options.items()
+        if value is not None and value is not False
+    ]
+    return f"({', '.join(given)}) " if given else ""
 
 
 def _value(value: int | str) -> str:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,21 +32,28 @@ CHAT = (
     "<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
 GROUPS, DEPTH = 3, 64
+_EMBED = "SELECT * FROM embedded((SELECT * FROM llm_words AS w(t)))"
+_OF = "(SELECT * FROM llm_prompt AS x(t, i)), ?1, turn"
+_READ = "(SELECT * FROM llm_keys AS k(t, g, d)), (SELECT * FROM llm_vals AS v(t, g, d))"
+_CONTINUE = f"SELECT * FROM continued({_OF}, {_READ})"
 _STORE = """
-WITH kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, val FROM k AS n(t, g, d))
-INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM v AS n(t, g, d)"""
+WITH kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, t, d, val FROM llm_keys AS n(t, g, d))
+INSERT INTO val_cache SELECT ?1 AS layer, g, t, d, val FROM llm_vals AS n(t, g, d)"""
 _TURN = "(SELECT * FROM turn_at(?2))"
 _REMEMBER = f"""
-WITH m AS (SELECT * FROM remembered_last(x, ?1, {_TURN})),
+WITH m AS (SELECT * FROM remembered_last(llm_stream, ?1, {_TURN})),
 kept AS (INSERT INTO key_cache SELECT ?1 AS layer, g, ?2 AS t, d, key FROM m)
 INSERT INTO val_cache SELECT ?1 AS layer, g, ?2 AS t, d, val FROM m"""
 _CACHED = "(SELECT t, g, d, val FROM {} WHERE layer = ?1 AND t <= ?2)"
 _CACHES = f"{_CACHED.format('key_cache')}, {_CACHED.format('val_cache')}"
-_NEXT = f"SELECT * FROM next(x, ?1, {_TURN}, {_CACHES})"
+_NEXT = f"SELECT * FROM next(llm_stream, ?1, {_TURN}, {_CACHES})"
 
 
 class Model:
     """A language model in the tensors and macros of examples/llm.sql.
+
+    Names in FROM are tensors of the session before they are variables here, so all that are not
+    the script's begin with `llm_`: nobody's `k` or `x` is taken for the model's.
 
     Args:
         con: A connection; the tensors and macros are made in it.
@@ -68,8 +77,8 @@ class Model:
                 f"t DIM({length}), d DIM({DEPTH}), val FLOAT) DEFAULT 0"
             )
         self._word, self._x = np.zeros(1, np.int64), np.zeros((1, width), np.float32)
-        con.register("word", self._word, dims=("t",))
-        con.register("x", self._x, dims=("t", "i"))
+        con.register("llm_word", self._word, dims=("t",))
+        con.register("llm_stream", self._x, dims=("t", "i"))
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Forgets everything and reads some tokens.
@@ -80,20 +89,18 @@ class Model:
         Raises:
             ValueError: There is no room for so many.
         """
-        con, words = self.con, np.array(tokens, np.int64)
-        self._require(len(words))
+        con, llm_words = self.con, np.array(tokens, np.int64)
+        self._require(len(llm_words))
         # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
         # which depend on what is registered, stay.
-        stream = con.execute("SELECT * FROM embedded((SELECT * FROM words AS w(t)))").fetch_numpy()
+        llm_prompt = con.execute(_EMBED).fetch_numpy()
         for layer in range(self.layers):
-            of = "(SELECT * FROM stream AS x(t, i)), ?1, turn"
-            found = con.execute(f"SELECT * FROM remembered({of})", [layer]).fetch_numpy()
-            k, v = found["key"], found["val"]  # noqa: F841 - FROM names them
+            found = con.execute(f"SELECT * FROM remembered({_OF})", [layer]).fetch_numpy()
+            llm_keys, llm_vals = found["key"], found["val"]  # noqa: F841 - FROM names them
             con.execute(_STORE, [layer])
-            of += ", (SELECT * FROM k AS k(t, g, d)), (SELECT * FROM v AS v(t, g, d))"
-            stream = con.execute(f"SELECT * FROM continued({of})", [layer]).fetch_numpy()
-        self.at = len(words)
-        self._x[...] = stream[-1:]
+            llm_prompt = con.execute(_CONTINUE, [layer]).fetch_numpy()
+        self.at = len(llm_words)
+        self._x[...] = llm_prompt[-1:]
         return self._logits()
 
     def step(self, token: int) -> np.ndarray:
@@ -101,7 +108,7 @@ class Model:
         con = self.con
         self._require(self.at + 1)
         self._word[...] = token
-        self._x[...] = con.execute("SELECT * FROM embedded(word)").fetch_numpy()
+        self._x[...] = con.execute("SELECT * FROM embedded(llm_word)").fetch_numpy()
         for layer in range(self.layers):
             con.execute(_REMEMBER, [layer, self.at])
             self._x[...] = con.execute(_NEXT, [layer, self.at]).fetch_numpy()
@@ -113,7 +120,7 @@ class Model:
             raise ValueError(f"There is no room for more than {self.length} tokens")
 
     def _logits(self) -> np.ndarray:
-        found = self.con.execute("SELECT v, SUM(val) AS val FROM logits(x) GROUP BY v")
+        found = self.con.execute("SELECT v, SUM(val) AS val FROM logits(llm_stream) GROUP BY v")
         return np.asarray(found.fetch_numpy())
 
     def generate(self, tokens: Sequence[int], most: int, end: int = -1) -> Iterator[int]:
@@ -135,6 +142,19 @@ def model_path() -> Path | None:
     return next((p for f in folders or () for p in Path(f).glob("*.gguf")), None)
 
 
+@contextmanager
+def waiting(for_what: str, patience: float = 2) -> Iterator[None]:
+    """Says on the standard error what goes on, if it takes more than so many seconds."""
+    told = threading.Timer(
+        patience, print, [f"[{for_what} …]"], {"file": sys.stderr, "flush": True}
+    )
+    told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
 def _answer(options: argparse.Namespace) -> None:
     """Writes the continuation while it is made, and behind it how long that took."""
     known = metadata(options.model)
@@ -151,9 +171,12 @@ def _answer(options: argparse.Namespace) -> None:
             f"the prompt has {len(tokens)} tokens; with {options.tokens} more (--tokens) "
             f"that is beyond the {most} that the model knows"
         )
-    with einsql.connect(config={"mpi": options.mpi} if options.mpi else None) as con:
-        times = [time.perf_counter()]
-        model = Model(con, options.model, len(tokens) + options.tokens)
+    config = {"mpi": options.mpi} if options.mpi else None
+    with ExitStack() as opened:
+        with waiting("reading the model"):
+            con = opened.enter_context(einsql.connect(config=config))
+            times = [time.perf_counter()]
+            model = Model(con, options.model, len(tokens) + options.tokens)
         if options.sites:
             con.execute(f"SET sites = {options.sites}")
         times.append(time.perf_counter())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import einsql
-from examples.llm import CHAT, Model, model_path
+from examples.llm import CHAT, Model, model_path, waiting
 from examples.tokens import Tokenizer, metadata, pieces
 from tests.llama import TINY, NumPyModel, Shape, random_weights, read_weights
 
@@ -73,6 +74,27 @@ def test_one_token_after_the_other_is_what_numpy_gets(
     assert close(model.step(8), reference.logits([8]))
     assert con.planner_calls == planned
     assert list(model.generate(PROMPT, 6)) == expected(weights, 6)[0]
+
+
+def test_tensors_of_the_session_are_not_taken_for_the_models(
+    tiny: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    path, weights = tiny
+    con = einsql.connect()
+    mine = np.full((len(PROMPT), 3, 64), 7, np.float32)
+    for name in ("k", "v", "n", "m", "q", "w", "y"):
+        con.register(name, mine, dims=("t", "g", "d"))
+    for name in ("stream", "x", "token"):
+        con.register(name, np.full((len(PROMPT), 576), 7, np.float32), dims=("t", "i"))
+    for name in ("words", "word", "tokens"):
+        con.execute(f"CREATE TENSOR {name} (t DIM({len(PROMPT)}), val BIGINT) DEFAULT 3")
+    model, reference = Model(con, path, length=32), NumPyModel(weights, TINY)
+    assert close(model.prefill(PROMPT), reference.logits(PROMPT))
+    assert close(model.step(0), reference.logits([0]))
+    con.register("x", mine, dims=("t", "g", "d"))
+    con.execute("DROP TENSOR word")
+    assert close(model.step(49), reference.logits([49]))
+    assert con.execute("SELECT MIN(val), COUNT(*) FROM k").fetchone() == (7, mine.size)
 
 
 def test_no_room_is_an_error(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
@@ -176,6 +198,18 @@ def test_the_script_refuses_what_the_model_cannot_do(
     assert (found.returncode, found.stdout) == (1, "")
     assert told in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_long_wait_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("reading the model", patience=60):
+        pass
+    assert capsys.readouterr().err == ""
+    with waiting("reading the model", patience=0):
+        said, end = "", time.monotonic() + 60
+        while not said and time.monotonic() < end:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert said == "[reading the model …]\n"
 
 
 def test_one_token_has_no_rate(real: tuple[Path, Tokenizer]) -> None:

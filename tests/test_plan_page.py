@@ -74,6 +74,14 @@ def without_times(text: str) -> str:
     return re.sub(r'"seconds": [^,}]*', "", text)
 
 
+@pytest.mark.parametrize("form", ["svg", "json", "pdf"])
+def test_explain_says_how_to_get_a_format(form: str) -> None:
+    with pytest.raises(einsql.InterfaceError, match="has every format") as caught:
+        einsql.connect().explain("SELECT 1", sites=2, format=form)
+    assert "explain(sql).svg() is the drawing" in caught.value.hint
+    assert ".html()" in caught.value.hint
+
+
 def test_the_report_has_the_graph() -> None:
     report = connection().explain(PRODUCT, sites=4).to_dict()
     assert [i["id"] for i in report["inputs"]] == ["x", "y"]

@@ -196,6 +196,21 @@ def test_calibrate_measures_every_rate_and_keeps_it(monkeypatch: pytest.MonkeyPa
     assert shown["network"] == RATES["network"].text(con.settings.machine.network)
 
 
+def test_what_calibrate_gives_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("einsql.calibration.BUDGET", 0.0)
+    con, other = connection(), connection()
+    cursor = con.execute("CALIBRATE")
+    assert [d[1] for d in cursor.description or ()] == ["VARCHAR", "DOUBLE", "VARCHAR"]
+    assert cursor.fetch_numpy()["value"].dtype == np.float64
+    for name, value, unit in cursor.fetchall():
+        other.execute(f"SET {name} = '{value}{unit}'")
+        if unit != "FLOP/s":  # where a number alone could mean bits or bytes, or any time
+            with pytest.raises(einsql.ProgrammingError) as caught:
+                other.execute(f"SET {name} = {value}")
+            assert f"'{value}{unit}'" in caught.value.hint
+    assert other.settings.machine == con.settings.machine
+
+
 def test_calibrate_can_be_interrupted() -> None:
     con = connection()
     con.progress = lambda done: con.interrupt()

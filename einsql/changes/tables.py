@@ -225,7 +225,7 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
     if (counts > 1).any():
         raise IntegrityError(
             f"{int((counts > 1).sum())} rows of {tensor.name} meet several rows of FROM",
-            hint="Aggregate FROM to one row for each key.",
+            hint="Compare all keys in WHERE, or aggregate FROM to one row for each key.",
         )
     present = tensor.relation.present
     fields = {f.name: tensor.relation.fields[f.name] for f in schema.values}

@@ -37,7 +37,7 @@ def updated(con: Connection, tensor: Tensor, touch: Touch, fields: Fields) -> tu
     if several:
         raise IntegrityError(
             f"{several} rows of {tensor.name} meet several rows of FROM",
-            hint="Aggregate FROM to one row for each key.",
+            hint="Compare all keys in WHERE, or aggregate FROM to one row for each key.",
         )
     for column in touch.columns:
         refuse_null(fields, column, column)

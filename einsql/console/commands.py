@@ -93,7 +93,7 @@ def _plot(shell: Shell, words: list[str]) -> None:
 
     cursor = shell.latest
     if cursor is None:
-        raise CommandError("There is no result to plot yet; run a SELECT first")
+        raise CommandError("There is no result to plot yet; run a SELECT first, then .plot [FILE]")
     picture = shell.work(lambda: picture_of(cursor))
     if words:
         from einsql.console.image import save_image

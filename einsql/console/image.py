@@ -25,7 +25,10 @@ def save_image(picture: Picture, path: str) -> None:
     """
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
-        raise CommandError(f'"{path}" does not end in {", ".join(_SUFFIXES)}')
+        raise CommandError(
+            f'.plot draws the last result, and "{path}" does not end in {", ".join(_SUFFIXES)}\n'
+            "To draw something else SELECT it first; .plot alone draws in the terminal."
+        )
     try:
         from matplotlib.figure import Figure  # no pyplot: it would look for a screen
     except ImportError as error:

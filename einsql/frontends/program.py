@@ -203,7 +203,10 @@ class Recorded:
         self.outputs: list[Step] = []
         self._form = self._unpacked(found)
         if not self.outputs:
-            raise ProgrammingError("The function gives no array of its arguments")
+            raise ProgrammingError(
+                "The function gives no array of its arguments",
+                hint="Return arrays computed from them: one, or a tuple, list or dict.",
+            )
 
     def _argument(self, value: Any, name: str) -> Any:
         if isinstance(value, list | tuple) and any(map(_is_given, leaves(value))):

@@ -10,21 +10,23 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-_ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+_ROW_MAJOR = 101
+PLAIN, TRANSPOSED = 111, 112
+"""How `stepped` names transpositions, as CBLAS does."""
 _NAMES = (
-    ("scipy_cblas_{}gemm64_", "scipy_openblas_{}_num_threads64_", True),
-    ("cblas_{}gemm64_", "openblas_{}_num_threads64_", True),
-    ("scipy_cblas_{}gemm", "scipy_openblas_{}_num_threads", False),
-    ("cblas_{}gemm", "openblas_{}_num_threads", False),
+    ("scipy_cblas_{}64_", "scipy_openblas_{}_num_threads64_", True),
+    ("cblas_{}64_", "openblas_{}_num_threads64_", True),
+    ("scipy_cblas_{}", "scipy_openblas_{}_num_threads", False),
+    ("cblas_{}", "openblas_{}_num_threads", False),
 )
-"""GEMM, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
+"""Its functions, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
 
 Gemm = Callable[..., None]
 
@@ -34,14 +36,15 @@ class Blas:
     """What was found.
 
     Attributes:
-        sgemm, dgemm: Addresses of `cblas_sgemm` and `cblas_dgemm`.
+        gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
+            and a vector, by item size of their elements.
         wide: True if its integers have 64 bits, False for 32.
-        calls: The same two functions for Python, by item size of their elements.
+        calls: The first two for Python, likewise.
         set_threads, get_threads: How many threads a call uses; None where that is unknown.
     """
 
-    sgemm: int
-    dgemm: int
+    gemm: dict[int, int]
+    gemv: dict[int, int]
     wide: bool
     calls: dict[int, Gemm]
     set_threads: Callable[[int], None] | None
@@ -56,9 +59,10 @@ def library() -> Blas | None:
         found = ctypes.CDLL(linked.__file__)  # symbols of what it is linked to as well
     except OSError:
         return None
-    for gemm, count, wide in _NAMES:
+    for name, count, wide in _NAMES:
         try:
-            single, double = (getattr(found, gemm.format(t)) for t in "sd")
+            single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
+            vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
         except AttributeError:
             continue
         size = ctypes.c_int64 if wide else ctypes.c_int32
@@ -73,14 +77,13 @@ def library() -> Blas | None:
         getter = getattr(found, count.format("get"), None)
         if setter is not None:
             setter.restype, setter.argtypes = None, [ctypes.c_int]
-        return Blas(
-            _address(single), _address(double), wide, {4: single, 8: double}, setter, getter
-        )
+        calls = {4: single, 8: double}
+        return Blas(_addresses(calls), _addresses(vectors), wide, calls, setter, getter)
     return None
 
 
-def _address(function: object) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]  # a function pointer
+def _addresses(functions: dict[int, Any]) -> dict[int, int]:
+    return {n: ctypes.cast(f, ctypes.c_void_p).value or 0 for n, f in functions.items()}
 
 
 def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: float) -> None:
@@ -115,38 +118,72 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
     down, across = (s // a.itemsize for s in a.strides)
     if across == 1 or columns == 1:
         if (down >= columns or rows == 1) and (across == 1 or down >= 1):
-            return _PLAIN, max(down, columns)
+            return PLAIN, max(down, columns)
     elif (down == 1 or rows == 1) and across >= rows:
-        return _TRANSPOSED, max(across, rows)
-    return _PLAIN, 0
+        return TRANSPOSED, max(across, rows)
+    return PLAIN, 0
 
 
 _lock = threading.Lock()
 _limits = 0
-_before = 1
+"""How many kernels want one thread now."""
+_statements = 0
+"""How many statements are running, which restore the number at their end."""
+_before = 0
+"""How many threads there were before there was one; 0 while there are so many."""
 
 
-@contextmanager
-def single_threaded() -> Iterator[None]:
+class single_threaded:  # noqa: N801 - it is used as a function
     """BLAS on one thread, for kernels that call it from several of their own.
 
     Other statements of the process run beside it on one thread too; the last one to leave
-    restores what there was.
+    restores what there was, or the end of the `statement` that it is part of.
     """
-    global _limits, _before
-    found = library()
-    if found is None or found.set_threads is None or found.get_threads is None:
-        yield
-        return
-    with _lock:
-        if not _limits:
-            _before = found.get_threads()
-            found.set_threads(1)
-        _limits += 1
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        global _limits, _before
+        with _lock:
+            found = library()
+            if not _before and found is not None and found.set_threads and found.get_threads:
+                _before = found.get_threads()
+                found.set_threads(1)
+            _limits += 1
+
+    def __exit__(self, *_: object) -> None:
+        global _limits
         with _lock:
             _limits -= 1
-            if not _limits:
-                found.set_threads(_before)
+            if not _statements:
+                _restore()
+
+
+class statement:  # noqa: N801 - it is used as a function
+    """Part of a statement, in which the number of threads need not be restored each time."""
+
+    def __enter__(self) -> None:
+        global _statements
+        with _lock:
+            _statements += 1
+
+    def __exit__(self, *_: object) -> None:
+        global _statements
+        with _lock:
+            _statements -= 1
+            if not _statements:
+                _restore()
+
+
+def all_threads() -> None:
+    """Gives BLAS its threads, unless some kernel wants it to use one."""
+    with _lock:
+        _restore()
+
+
+def _restore() -> None:
+    global _before
+    if _limits or not _before:
+        return
+    found = library()
+    if found is not None and found.set_threads is not None:
+        found.set_threads(_before)
+    _before = 0

@@ -29,6 +29,8 @@ Kernel = Callable[..., Any]
 
 _STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
 COMPILED = (
+    "atomics",
+    "calls",
     "runtime",
     "maths",
     "singles",
@@ -47,6 +49,8 @@ _PATIENCE = 0.1
 _lock = threading.RLock()
 _loaded: dict[str, Kernel] = {}
 """Kernels by their source."""
+_addresses: dict[Kernel, int] = {}
+"""Where kernels lie that are called by their addresses."""
 _directories: dict[Path, Path] = {}
 
 
@@ -94,6 +98,21 @@ def _awaited(source: str, tick: Tick) -> Kernel:
     while not wait((done,), timeout=_PATIENCE).done:
         tick(0.0)
     return done.result()
+
+
+def address(kernel: Kernel) -> int:
+    """Where the machine code of a compiled function lies.
+
+    By Numba's calling convention it takes an address for the result and one for an exception,
+    then its arguments, and returns 0 unless it raised. The function stays in memory.
+    """
+    known = _addresses.get(kernel)
+    if known is None:
+        compiled: Any = kernel
+        found = compiled.overloads[compiled.signatures[0]]
+        known = int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+        _addresses[kernel] = known
+    return known
 
 
 def directory() -> Path:

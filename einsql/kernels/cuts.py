@@ -40,6 +40,7 @@ class Cut:
         kept: Which loops run over keys of the result.
         sliced: The reduced loop that is cut into slices.
         slices: How many there are; each has as many parts of the loop as the others.
+        work: Cheap operations in all.
     """
 
     extent: tuple[int, ...]
@@ -47,6 +48,7 @@ class Cut:
     kept: tuple[bool, ...]
     sliced: int = 0
     slices: int = 1
+    work: int = 0
 
     @property
     def size(self) -> int:
@@ -121,4 +123,4 @@ def cut(node: EinSum, nest: Nest) -> Cut:
             else:
                 parts[n] = more = min(extent[n], wanted)
             wanted = ceil(wanted / more)
-    return Cut(tuple(extent), tuple(parts), tuple(kept), sliced, slices)
+    return Cut(tuple(extent), tuple(parts), tuple(kept), sliced, slices, work)

@@ -21,7 +21,7 @@ from einsql.bfloat16 import stored
 from einsql.buffers import empty
 from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
-from einsql.kernels import cache, pool
+from einsql.kernels import cache, pool, team
 from einsql.kernels.codegen import accumulator, generate, state
 from einsql.kernels.cuts import Box, cut
 from einsql.kernels.expressions import FAR, Param, Program
@@ -33,6 +33,8 @@ from einsql.schema import DType
 
 FEW = 64
 """Boxes that are kept from run to run."""
+OPERATION = 1e-9
+"""Seconds that a cheap operation takes, roughly."""
 
 
 def compile_loops(node: EinSum) -> Runner:
@@ -113,6 +115,13 @@ class _Loops:
             self.few: list[tuple[int, list[np.ndarray]]] | None = None
             if self.boxes.size <= FEW:
                 self.few = [(part, list(map(_ends, of))) for part, of in self.boxes.groups()]
+            self.table: _Table | None = None
+            if (
+                self.few
+                and self.boxes.grouped == self.boxes.size
+                and self.boxes.work * OPERATION < team.LONG
+            ):
+                self.table = _Table(self.few, self.boxes.work * OPERATION)
 
     def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         node = self.node
@@ -157,6 +166,10 @@ class _Loops:
             tick(1.0)
             return failed
         strides = [r.nbytes // self.boxes.slices for r in written]
+        if self.table is not None:
+            failed = self.table.run(kernel, numbers, strides)
+            tick(1.0)
+            return failed
         groups: Iterable[tuple[int, Iterable[np.ndarray]]] = self.few or (
             (part, map(_ends, boxes)) for part, boxes in self.boxes.groups()
         )
@@ -269,6 +282,38 @@ class _Loops:
 def _ends(box: Box) -> np.ndarray:
     """Where a box begins and ends, as kernels take it."""
     return np.array(box, np.int64).reshape(-1)
+
+
+class _Table:
+    """Boxes that may run at the same time, of a kernel whose work is short.
+
+    Args:
+        boxes: The slice and the one box of each.
+        seconds: What all of them take one thread.
+    """
+
+    def __init__(
+        self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float
+    ) -> None:  # fmt: skip
+        self.seconds = seconds
+        self.ends = np.array([ends for _, (ends,) in boxes])
+        parts = np.array([part for part, _ in boxes])
+        self.parts = parts[:, None] if parts.any() else None
+
+    def run(self, kernel: cache.Kernel, numbers: np.ndarray, strides: Sequence[int]) -> int:
+        """Calls the kernel on every box; returns the bits of the failures met.
+
+        Args:
+            kernel: The compiled function.
+            numbers: Its argument, but for the boxes.
+            strides: Bytes from a slice to the next of what it writes, its last numbers.
+        """
+        given = np.empty((len(self.ends), len(numbers)), np.int64)
+        given[...] = numbers
+        given[:, : self.ends.shape[1]] = self.ends
+        if self.parts is not None:
+            given[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
+        return team.run(cache.address(kernel), team.array_rows(given), team.at_hand(self.seconds))
 
 
 class _Progress:

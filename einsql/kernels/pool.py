@@ -76,7 +76,7 @@ def run(
                 tick(done / total)
         return
     if not blas:
-        _used[0] = monotonic()
+        used()
     queue = _Queue(work, pieces)
     turns = [_Turn(queue) for _ in range(workers - 1)]
     before = _allowed()  # known before the caller is bound, which an interrupt may follow at once
@@ -98,6 +98,11 @@ def run(
         if turn.error is not None:
             raise turn.error
     tick(1.0)  # the caller may have done its last piece before the helpers did theirs
+
+
+def used() -> None:
+    """Notes that a kernel wants several threads."""
+    _used[0] = monotonic()
 
 
 def idle() -> float:
@@ -206,12 +211,22 @@ class _Queue(Generic[T]):
 
 _used = [-inf]
 """When threads were wanted last."""
-_turns: SimpleQueue[_Turn] = SimpleQueue()
-"""Turns that no thread has looked at yet."""
+_turns: SimpleQueue[_Turn | None] = SimpleQueue()
+"""Turns that no thread has looked at yet; None wakes a thread for other work."""
 _wanted = 0
 """How many turns have not been taken back."""
 _ids: list[int] = []
 """The system's numbers of the pool's threads, which start when they are needed and stay."""
+
+
+def _sleep(_: int) -> None:
+    """Has a thread wait for its next turn at once."""
+
+
+_stay: Callable[[int], None] = _sleep
+"""What a thread does after a turn, given its number."""
+_leave: Callable[[bool], None] = _sleep
+"""What calls threads back from there."""
 _away: tuple[int, int, frozenset[int]] | None = None
 """The core that the pool's threads were kept off last, how many of them, and their others."""
 
@@ -221,21 +236,64 @@ def _hand_out(turns: Sequence[_Turn], allowed: set[int] | None) -> None:
     global _wanted
     with _lock:
         _wanted += len(turns)
-        for _ in range(min(_wanted, os.cpu_count() or 1) - len(_ids)):
-            thread = threading.Thread(
-                target=_serve, args=(_turns,), name="einsql-kernels", daemon=True
-            )
-            thread.start()
-            _ids.append(thread.native_id or 0)
+        _start(_wanted)
         if allowed is not None and _wanted == len(turns):  # another caller has no better core
             _make_way(allowed)
+    _leave(True)
     for turn in turns:
         _turns.put(turn)
 
 
-def _serve(turns: SimpleQueue[_Turn]) -> None:
+def _start(count: int) -> None:
+    """Sees to it that there are so many threads, of at most one for each core; under the lock."""
+    while len(_ids) < count and len(_ids) < (os.cpu_count() or 1):
+        thread = threading.Thread(
+            target=_serve, args=(_turns, len(_ids) + 1), name="einsql-kernels", daemon=True
+        )
+        thread.start()
+        _ids.append(thread.native_id or 0)
+
+
+def _serve(turns: SimpleQueue[_Turn | None], number: int) -> None:
     while True:
-        turns.get().take()  # holds none while it waits, for a turn knows its error's frames
+        turn = turns.get()
+        if turn is not None:
+            turn.take()
+        turn = None  # holds none while it waits, for a turn knows its error's frames
+        _stay(number)
+
+
+def stay(stays: Callable[[int], None], leave: Callable[[bool], None]) -> None:
+    """Has threads of the pool look for other work before they sleep.
+
+    Args:
+        stays: What a thread then does, given its number, from 1 on.
+        leave: Tells threads whether the pool wants them back.
+    """
+    global _stay, _leave
+    _stay, _leave = stays, leave
+
+
+def call_up(count: int, awake: int) -> None:
+    """Wakes threads of the pool for other work, which are kept off the caller's core.
+
+    Args:
+        count: How many are wanted.
+        awake: How many are at such work.
+    """
+    if _wanted:  # they have pieces, and come later
+        return
+    away = _away
+    core = _core()
+    if awake >= count and (core is None or away is None or core() == away[0]):
+        return
+    with _lock:
+        _start(count)
+        allowed = _allowed()
+        if allowed is not None and core is not None:
+            _keep_off(core(), allowed)
+    for _ in range(count - awake - _turns.qsize()):
+        _turns.put(None)
 
 
 def _take_back(turns: Sequence[_Turn]) -> None:
@@ -247,6 +305,8 @@ def _take_back(turns: Sequence[_Turn]) -> None:
         turn.wait()
     with _lock:
         _wanted -= len(turns)
+        if not _wanted:
+            _leave(False)
 
 
 def _allowed() -> set[int] | None:
@@ -266,18 +326,25 @@ def _make_way(allowed: set[int]) -> None:
     Args:
         allowed: The cores that the caller is allowed, and will be again.
     """
-    global _away
     core = _core()
-    with suppress(OSError):  # a thread that has ended, or a core that was taken away
+    with suppress(OSError):  # a core that was taken away
         here = -1 if core is None else core()
-        if here not in allowed:
-            return
-        away = here, len(_ids), frozenset(allowed)
+        if _keep_off(here, allowed):
+            os.sched_setaffinity(0, {here})
+
+
+def _keep_off(here: int, allowed: set[int]) -> bool:
+    """Keeps the pool's threads off a core, if it is one of those allowed; whether it is."""
+    global _away
+    if here not in allowed:
+        return False
+    away = here, len(_ids), frozenset(allowed)
+    with suppress(OSError):  # a thread that has ended
         if _away != away:
             for thread in _ids:
                 os.sched_setaffinity(thread, allowed - {here})
             _away = away
-        os.sched_setaffinity(0, {here})
+    return True
 
 
 @cache
@@ -294,6 +361,7 @@ def _forget() -> None:
     global _turns, _wanted, _away, _lock
     _turns, _wanted, _away, _lock = SimpleQueue(), 0, None, threading.Lock()
     _ids.clear()
+    stay(_sleep, _sleep)
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,7 @@ from einsql.errors import NotSupportedError, ProgrammingError
 from einsql.schema import DType
 from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.syntax import ColumnDef, CreateMacro, CreateTensor, CreateView, Drop, Statement
+from einsql.sql.tokens import did_you_mean
 from einsql.sql.trees import TreeReader
 
 TYPE_NAMES = {
@@ -19,6 +20,9 @@ TYPE_NAMES = {
     "FLOAT16": DType.HALF, "INT1": DType.TINYINT,
 }  # fmt: skip
 """Types of columns; DuckDB's other names for them too."""
+
+_KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
+"""What may be created and dropped, DuckDB's included."""
 
 
 class DefinitionReader(TreeReader):
@@ -37,7 +41,7 @@ class DefinitionReader(TreeReader):
             return replace_field(self.create_macro(replace), temporary=temporary)
         raise NotSupportedError(
             f"CREATE {self.word()} is outside the tensor fragment",
-            hint="CREATE TENSOR, VIEW and MACRO work.",
+            hint=f"{did_you_mean(self.word(), _KINDS)}CREATE TENSOR, VIEW and MACRO work.",
             position=self.position(),
         )
 
@@ -218,7 +222,7 @@ class DefinitionReader(TreeReader):
         self.take("DROP")
         kind = self.word()
         if kind not in ("TENSOR", "VIEW", "MACRO"):
-            raise self.error("DROP knows TENSOR, VIEW and MACRO")
+            raise self.error("DROP knows TENSOR, VIEW and MACRO", did_you_mean(kind, _KINDS))
         self.at += 1
         if_exists = self.take("IF", "EXISTS")
         name = self.name(f"a {kind.lower()} name")

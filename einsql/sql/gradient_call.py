@@ -30,6 +30,8 @@ def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
     if len(args) != 2:
         raise ProgrammingError(
             f"GRADIENT(loss, w) takes a loss and a tensor, not {len(args)} arguments",
+            hint="Each is a name or a SELECT in parentheses of its own; of several tensors there "
+            "is a GRADIENT each, which share their work.",
             position=position(call),
         )
     loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
@@ -83,7 +85,9 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
         error.hint = _of_a_table(error)
         raise
     raise ProgrammingError(
-        "GRADIENT takes names of tensors, views and WITH, or subqueries", position=position(arg)
+        "GRADIENT takes names of tensors, views and WITH, or subqueries",
+        hint="Write a name without quotes, or a SELECT in parentheses of its own.",
+        position=position(arg),
     )
 
 

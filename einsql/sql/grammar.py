@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from einsql.errors import ProgrammingError
+from einsql.errors import ProgrammingError, pointed_at
 from einsql.sql.lexical import QUIET
 
 _LOCK = threading.Lock()
@@ -64,10 +64,10 @@ def check_grammar(text: str) -> None:
 
 def _position(text: str, message: str) -> int | None:
     found = _CARET.search(message)
-    if found is None or found[2].startswith("..."):  # DuckDB shows part of a long line
+    if found is None:
         return None
-    before = text.split("\n")[: int(found[1]) - 1]
-    return sum(len(line) + 1 for line in before) + len(found[3]) - len(f"LINE {found[1]}: ")
+    column = len(found[3]) - len(f"LINE {found[1]}: ")
+    return pointed_at(text, int(found[1]), found[2], column)
 
 
 def spaced(text: str) -> tuple[str, list[int]]:

@@ -27,6 +27,7 @@ _PARTS = re.compile(
 )
 _FOLLOWED = re.compile(r"[\w$?]")
 _NAMED_HINT = "Parameters are ?, or $1, $2 and so on."
+_PREPARE = re.compile(r"\s*PREPARE\b", re.IGNORECASE)
 MOST = 65535
 """The highest number a parameter may have, as in DuckDB."""
 
@@ -101,6 +102,8 @@ def check_given(sql: str, given: int) -> None:
     for at, number in sorted(numbers.items()):
         if number > given:
             hint = f"{have}; {were}." if highest == len(used) else f"{were} of ${highest}."
+            if _PREPARE.match(sql):
+                hint = "PREPARE takes none: execute(sql, parameters) keeps plans by itself."
             raise ProgrammingError(f"Parameter {number} has no value", hint=hint, position=at)
     surplus = sorted(set(range(1, given + 1)) - used)
     if surplus:

@@ -31,7 +31,7 @@ from einsql.sql.syntax import (
     Transaction,
     Vacuum,
 )
-from einsql.sql.tokens import tokenize, word_of
+from einsql.sql.tokens import did_you_mean, tokenize, word_of
 from einsql.sql.trees import as_query, changing
 
 _SHARED = (
@@ -41,6 +41,12 @@ _SHARED = (
 
 _QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
 """What a query may begin with."""
+
+_DUCKDB = (
+    "ALTER", "ANALYZE", "ATTACH", "CALL", "CHECKPOINT", "DETACH", "INSTALL", "LOAD", "MERGE",
+    "PIVOT", "PRAGMA", "RESET", "SUMMARIZE", "TRUNCATE", "UNPIVOT", "USE",
+)  # fmt: skip
+"""What begins statements that only DuckDB has, for who misspells one of them."""
 
 
 def parse(sql: str) -> tuple[Statement, Error | None]:
@@ -99,13 +105,14 @@ class Reader(DefinitionReader):
             "VACUUM": self.vacuum,
         }  # fmt: skip
         if word not in readers:
+            meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
             return self.foreign(
                 self.at,
                 NotSupportedError(
                     f"einsql has no {word} statement",
-                    hint="Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, INSERT, "
-                    "UPDATE, DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, "
-                    "ROLLBACK, VACUUM, and those of DuckDB.",
+                    hint=f"{meant}Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, "
+                    "INSERT, UPDATE, DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, "
+                    "ROLLBACK, VACUUM, FOR, and those of DuckDB.",
                     position=self.position(),
                 ),
             )
@@ -186,8 +193,9 @@ class Reader(DefinitionReader):
         """SHOW TENSORS | TABLES | SETTINGS."""
         self.take("SHOW")
         what = self.word()
-        if what not in ("TENSORS", "TABLES", "SETTINGS"):
-            raise self.error("SHOW knows TENSORS and SETTINGS")
+        known = ("TENSORS", "TABLES", "SETTINGS")
+        if what not in known:
+            raise self.error("SHOW knows TENSORS and SETTINGS", did_you_mean(what, known))
         self.at += 1
         self.end()
         return Show(what.lower())

@@ -352,9 +352,12 @@ class ScalarBinder:
                 hint="A SELECT over tiles has TILES(…) in its FROM.",
                 position=position(node),
             )
+        hint = suggest(name, FUNCTION_NAMES, "functions")
+        if name in ("gradient", "einsum", "read_tensor"):
+            hint = f"{name.upper()} gives a tensor and stands in FROM: SELECT * FROM {name}(…)."
         raise UnknownHere(
             f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
-            hint=suggest(name, FUNCTION_NAMES, "functions"),
+            hint=hint,
             position=position(node),
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from sqlglot import Token, TokenType
 from sqlglot.errors import TokenError
 
-from einsql.errors import ProgrammingError
+from einsql.errors import ProgrammingError, nearest
 from einsql.sql.dialect import EinSQL
 from einsql.sql.parameters import mark
 
@@ -41,6 +42,12 @@ def is_parameter(token: Token) -> bool:
 def word_of(token: Token) -> str:
     """A token in upper case; empty for quoted text, which is no keyword."""
     return "" if token.token_type in _QUOTED else token.text.upper()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint for a word that may be a misspelt one; empty if it is like none."""
+    meant = nearest(word, known, likeness=0.7)
+    return f"Did you mean {meant}? " if meant is not None and meant != word.upper() else ""
 
 
 class TokenReader:
@@ -81,14 +88,14 @@ class TokenReader:
         if not self.take(word):
             raise self.error(f"Expected {word} {where}")
 
-    def error(self, reason: str) -> ProgrammingError:
+    def error(self, reason: str, hint: str = "") -> ProgrammingError:
         """An error at the next token."""
         found = ""
         if not self.ended:
             token = self.tokens[self.at]
             is_text = token.token_type is TokenType.STRING
             found = f", found the text '{token.text}'" if is_text else f', found "{token.text}"'
-        return ProgrammingError(reason + found, position=self.position())
+        return ProgrammingError(reason + found, hint=hint.rstrip(), position=self.position())
 
     def name(self, what: str) -> str:
         """Consumes a name, quoted or not."""

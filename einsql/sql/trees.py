@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 
 from sqlglot import exp
@@ -12,7 +13,7 @@ from einsql.sql.dialect import parsed
 from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.hints import numbered, placed
 from einsql.sql.parameters import mark, place
-from einsql.sql.tokens import TokenReader
+from einsql.sql.tokens import TokenReader, did_you_mean
 
 
 class TreeReader(TokenReader):
@@ -127,6 +128,14 @@ def as_query(tree: exp.Expr, position: int) -> exp.Query:
 _LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
 """Clauses that DuckDB takes in more places than sqlglot."""
 
+_CLAUSES = (
+    "SELECT", "DISTINCT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "USING",
+    "UNION", "PARTITION", "WINDOW", "QUALIFY", "VALUES", "BETWEEN",
+)  # fmt: skip
+"""What begins parts of a query, and may be misspelt."""
+
+_LAST_WORD = re.compile(r"(?<![\w$\"'.])(\w+)\s*$")
+
 
 def _syntax_error(sql: str, error: ParseError) -> Error:
     detail = error.errors[0] if error.errors else {}
@@ -143,6 +152,23 @@ def _syntax_error(sql: str, error: ParseError) -> Error:
         return NotSupportedError(
             f"{highlight.upper()} is outside the tensor fragment", position=position
         )
+    at, meant = _misspelt(sql, position, highlight)
     return UnknownHere(
-        f"Syntax error: {description.rstrip('.')}", position=min(position, max(0, len(sql) - 1))
+        f"Syntax error: {description.rstrip('.')}",
+        hint=meant.rstrip(),
+        position=min(at, max(0, len(sql) - 1)),
     )
+
+
+def _misspelt(sql: str, position: int, word: str) -> tuple[int, str]:
+    """Where a misspelt keyword stands: at an error or just before, where it was read as a name.
+
+    Returns:
+        The position, and what was meant; the error's own and nothing if it is like no keyword.
+    """
+    before = _LAST_WORD.search(sql[:position])
+    for at, found in ((position, word), (before.start(1), before[1]) if before else (0, "")):
+        meant = did_you_mean(found, _CLAUSES)
+        if meant:
+            return at, meant
+    return position, ""

@@ -150,6 +150,8 @@ def test_plots_that_fail_say_why(
         ([".plot"], "no result to plot"),
         ([query, ".open", ".plot"], "no result to plot"),
         ([query, ".plot x.doc"], "does not end in .png"),
+        ([query, ".plot w"], ".plot draws the last result"),
+        ([query, ".plot w"], "SELECT it first"),
         ([query, f".plot {tmp_path}/x.png"], 'pip install "einsql[plot]"'),
     ]:
         status = main(["-no-init", *(word for c in commands for word in ("-c", c))])

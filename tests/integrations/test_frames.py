@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,32 @@ def test_polars_reads(con: einsql.Connection) -> None:
     above = pl.read_database(ABOVE, con, execute_options={"parameters": [3.5]})
     assert above.to_dict(as_series=False) == {"i": [1, 1], "j": [1, 2], "val": [4.0, 5.0]}
     assert pl.DataFrame(con.execute("SHOW TENSORS"))["keys"].to_list() == ["i:2, j:3"]
+
+
+def test_duckdbs_names_of_frames(con: einsql.Connection) -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    frame = con.execute(SUMS).fetch_df()
+    assert con.sql(SUMS).df().equals(frame)
+    assert con.cursor().execute(SUMS).fetchdf().equals(frame)
+    assert con.sql(SUMS).pl().equals(pl.DataFrame(con.execute(SUMS)))
+    assert con.sql(ABOVE, params=[3.5]).df().val.tolist() == [4.0, 5.0]
+    mine = np.array([1.0, 2.0])
+    assert con.sql("SELECT SUM(val) AS s FROM mine").df().equals(pd.DataFrame({"s": [3.0]}))
+    assert con.executemany("INSERT INTO label VALUES (?, ?)", [(2, "c"), (3, "d")]).rowcount == 2
+    with pytest.raises(einsql.InterfaceError, match="no results"):
+        con.sql("SET sites = 1").pl()
+    del mine
+
+
+@pytest.mark.parametrize(("ask", "package"), [("df", "pandas"), ("fetchdf", "pandas"),
+                                              ("pl", "polars")])  # fmt: skip
+def test_a_missing_package_is_named(
+    ask: str, package: str, con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(einsql.InterfaceError, match=f"needs {package}") as caught:
+        getattr(con.execute(SUMS), ask)()
+    assert f"pip install {package}" in caught.value.hint
 
 
 def test_arrow_streams_out(con: einsql.Connection) -> None:

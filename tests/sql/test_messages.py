@@ -101,3 +101,89 @@ def test_a_query_in_parentheses_is_explained() -> None:
     assert str(con.explain(f"({query})")) == str(con.explain(query))
     plan = con.explain(f"(({query}))", sites=2)
     assert plan.to_dict()["sites"] == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "meant", "at"),
+    [
+        ("SELEC 1", "SELECT", "SELEC"),
+        ("EXPLAIN SELET 1", "SELECT", "SELET"),
+        ("UPDAT x SET val = 1", "UPDATE", "UPDAT"),
+        ("ROLBACK", "ROLLBACK", "ROLBACK"),
+        ("TRUNCAT x", "TRUNCATE", "TRUNCAT"),
+        ("CREATE TENSER y AS SELECT 1 AS val", "TENSOR", "TENSER"),
+        ("DROP TENSR x", "TENSOR", "TENSR"),
+        ("SELECT i FORM x", "FROM", "FORM"),
+        ("SELECT i FROM x WHER i > 1", "WHERE", "WHER"),
+        ("SELECT i FROM x AS x(i, j) GRUOP BY i", "GROUP", "GRUOP"),
+    ],
+)
+def test_misspelt_words_are_pointed_at(sql: str, meant: str, at: str) -> None:
+    with pytest.raises(einsql.Error) as caught:
+        connection().execute(sql)
+    assert caught.value.hint.startswith(f"Did you mean {meant}?")
+    assert caught.value.position == sql.index(at)
+
+
+def test_a_word_like_no_other_is_not_guessed_at() -> None:
+    with pytest.raises(einsql.Error, match="no XYZZY statement") as caught:
+        connection().execute("xyzzy 1")
+    assert caught.value.hint.startswith("Statements: SELECT")
+
+
+LOSS = "WITH loss AS (SELECT SUM(val * val) AS val FROM t)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "hint", "at"),
+    [
+        (f"{LOSS} SELECT GRADIENT(loss, t)", "stands in FROM", "GRADIENT"),
+        (f"{LOSS} SELECT * FROM GRADIENT(loss)", "SELECT in parentheses", "GRADIENT"),
+        (f"{LOSS} SELECT * FROM GRADIENT(loss, t, x)", "a GRADIENT each", "GRADIENT"),
+        (f"{LOSS} SELECT * FROM GRADIENT('loss', t)", "without quotes", "'loss'"),
+        (f"{LOSS} SELECT * FROM GRADIENTS(loss, t)", '"gradient"', "GRADIENTS"),
+        ("UPDATE t SET val = g.val FROM x AS g WHERE g.i = t.i", "Compare all keys", "UPDATE"),
+        ("SELECT * FROM softmx(x, i)", '"softmax"', "softmx"),
+        ("SELECT * FROM layernorm(x, i)", '"layer_norm"', "layernorm"),
+        ("SELECT * FROM sigmoid(x)", "SELECT sigmoid(val)", "sigmoid"),
+        ("SELECT sigmod(val) FROM x", '"sigmoid"', "sigmod"),
+        ("SELECT lenght('a')", '"length"', "lenght"),
+        ("SELECT EINSUM('ij->i', x)", "stands in FROM", "EINSUM"),
+        ("PREPARE p AS SELECT i FROM x WHERE val > ?", "PREPARE takes none", "?"),
+    ],
+)  # fmt: skip
+def test_mistakes_around_training_have_a_way_out(sql: str, hint: str, at: str) -> None:
+    with pytest.raises(einsql.Error) as caught:
+        connection().execute(sql)
+    assert hint in caught.value.hint
+    assert caught.value.position == sql.index(at)
+
+
+@pytest.mark.parametrize("wrong", ["strngth('a')", "nope.x", "1 +* 2", "'a' || (1, "])
+def test_mistakes_far_into_a_line_have_their_position(wrong: str) -> None:
+    con = connection()
+    con.execute("CREATE TABLE names (name VARCHAR)")
+    columns = ", ".join(f"name AS n{n}" for n in range(40))
+    sql = f"SELECT {columns},\n {columns}, {wrong} AS é, {columns} FROM names"
+    with pytest.raises(einsql.Error) as caught:
+        con.execute(sql)
+    assert caught.value.line == 2
+    place = sql.index(wrong)
+    assert place <= (caught.value.position or 0) <= place + len(wrong) + len(" AS é") + 1
+
+
+def test_a_guess_unlike_what_was_written_is_not_passed_on() -> None:
+    with pytest.raises(einsql.Error, match="Function with name strngth does not exist") as caught:
+        connection().execute("SELECT strngth('a') AS s FROM range(2)")
+    assert caught.value.hint == ""
+
+
+def test_parameters_that_do_not_fit_say_what_does() -> None:
+    con, two = connection(), "SELECT 1; SELECT ?"
+    with pytest.raises(einsql.ProgrammingError, match="single statement") as caught:
+        con.execute(two, [1])
+    assert (caught.value.position, caught.value.line) == (two.index("SELECT ?"), 1)
+    assert "one by one" in caught.value.hint
+    with pytest.raises(einsql.ProgrammingError, match="cannot be a ndarray") as caught:
+        con.execute("SELECT i FROM x WHERE val = ?", [np.ones((2, 2))])
+    assert "named in FROM" in caught.value.hint

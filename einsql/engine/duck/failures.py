@@ -139,11 +139,7 @@ def _file(
 def place(message: str, sql: str) -> int | None:
     """The offset in a text that DuckDB points at."""
     found = _LINE.search(message)
-    if found is None or found[2].startswith("..."):
+    if found is None:
         return None
-    lines, number = sql.split("\n"), int(found[1])
-    if number > len(lines) or not lines[number - 1].startswith(found[2].removesuffix("...")):
-        return None  # it is another text's, such as a view's
-    before = lines[: number - 1]
-    shown = len(f"LINE {found[1]}: ")
-    return sum(len(line) + 1 for line in before) + len(found[3]) - shown
+    column = len(found[3]) - len(f"LINE {found[1]}: ")
+    return errors.pointed_at(sql, int(found[1]), found[2], column)

@@ -12,7 +12,7 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.einsum import EinSum, Node, Operand
 from einsql.errors import DataError
-from einsql.kernels import cache, pool
+from einsql.kernels import cache, pool, team
 from einsql.kernels.expressions import FAR
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
@@ -26,6 +26,8 @@ NOTHING = -1
 """Number of the batch that a new scratch holds right sides of."""
 PIECE = 2**25
 """Work of one piece, in cheap operations: some milliseconds."""
+OPERATION = 1e-10
+"""Seconds that a cheap operation takes, roughly."""
 PIECES = 4
 """Least number of pieces for each thread, so that no thread waits long for the others."""
 
@@ -91,7 +93,8 @@ class Group:
         if driver is None:
             driver = self._drivers[strided] = write(self.plan, strided)
         numbers = np.array([n(given) for n in driver.numbers], np.int64)
-        bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), tick)
+        seconds = work(self.plan) * OPERATION
+        bad = _run(driver, numbers, len(self.nodes), self._pieces(driver), seconds, tick)
         if bad[-1]:  # beyond a limit was NaN or infinity, which 0 times is not 0
             return self._apart(operands, tick)
         for failed, reasons in zip(bad, driver.reasons, strict=False):
@@ -190,9 +193,10 @@ def _run(
     numbers: np.ndarray,
     nodes: int,
     pieces: Sequence[tuple[int, int]],
+    seconds: float,
     tick: Tick,
 ) -> np.ndarray:
-    """Calls a group's kernel on every piece.
+    """Calls a group's kernel on every piece, which take one thread so long.
 
     Returns:
         For each node the bits of its failures, and a last one that tells that the whole
@@ -201,6 +205,17 @@ def _run(
     if driver.kernel is None:
         driver.kernel = cache.load(driver.source, tick)
     kernel = driver.kernel
+    threads = team.at_hand(seconds)
+    if threads > 1:
+        places = [_Place(driver.scratch, nodes) for _ in range(threads)]
+        own = np.array([[*team.array_words(p.bad), p.address] for p in places], np.int64)
+        rows = np.zeros((len(pieces), 9 + own.shape[1]), np.int64)
+        rows[:, :2] = pieces
+        rows[:, 2:9] = team.array_words(numbers)
+        team.run(cache.address(kernel), rows, threads, own, first=9)
+        tick(1.0)
+        united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
+        return united
     made: list[_Place] = []
     free: list[_Place] = []
 

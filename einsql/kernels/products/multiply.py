@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from einsql.buffers import empty
-from einsql.kernels import blas, pool
+from einsql.kernels import blas, pool, team
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products import rows
+from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
@@ -178,7 +179,7 @@ class _Plan:
         stack = prod(self.extents[: self.free])
         pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
-        by_us: Multiply = self.on_one
+        by_us: Multiply = self._at_hand(self.on_one)
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
@@ -233,7 +234,50 @@ class _Plan:
             if copied[n] and prod(again) > 1:
                 return self._copied_first(n)
         whole = [*parts, *[1] * (len(self.units) - self.kept)]
-        return lambda a, b, tick: self.in_pieces(a, b, whole, tick)
+        return self._at_hand(lambda a, b, tick: self.in_pieces(a, b, whole, tick))
+
+    def _at_hand(self, otherwise: Multiply) -> Multiply:
+        """Short work as calls that threads at hand take from each other."""
+        seconds = self.work.seconds
+        few = prod(self.extents[: self.kept]) < FEW and self.k >= LONG_SUM
+        copied = self.layout.left.copied or self.layout.right.copied
+        if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
+            return otherwise
+        parts = cut(self.extents[: self.kept], self.free, pool.threads(), self.blocks)
+        if prod(parts) == 1:
+            return otherwise
+        known: list[Calls | None] = []
+
+        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            threads = team.at_hand(seconds)
+            if threads == 1 or known == [None]:
+                return otherwise(a, b, tick)
+            made, out = self._result()
+            if not known:
+                known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
+            (calls,) = known
+            if calls is None:
+                return otherwise(a, b, tick)
+            with blas.single_threaded():
+                calls.run(a, b, made, threads)
+            tick(1.0)
+            return made.transpose(self.turn)
+
+        return run
+
+    def _calls(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: Sequence[int]
+    ) -> Calls | None:  # fmt: skip
+        """Pieces of the result as calls of BLAS, for operands of these strides."""
+        views = self._views(a, b)
+        found = []
+        for piece in slices(self.extents, parts):
+            stacks = self._matrices(*views, out, piece)
+            shape = stacks[2].shape[: self.free]
+            for at in np.ndindex(shape):
+                x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
+                found.append((x, y, z))
+        return calls_for(found, (a, b, out))
 
     def _at_once(self) -> Multiply:
         """All of it by one call, its views known before."""
@@ -296,6 +340,7 @@ class _Plan:
         whole = [*parts, *[1] * (len(self.units) - self.kept)]
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            blas.all_threads()
             made, out = self._result()
             views = self._views(a, b)
             for done, piece in enumerate(slices(self.extents, whole), start=1):
@@ -305,6 +350,7 @@ class _Plan:
             return made.transpose(self.turn)
 
         def at_once(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+            blas.all_threads()
             made = self.whole(a, b, tick)
             self._leave_spinning()
             return made
@@ -362,16 +408,23 @@ class _Plan:
         made = empty(self.shape, self.product.work)
         return made, made.transpose(self.arranged).reshape(self.extents[: self.kept])
 
+    def _matrices(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
+    ) -> Matrices:  # fmt: skip
+        """The stacks of matrices of a piece: of the operands, and of the result."""
+        left, right = (
+            read.matrices(x, piece, self.product.work)
+            for read, x in zip(self.reads, (a, b), strict=True)
+        )
+        into: tuple[Any, ...] = (*piece[: self.kept], ...)  # a view, even without axes
+        part = out[into]
+        return left, right, part.reshape(*part.shape[: self.free], left.shape[-2], right.shape[-1])
+
     def _piece(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
     ) -> None:  # fmt: skip
-        work = self.product.work
-        left = self.reads[0].matrices(a, piece, work)
-        right = self.reads[1].matrices(b, piece, work)
-        into: tuple[Any, ...] = (*piece[: self.kept], ...)  # a view, even without axes
-        part = out[into]
+        left, right, part = self._matrices(a, b, out, piece)
         stack = part.shape[: self.free]
-        part = part.reshape(*stack, left.shape[-2], right.shape[-1])
         if part.size >= FEW or left.shape[-1] < LONG_SUM:
             np.matmul(left, right, out=part)
         elif prod(stack) == 1:

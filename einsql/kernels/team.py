@@ -1,0 +1,256 @@
+"""Threads that stay at hand for short pieces of compiled kernels.
+
+To wake a thread takes some 50 µs, and as long again wherever two threads want Python's lock
+at once: `pool.run` costs more than it gains for work of less than half a millisecond. Here
+the threads of the pool go on looking for pieces for a while after each work, in compiled code
+without that lock, and take one from the other within a microsecond. What they share are the words
+of one block of memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from math import inf
+from struct import Struct
+from time import perf_counter, sleep
+
+import numpy as np
+
+from einsql.errors import InternalError
+from einsql.kernels import cache, pool
+
+LEAST, LONG = 5e-5, 2e-2
+"""Seconds on one thread from which several pay, and from which work is the pool's, which tells
+progress."""
+WAKE = 4e-4
+"""Seconds from which it pays to wake a thread for this work alone."""
+STREAM = 4e-3
+"""Seconds within which work has to follow work for a thread to be woken."""
+SPIN = 2e-3
+"""Seconds for which a thread looks for the next work before it sleeps."""
+PATIENCE = 2e-3
+"""Seconds for which a caller looks for the end of the others' pieces before it sleeps."""
+_TRIALS = 20_000
+"""Looks at a word whose time is measured."""
+
+_LINE = 8
+"""Words of a line of memory, which only one thread should write to."""
+_TICKET, _DONE, _AWAKE, _FAILED, _JOB, _LEAVE = (n * _LINE for n in range(6))
+_WORDS = 6 * _LINE
+_RAISED = 1 << 62
+_PACK = Struct("8q").pack_into
+"""Writes a job: how many pieces, the function, the rows' address and length, the address of
+what threads pass themselves, where it goes and how many words it has, and how many threads."""
+
+_TEXT = f"""\
+import numpy as np
+from numba import njit
+from einsql.kernels.atomics import add, load, pause, replace, store, unite
+from einsql.kernels.calls import ARGUMENTS, call
+
+
+@njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
+def kernel(state, worker, looks, begins):
+    ticket, done, awake, failed, job, leave = (
+        state, state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},
+        state + {8 * _JOB}, state + {8 * _LEAVE},
+    )
+    args = np.empty(ARGUMENTS + 1, np.int64)
+    at = args.ctypes.data
+    if begins:
+        store(done, 0)
+        store(failed, 0)
+        store(ticket, (((load(ticket) >> 40) + 1) & 0x3FFFFF) << 40 | load(job) << 20)
+    elif worker:
+        add(awake, 1)
+    seen = 0
+    while seen < looks:
+        # The ticket is the work's number, how many pieces it has, and the next one: who replaces
+        # it by its successor has that piece, and the work is not over before the piece is.
+        now = load(ticket)
+        pieces, piece = (now >> 20) & 0xFFFFF, now & 0xFFFFF
+        if piece < pieces and (not worker or worker < load(job + 56)):
+            if replace(ticket, now, now + 1):
+                width, row = load(job + 24), load(job + 16) + 8 * piece * load(job + 24)
+                for n in range(width):
+                    args[n] = load(row + 8 * n)
+                first, count = load(job + 40), load(job + 48)
+                for n in range(count):
+                    args[first + n] = load(load(job + 32) + 8 * (worker * count + n))
+                args[ARGUMENTS] = 0
+                if call(load(job + 8), at, at + 8 * ARGUMENTS):
+                    unite(failed, {_RAISED})
+                unite(failed, args[ARGUMENTS])
+                add(done, 1)
+                seen = 0
+            continue
+        if worker:
+            if load(leave):
+                break
+        elif load(done) == pieces:
+            return 1
+        pause()
+        seen += 1
+    if worker:
+        add(awake, -1)
+    return 0
+"""
+"""Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
+there has been none for so many looks. Returns 1 to a caller if all are done."""
+
+
+class _Words:
+    """The words that threads share.
+
+    Args:
+        shared: Whether other threads than the caller look at them.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        words = np.zeros(_WORDS + _LINE, np.int64)
+        if shared:  # until the process is gone, which is later than modules are
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
+        start = -words.ctypes.data % (8 * _LINE) // 8
+        self.words = words[start : start + _WORDS]
+        self.at = self.words.ctypes.data
+        self.bytes = self.words.data.cast("B")
+
+    def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int) -> int:
+        """Does the pieces of a job with whoever looks; returns their united results."""
+        _PACK(self.bytes, 8 * _JOB, *job)
+        over = 0
+        try:
+            over = kernel(self.at, 0, patience, 1)
+        finally:
+            while not over:  # whatever interrupts it: the memory of pieces is in use
+                over = kernel(self.at, 0, patience, 0)
+                if not over:
+                    sleep(1e-4)
+        return int(self.words[_FAILED])
+
+
+class _Team:
+    """The threads, and what they look at."""
+
+    def __init__(self) -> None:
+        self.kernel: _Kernel = cache.load(_TEXT)
+        self.lock = threading.Lock()
+        self.words = _Words(shared=True)
+        start = perf_counter()
+        self.kernel(self.words.at, 1, _TRIALS, 0)
+        look = (perf_counter() - start) / _TRIALS
+        self.looks, self.patience = int(SPIN / look) + 1, int(PATIENCE / look) + 1
+        pool.stay(self.stay, self.leave)
+        atexit.register(self.leave, True)
+
+    def stay(self, worker: int) -> None:
+        """Takes pieces for a while; a thread of the pool does, after each other work."""
+        self.kernel(self.words.at, worker, self.looks, 0)
+
+    def leave(self, now: bool) -> None:
+        """Lets threads end to look, or look again."""
+        self.words.words[_LEAVE] = now
+
+    def awake(self) -> int:
+        """How many threads look for work, or are at some."""
+        return int(self.words.words[_AWAKE])
+
+    def run(self, job: tuple[int, ...], threads: int) -> int:
+        """Does the pieces of a job on so many threads, or those that are not at work."""
+        if threads > 1 and self.lock.acquire(blocking=False):
+            try:
+                pool.used()
+                pool.call_up(threads - 1, self.awake())
+                return self.words.lead(self.kernel, job, self.patience)
+            finally:
+                self.lock.release()
+        return _Words(shared=False).lead(self.kernel, job, self.patience)
+
+
+_Kernel = Callable[[int, int, int, int], int]
+_team: _Team | None = None
+_asked = -inf
+"""When work was last asked about."""
+
+
+def at_hand(seconds: float) -> int:
+    """On how many threads work is done soonest: on all, or on one.
+
+    Args:
+        seconds: What it takes one thread.
+    """
+    global _asked
+    if not LEAST <= seconds < LONG:
+        return 1
+    threads = pool.threads()
+    now, before = perf_counter(), _asked
+    _asked = now
+    if seconds >= WAKE:
+        # Who has not needed Numba does not load it for this.
+        return threads if _team is not None or "numba" in sys.modules else 1
+    return threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
+
+
+def run(
+    function: int, rows: np.ndarray, threads: int, own: np.ndarray | None = None, first: int = 0
+) -> int:
+    """Calls a compiled function for every row of arguments.
+
+    Args:
+        function: Its address, of `cache.address`.
+        rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
+            `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
+        threads: How many take pieces, if they are not at other work.
+        own: `[threads, arguments]`: what each thread passes in place of some arguments.
+        first: The number of the first of these.
+
+    Returns:
+        The bits that any piece returned.
+
+    Raises:
+        InternalError: The function raised an exception.
+    """
+    global _team
+    if _team is None:
+        _team = _Team()
+    theirs = (0, first, 0) if own is None else (address(own), first, own.shape[1])
+    job = len(rows), function, address(rows), rows.shape[1], *theirs, threads
+    found = _team.run(job, threads)
+    if found & _RAISED:
+        raise InternalError("a compiled kernel raised an exception")
+    return found
+
+
+def address(array: np.ndarray) -> int:
+    """Where an array begins; sooner than by its `ctypes`."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def array_words(array: np.ndarray) -> tuple[int, ...]:
+    """The arguments that an array of one axis in C order is; it has to live on."""
+    return 0, 0, len(array), array.itemsize, address(array), len(array), array.itemsize
+
+
+def array_rows(arrays: np.ndarray) -> np.ndarray:
+    """Arguments that are one array for each row of a table in C order, which has to live on."""
+    rows = np.zeros((len(arrays), 7), np.int64)
+    rows[:, 2] = rows[:, 5] = arrays.shape[1]
+    rows[:, 3] = rows[:, 6] = arrays.itemsize
+    rows[:, 4] = address(arrays) + arrays.strides[0] * np.arange(len(arrays))
+    return rows
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _team
+    _team = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
