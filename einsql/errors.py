@@ -101,6 +101,24 @@ class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
     """Nothing of einsql has that name; DuckDB may have a table or a function of it."""
 
 
+class ForeignName(NotSupportedError):  # noqa: N818 - a name, and why it is no tensor work
+    """A name of WITH that is no tensor work.
+
+    Attributes:
+        why: Why its query is none, if that is known.
+    """
+
+    why: Error | None = None
+
+    @property
+    def root(self) -> Error:
+        """What is no tensor work in the query, or in those that it reads."""
+        found: Error = self
+        while isinstance(found, ForeignName) and found.why is not None:
+            found = found.why
+        return found
+
+
 class InterruptedError(OperationalError):
     """The statement was cancelled by interrupt() or Ctrl-C."""
 

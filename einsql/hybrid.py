@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -151,7 +151,7 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
 def _parts(con: Connection) -> tuple[Parts, Computing]:
     computing = Computing(con, Tables(con.duck, con._tick))
     parts = Parts(
-        bind=lambda tree, foreign: _bind(con, tree, foreign, computing),
+        bind=lambda tree, foreign: _bind(con, tree, foreign, parts.refused, computing),
         kind=lambda name: _kind(con, name),
         is_macro=lambda name: _is_macro(con, name),
         is_file=lambda name: is_tensor_file(con, name),
@@ -186,10 +186,14 @@ def is_ours(con: Connection, prefix: Sequence[str], name: str) -> bool:
 
 
 def _bind(
-    con: Connection, tree: exp.Expr, foreign: frozenset[str], computing: Computing
-) -> list[str] | Error:  # fmt: skip
+    con: Connection,
+    tree: exp.Expr,
+    foreign: frozenset[str],
+    refused: Mapping[str, Error],
+    computing: Computing,
+) -> list[str] | Error:
     binder = con.query_binder()
-    binder.foreign, binder.notices = foreign, []
+    binder.foreign, binder.refused, binder.notices = foreign, refused, []
     try:
         return [c.name for c in binder.bind_any(tree).columns]
     except UnknownHere as error:
@@ -411,7 +415,8 @@ def _place(duck: Any, text: str) -> int | None:
 def _told(made: Hybrid, error: Error) -> Error:
     """DuckDB's error at its place in the statement, or the binder's if it is the same."""
     if isinstance(error, UnknownHere) and names_ours(error) and made.parts.wrong:
-        return made.parts.wrong[0]
+        known = [e for e in made.parts.wrong if not isinstance(e, UnknownHere)]
+        return (known or made.parts.wrong)[0]
     for ours in made.parts.wrong:
         name = ours.reason.split('"')[1::2]
         if name and all(f'"{n}"' in error.reason or f" {n} " in error.reason for n in name):

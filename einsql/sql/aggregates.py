@@ -209,11 +209,10 @@ class Aggregation:
         if name.startswith("stddev"):
             result = apply("sqrt", [result], stays)
         several = call("lt", DType.BOOLEAN, Const(1, DType.BIGINT), count.value)
-        if sample:
-            return Typed(result.value, real, conj(found, several))
-        # One row has no spread, even where its distance to itself is NaN.
+        # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
         alone = Typed(Const(0.0, real), real)
-        return Typed(choose(several, result, alone, real).value, real, found)
+        value = choose(several, result, alone, real).value
+        return Typed(value, real, conj(found, several) if sample else found)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
         # The sum is the same whatever it is shifted by, so gradients take that for a constant.

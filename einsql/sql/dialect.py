@@ -6,9 +6,12 @@ Statements that sqlglot does not know are parsed from its tokens in `parser.py`.
 
 from __future__ import annotations
 
+import logging
+from contextvars import ContextVar
 from typing import ClassVar
 
-from sqlglot import TokenType
+import sqlglot
+from sqlglot import TokenType, exp
 from sqlglot.dialects.duckdb import DuckDB
 
 
@@ -23,3 +26,22 @@ class EinSQL(DuckDB):
 
         KEYWORDS: ClassVar = {**DuckDB.Tokenizer.KEYWORDS, "/*+": TokenType.HINT}
         COMMANDS: ClassVar = set()  # else EXPLAIN and SHOW swallow their text unparsed
+
+
+_reading: ContextVar[bool] = ContextVar("reading", default=False)
+
+# sqlglot warns of what it cannot read, on stderr if nobody listens; such a text is refused here.
+logging.getLogger("sqlglot").addFilter(lambda record: not _reading.get())
+
+
+def parsed(text: str) -> exp.Expr:
+    """The syntax tree of a statement.
+
+    Raises:
+        sqlglot.errors.ParseError: A syntax error.
+    """
+    token = _reading.set(True)
+    try:
+        return sqlglot.parse_one(text, dialect=EinSQL)
+    finally:
+        _reading.reset(token)

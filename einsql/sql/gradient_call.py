@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.errors import ForeignName, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.gradient import Backward
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
@@ -80,15 +80,34 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
         if isinstance(arg, exp.Column) and not arg.table:
             return as_elements(query.named(arg.name, arg), f"{arg.name} in GRADIENT", arg)
     except NotSupportedError as error:
-        raise ProgrammingError(
-            f"GRADIENT is of tensor work alone: {error.reason}",
-            hint=error.hint or "EXPLAIN shows which part of a statement is none, and why.",
-            position=error.position,
-        ) from None
+        raise _no_tensor_work(error) from None
+    except UnknownHere as error:
+        error.hint = _of_a_table(error)
+        raise
     raise ProgrammingError(
         "GRADIENT takes names of tensors, views and WITH, or subqueries",
         hint="Write a name without quotes, or a SELECT in parentheses of its own.",
         position=position(arg),
+    )
+
+
+def _of_a_table(error: UnknownHere) -> str:
+    """The hint for a name that may be a table's."""
+    if not error.reason.startswith("There is no tensor"):
+        return error.hint
+    return f"{error.hint} Of a table CREATE TENSOR … AS SELECT makes one.".strip()
+
+
+def _no_tensor_work(error: NotSupportedError) -> ProgrammingError:
+    """The error for what only DuckDB could run."""
+    root = error.root if isinstance(error, ForeignName) else error
+    hint = root.hint
+    if isinstance(root, UnknownHere):
+        hint = _of_a_table(root)
+    return ProgrammingError(
+        f"GRADIENT is of tensor work alone: {root.reason}",
+        hint=hint or "docs/sql.md says what is tensor work.",
+        position=error.position if root.position is None else root.position,
     )
 
 

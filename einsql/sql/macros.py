@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.errors import ProgrammingError, suggest
 from einsql.sql.aggregates import AGGREGATES
-from einsql.sql.dialect import EinSQL
+from einsql.sql.dialect import EinSQL, parsed
 from einsql.sql.functions import NAMED
 from einsql.sql.scalar import position
 from einsql.sql.sources import TABLE_FUNCTIONS
@@ -109,7 +108,7 @@ def is_function(name: str, arity: int, is_table: bool) -> bool:
     word = name if re.fullmatch(r"\w+", name) else exp.to_identifier(name, quoted=True).sql()
     call = f"{word}({', '.join(f'a{n}' for n in range(arity))})"
     try:
-        tree = sqlglot.parse_one(f"SELECT {'* FROM ' * is_table}{call}", dialect=EinSQL)
+        tree = parsed(f"SELECT {'* FROM ' * is_table}{call}")
     except ParseError:  # it is a function of another arity, or a keyword
         return True
     found = tree.args["from_"].this.this if is_table else tree.expressions[0]

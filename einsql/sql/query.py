@@ -110,6 +110,8 @@ class QueryBinder:
     """Views and table macros that are being bound, outermost first."""
     foreign: frozenset[str] = frozenset()
     """Names of WITH around the query, in small letters, that are no tensor work."""
+    refused: Mapping[str, Error] = field(default_factory=dict)
+    """Why these are none, where that is known."""
     backward: dict[tuple[int, str], Backward] = field(default_factory=dict)
     """Backward passes by the node and the field of their losses."""
     expanded_nodes: int = 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.sql.dialect import EinSQL
+from einsql.sql.dialect import parsed
 from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.hints import numbered, placed
 from einsql.sql.parameters import mark, place
@@ -90,7 +89,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     apart, blanks = spaced(text)
     doubt: Error | None = None
     try:
-        tree = sqlglot.parse_one(apart, dialect=EinSQL)
+        tree = parsed(apart)
         check_grammar(text)
     except ParseError as error:
         raise _syntax_error(text, error) from error

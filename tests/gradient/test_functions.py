@@ -174,6 +174,14 @@ def test_what_ties_shares_evenly() -> None:
     np.testing.assert_array_equal(gradient(con, query, "w"), [[0, 0.5, 0.5, 0], [0.25] * 4])
 
 
+@pytest.mark.parametrize("text", ["VARIANCE(val)", "STDDEV(val)", "SQRT(VARIANCE(val)) + 1"])
+def test_a_spread_of_one_row_is_null_and_has_no_slope(text: str) -> None:
+    con = connected({"w": ("ij", np.array([[1.0, 3.0], [5.0, 2.0]]))})
+    query = f"WITH loss AS (SELECT {text} AS val FROM w WHERE i = 0 AND j = 0)"
+    assert con.execute(f"{query} SELECT val FROM loss").fetchall() == [(None,)]
+    np.testing.assert_array_equal(gradient(con, query, "w"), np.zeros((2, 2)))
+
+
 def test_reductions_without_a_derivative_say_why() -> None:
     reasons = {n for n, r in REDUCTIONS.items() if isinstance(r.derivative, str)}
     assert reasons == {"bool_or", "bool_and", "arg_min", "arg_max"}

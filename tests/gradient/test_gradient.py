@@ -241,13 +241,38 @@ def test_refusals(query: str, source: str, reason: str, fallback: str) -> None:
     assert error.value.position >= sql.index("GRADIENT")
 
 
-def test_a_loss_that_is_no_tensor_work_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("query", "at", "reason"),
+    [
+        ("WITH a AS (SELECT i, j, val FROM x ORDER BY i), b AS (SELECT * FROM a), "
+         "loss AS (SELECT SUM(val) AS val FROM b)", "ORDER BY", "ORDER BY is"),
+        ("WITH loss AS (SELECT MEDIAN(val) AS val FROM x)", "MEDIAN", "MEDIAN(val) is"),
+        ("WITH loss AS (SELECT SUM(val) AS val FROM x WHERE i = 'a')", "'a'", "Text is"),
+    ],
+)  # fmt: skip
+def test_a_loss_that_is_no_tensor_work_is_refused_with_the_reason(
+    query: str, at: str, reason: str
+) -> None:
     con = connected(TENSORS)
     con.execute("SET fallback = on")
-    sorted_ = "WITH a AS (SELECT i, j, val FROM x ORDER BY i)"
+    sql = f"{query} SELECT * FROM GRADIENT(loss, x)"
     with pytest.raises(einsql.ProgrammingError, match="tensor work alone") as error:
-        gradient(con, f"{sorted_}, loss AS (SELECT SUM(val) AS val FROM a)", "x")
-    assert "EXPLAIN" in error.value.hint
+        con.execute(sql)
+    assert reason in error.value.reason
+    assert error.value.position is not None
+    assert 0 <= error.value.position - sql.index(at) <= len("ORDER BY ")
+    assert error.value.hint
+
+
+def test_a_loss_over_a_table_says_how_a_tensor_is_made_of_one() -> None:
+    con = connected(TENSORS)
+    con.execute("SET fallback = on")
+    con.execute("CREATE TABLE t AS SELECT 0 AS i, 1.5::DOUBLE AS val")
+    con.execute("CREATE VIEW over_t AS SELECT SUM(x.val * t.val) AS val FROM x JOIN t USING (i)")
+    for call in ("GRADIENT(over_t, x)", "GRADIENT((SELECT SUM(val) AS val FROM x), t)"):
+        with pytest.raises(einsql.ProgrammingError, match='"t"') as error:
+            con.execute(f"SELECT * FROM {call}")
+        assert "CREATE TENSOR" in error.value.hint
 
 
 def test_a_stopped_choice_is_a_constant() -> None:

@@ -21,6 +21,9 @@ def connection() -> einsql.Connection:
     [
         ("INSERT INTO t SELECT i, SUM(val) AS val FROM x GROUP BY i LIMIT 1", [],
          einsql.NotSupportedError, "LIMIT is outside"),
+        ("WITH a AS (CREATE TENSOR b (i DIM(2), val FLOAT)) SELECT 1", [],
+         einsql.ProgrammingError, "Syntax error"),
+        ("CREATE VIEW v AS ALTER TABLE x", [], einsql.Error, "ALTER"),
         ("INSERT INTO t VALUES (0, 1.5) LIMIT 1", [], einsql.NotSupportedError, "is outside"),
         ("SELECT SUM(val) IGNORE NULLS AS s FROM x", [],
          einsql.NotSupportedError, "^IGNORE NULLS is outside"),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
 from einsql.quoting import in_quotes
 from einsql.sql.aggregates import AGGREGATES
-from einsql.sql.dialect import EinSQL
+from einsql.sql.dialect import parsed
 from einsql.sql.hybrid.blocks import Block, Range
 from einsql.sql.hybrid.edits import Edits
 from einsql.sql.hybrid.split import Scope, Splitter, Why, changed, shown
@@ -349,7 +348,7 @@ class _Groups:
         last = max(r.last for r in (core.block.range, *core.modifiers.values()))
         a, b = structure.span(Range(core.block.range.first, last))
         try:
-            tree = sqlglot.parse_one(edits.result(a, b).text, dialect=EinSQL)
+            tree = parsed(edits.result(a, b).text)
         except (ParseError, TokenError):
             return False
         aliases = {e.alias.lower() for e in tree.expressions if isinstance(e, exp.Alias)}

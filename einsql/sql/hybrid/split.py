@@ -82,6 +82,8 @@ class Parts:
     """Tensors and views that DuckDB reads, by their names in small letters, as written."""
     why: list[Why] = field(default_factory=list)
     wrong: list[Error] = field(default_factory=list)
+    refused: dict[str, Error] = field(default_factory=dict)
+    """Why names of WITH are no tensor work, by the names in small letters."""
 
     def add(self, tree: exp.Expr, foreign: frozenset[str], names: Sequence[str], text: str) -> str:
         """Notes a fragment; gives its name."""
@@ -231,7 +233,11 @@ class Splitter:
         named = with_names(probe, scope)
         if named is None:
             return None
-        return made if isinstance(self.parts.bind(named, _foreign(scope)), list) else None
+        found = self.parts.bind(named, _foreign(scope))
+        if isinstance(found, Error):
+            self.parts.refused[cte.name.lower()] = found
+            return None
+        return made
 
     def _with(self, query: QueryText, scope: Scope) -> None:
         """Splits the queries of WITH that what remains still reads; the others go."""
