@@ -75,6 +75,11 @@ def explain_change(con: Connection, asked: Explain, cluster: Topology | None) ->
     made = bind(con, asked.statement.tree)
     if not made.plans:
         raise NotSupportedError("INSERT of VALUES computes nothing that a plan could show")
+    if cluster is not None and len(made.plans) == 1 and len(made.plans[0].optimized.roots) > 1:
+        raise NotSupportedError(
+            "EXPLAIN SIMULATE of several changes at once has no plan for one site",
+            hint="EXPLAIN SIMULATE (SITES 2) plays each by itself.",
+        )
     plans = []
     for plan in made.plans:
         measured = None

@@ -102,7 +102,8 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
         foreign.check(con, Structure(tokenize(text)), refusal)
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    made = hybrid.split(con, text)
+    is_statement = isinstance(inner, st.Foreign)
+    made = hybrid.split_foreign(con, text) if is_statement else hybrid.split(con, text)
     plan = hybrid.duckdb_plan(con, made, asked.analyze)
     fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
     once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]

@@ -69,6 +69,7 @@ class Model:
         self.layers, width = con.execute(
             "SELECT COUNT(DISTINCT layer), COUNT(DISTINCT i) FROM attention_gain"
         ).fetchone() or (0, 0)
+        self.known = int(con.execute("DESCRIBE embedding").fetchall()[0][2])
         self.length = length
         self.at = 0
         for cache in ("key_cache", "val_cache"):
@@ -87,10 +88,10 @@ class Model:
             The logits of the token that follows, float32 (tokens known).
 
         Raises:
-            ValueError: There is no room for so many.
+            ValueError: There are none or no room for so many, or the model does not know one.
         """
         con, llm_words = self.con, np.array(tokens, np.int64)
-        self._require(len(llm_words))
+        self._require(len(llm_words), llm_words)
         # Names in FROM mean the variables here, whatever the prompt's length: plans for `step`,
         # which depend on what is registered, stay.
         llm_prompt = con.execute(_EMBED).fetch_numpy()
@@ -106,7 +107,7 @@ class Model:
     def step(self, token: int) -> np.ndarray:
         """Reads one more token; returns and raises as `prefill`."""
         con = self.con
-        self._require(self.at + 1)
+        self._require(self.at + 1, [token])
         self._word[...] = token
         self._x[...] = con.execute("SELECT * FROM embedded(llm_word)").fetch_numpy()
         for layer in range(self.layers):
@@ -115,7 +116,12 @@ class Model:
         self.at += 1
         return self._logits()
 
-    def _require(self, positions: int) -> None:
+    def _require(self, positions: int, tokens: Sequence[int] | np.ndarray) -> None:
+        if not len(tokens):
+            raise ValueError("There are no tokens to read")
+        wrong = next((t for t in tokens if not 0 <= t < self.known), None)
+        if wrong is not None:
+            raise ValueError(f"Tokens are numbers from 0 to {self.known - 1}, not {wrong}")
         if positions > self.length:
             raise ValueError(f"There is no room for more than {self.length} tokens")
 

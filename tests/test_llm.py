@@ -104,6 +104,22 @@ def test_no_room_is_an_error(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
         model.step(1)
 
 
+def test_what_is_no_token_is_an_error(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
+    path, weights = tiny
+    model = Model(einsql.connect(), path, length=32)
+    with pytest.raises(ValueError, match="no tokens to read"):
+        model.prefill([])
+    for wrong in (-1, 50):
+        with pytest.raises(ValueError, match=f"from 0 to 49, not {wrong}"):
+            model.prefill([3, wrong])
+    model.prefill(PROMPT)
+    with pytest.raises(ValueError, match="from 0 to 49, not 50"):
+        model.step(50)
+    reference = NumPyModel(weights, TINY)
+    reference.logits(PROMPT)
+    assert close(model.step(8), reference.logits([8]))
+
+
 def test_three_sites_give_the_same_tokens(tiny: tuple[Path, dict[str, np.ndarray]]) -> None:
     path, weights = tiny
     con = einsql.connect()

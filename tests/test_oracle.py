@@ -37,9 +37,10 @@ def test_compiled_kernels_agree_with_duckdb() -> None:
     healthy(campaign(QUERIES, 101, settings={"jit": "auto"}, repros=0))
 
 
-@pytest.mark.parametrize("seed", range(200, 206))
+@pytest.mark.parametrize("seed", range(200, 204))
 def test_answers_depend_neither_on_sites_nor_on_strategy(seed: int) -> None:
-    found = everywhere(25, seed)
+    """Every query runs in more than fifty ways; `make everywhere` takes 2000 queries."""
+    found = everywhere(20, seed)
     assert not found.findings, found.text()
     assert found.moved
 

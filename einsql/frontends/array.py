@@ -166,7 +166,9 @@ class TracedArray(NDArrayOperatorsMixin):
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
         raise untraceable(
             "Making a plain array of a traced one",
-            "Leave out np.asarray(x), np.array(x) and functions beyond NumPy's.",
+            "Leave out np.asarray(x) and functions beyond NumPy's; np.stack(list) stands for "
+            "np.array(list); what is filled starts as np.zeros_like(x, shape=…); and a table that "
+            "x indexes is passed in as an argument.",
         )
 
     # ---- what a program cannot do
@@ -180,7 +182,8 @@ class TracedArray(NDArrayOperatorsMixin):
     def _number(self) -> NoReturn:
         raise untraceable(
             "Making a number of an array's value",
-            "Use it as an array: one without axes acts like a number.",
+            "Use it as an array: one without axes acts like a number. What is filled by numbers "
+            "starts as np.zeros_like(x, shape=…).",
         )
 
     def __int__(self) -> int:
@@ -313,7 +316,11 @@ def _answered(name: str, run: Callable[[], Any]) -> Any:
 def _written(name: str, target: Any, found: Any, chosen: Any, casting: Any) -> TracedArray:
     """A result where `out` wants it, as `x += y` does; elsewhere it stays what it is."""
     if not isinstance(target, TracedArray) or target.number:
-        raise untraceable(f"{name} with out", "Assign its result to a variable.")
+        raise untraceable(
+            f"{name} into a plain array",
+            "Assign its result to a variable, as in y = y + x, or let what is written start as "
+            "np.zeros_like(x, shape=…).",
+        )
     shape = np.broadcast_shapes(found.shape, target.shape if chosen is not True else found.shape)
     if shape != target.shape or not np.can_cast(found.dtype, target.dtype, casting):
         raise ProgrammingError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.engine.relation import Relation as Stored
-from einsql.errors import DataError, InterfaceError, ProgrammingError, suggest
+from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
 from einsql.frontends.steps import Graph, Step
@@ -186,8 +186,8 @@ class Recorded:
         self._names = argument_names(fn, args)
         self._dims = named_dims(dims, self._names)
         self._slots: list[tuple[str, tuple[int, ...], DType]] = []
-        self._fixed: list[Any] = []
         traced = [self._argument(a, n) for a, n in zip(args, self._names, strict=True)]
+        self._taken = _form_of(list(args), iter(range(len(self._slots))))
         unknown = [n for n in self._dims if n not in {s[0] for s in self._slots}]
         if unknown:
             known = ", ".join(s[0] for s in self._slots)
@@ -199,7 +199,7 @@ class Recorded:
 
             found = run_module(fn, args, traced, self.graph)
         else:
-            found = fn(*traced)
+            found = _called(fn, traced)
         self.outputs: list[Step] = []
         self._form = self._unpacked(found)
         if not self.outputs:
@@ -215,7 +215,6 @@ class Recorded:
         if isinstance(value, dict):
             return {k: self._argument(v, self._leaf(str(k), name)) for k, v in value.items()}
         if not _is_given(value):
-            self._fixed.append(value)
             return value
         held = array_relation(value, fill=_fill(value))
         (field,) = held.schema.values
@@ -241,7 +240,7 @@ class Recorded:
             if value.graph is not self.graph:
                 raise ProgrammingError("The function gives an array of another traced program")
             self.outputs.append(value.step)
-            return _Output(len(self.outputs) - 1)
+            return _Numbered(len(self.outputs) - 1)
         if isinstance(value, list | tuple):
             return _rebuilt(value, [self._unpacked(v) for v in value])
         if isinstance(value, dict):
@@ -263,15 +262,15 @@ class Recorded:
                 f"The program takes {len(self._names)} arguments, not {len(arrays)}",
                 hint=f"They are {', '.join(self._names)}.",
             )
-        found = [v for v in leaves(list(arrays)) if _is_given(v)]
-        fixed = [v for v in leaves(list(arrays)) if not _is_given(v)]
-        if len(found) != len(self._slots) or not _alike(fixed, self._fixed):
+        found: dict[int, Any] = {}
+        if not _taken(self._taken, list(arrays), found):
             raise InterfaceError(
                 "The program was traced with other arguments",
                 hint="Numbers, texts and containers are part of the program; trace it anew.",
             )
         result: dict[str, Stored] = {}
-        for (name, shape, dtype), value in zip(self._slots, found, strict=True):
+        for n, (name, shape, dtype) in enumerate(self._slots):
+            value = found[n]
             held = array_relation(value, dims[name], _fill(value))
             (field,) = held.schema.values
             if held.schema.shape != shape or field.dtype is not dtype:
@@ -288,15 +287,15 @@ class Recorded:
         return _filled(self._form, found)
 
 
-class _Output:
-    """Stands for an array in the form of a result."""
+class _Numbered:
+    """Stands for an array in the form of the arguments or of a result."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def _filled(form: Any, found: Sequence[np.ndarray]) -> Any:
-    if isinstance(form, _Output):
+    if isinstance(form, _Numbered):
         array = found[form.number]
         return array if array.shape else array[()]
     if isinstance(form, list | tuple):
@@ -330,10 +329,45 @@ def _is_given(value: Any) -> bool:
     return is_array(value) or isinstance(value, np.generic) or is_sparse(value)
 
 
-def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(
-        x is y or (type(x) is type(y) and x == y) for x, y in zip(a, b, strict=True)
-    )
+def _called(fn: Callable[..., Any], traced: Sequence[Any]) -> Any:
+    """What a function gives, or why it cannot be traced where NumPy says something else."""
+    try:
+        return fn(*traced)
+    except (TypeError, ValueError) as error:
+        if isinstance(error.__cause__, Error):  # as y[n] = x of a plain y has it
+            raise error.__cause__ from None
+        raise
+
+
+def _form_of(value: Any, numbers: Iterator[int]) -> Any:
+    """Arguments with numbers in the places of tensors, in the order in which they are traced."""
+    if isinstance(value, list | tuple):
+        return _rebuilt(value, [_form_of(v, numbers) for v in value])
+    if isinstance(value, dict):
+        return {k: _form_of(v, numbers) for k, v in value.items()}
+    return _Numbered(next(numbers)) if _is_given(value) else value
+
+
+def _taken(form: Any, value: Any, found: dict[int, Any]) -> bool:
+    """Whether an argument is as it was traced; its tensors come into `found` by their numbers."""
+    if isinstance(form, _Numbered):
+        found[form.number] = value
+        return _is_given(value)
+    if isinstance(form, list | tuple):
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(form)
+            and all(_taken(f, v, found) for f, v in zip(form, value, strict=True))
+        )
+    if isinstance(form, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == form.keys()
+            and all(_taken(f, value[k], found) for k, f in form.items())
+        )
+    if _is_given(value) or type(value) is not type(form):
+        return value is form
+    return bool(value is form or value == form or (value != value and form != form))
 
 
 def is_module(fn: object) -> bool:

@@ -32,6 +32,7 @@ COMPILED = (
     "atomics",
     "calls",
     "runtime",
+    "restrict",
     "maths",
     "singles",
     "lanes",

@@ -18,7 +18,6 @@ from einsql.kernels.expressions import (
     CARRIERS,
     ROUND,
     STORED,
-    Points,
     Program,
     literal,
     memory,
@@ -27,6 +26,7 @@ from einsql.kernels.expressions import (
 )
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.strips import folded, jammed, scanned, terms_at_once
+from einsql.kernels.wraps import Wraps
 from einsql.schema import DType
 
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
@@ -36,10 +36,11 @@ import math
 import numpy as np
 from numba import njit
 from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
+from einsql.kernels.restrict import operand, result
 from einsql.kernels.runtime import (
-    add_overflows, at, bfloat, eq, half, highest, idiv, less, lowest, maximum, minimum,
-    mul_overflows, nan_mask, number, plus, quotient, real, remainder, round_away, round_bfloat,
-    round_half, sub_overflows, times, to_bfloat, to_half, truncate,
+    add_overflows, bfloat, eq, half, highest, idiv, idiv_32, less, lowest, maximum, minimum,
+    mul_overflows, nan_mask, number, plus, quotient, real, remainder, remainder_32, round_away,
+    round_bfloat, round_half, sub_overflows, times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
@@ -82,7 +83,7 @@ def state(o: Output) -> tuple[DType, ...]:
     return (accumulator(o),)
 
 
-class Writer(Points):
+class Writer(Wraps):
     """Adds reductions, stores and the text around them."""
 
     def write(self) -> Program:
@@ -313,15 +314,16 @@ class Writer(Points):
             body.append(f"c{n} = {typed(c.dtype, f'real({bits})' if c.dtype.is_float else bits)}")
         for n, (operand, name) in enumerate(self.out.arrays):
             dtype = self.node.operands[operand].source.schema.dtype(name)
-            body.append(f"a{n} = at(p[{next(place)}], np.{STORED[dtype]})")
+            body.append(f"a{n} = operand(p[{next(place)}], np.{STORED[dtype]})")
         row: list[str] = []
+        part = count(1)
         for n, o in enumerate(self.node.outputs):
             if o.reduction is None or not self.nest.keeps_state:
-                body.append(f"o{n} = at(p[{next(place)}], np.{STORED[o.dtype]})")
+                body.append(f"o{n} = result(p[{next(place)}], np.{STORED[o.dtype]}, {next(part)})")
             else:
                 prefix = "o_" if self.nest.carry else ""
                 body += [
-                    f"{prefix}{name} = at(p[{next(place)}], np.{memory(dtype)})"
+                    f"{prefix}{name} = result(p[{next(place)}], np.{memory(dtype)}, {next(part)})"
                     for name, dtype, _ in cells(n, o)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
@@ -335,8 +337,9 @@ class Writer(Points):
         lines = [f"    {line}" for line in body]
         inner = self.before[self.depth]
         outer = self.before[self.depth - 1] if self.depth > 1 else []
-        terms = terms_at_once(self.node, self.nest, [*outer, *inner], len(self.out.arrays))
-        sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
+        terms = 1
+        if not self.wraps:
+            terms = terms_at_once(self.node, self.nest, [*outer, *inner], len(self.out.arrays))
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
             if terms > 1 and n >= self.depth - 1:
@@ -344,21 +347,28 @@ class Writer(Points):
                          for name, _, _ in cells(m, o)]  # fmt: skip
                 lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, running, terms)]
                 break
-            if n == self.depth and self.scanned is not None:
-                last = self.node.outputs[0]
-                lines += [pad[4:] + x for x in scanned(self.depth - 1, last, inner, *self.scanned)]
-                continue
-            if n == self.depth and sums:
-                lines += [pad[4:] + line for line in folded(self.depth - 1, inner, sums)]
+            if n and n == self.depth:
+                lines += [pad[4:] + x for x in self.in_pieces(self.innermost())]
                 continue
             if n:
                 lines.append(f"{pad[4:]}for l{n - 1} in range(b{n - 1}, e{n - 1}):")
             lines += [pad + line for line in self.before[n]]
-        for n in range(self.depth, -1, -1):
+        for n in range(max(self.depth - 1, 0), -1, -1):
             lines += ["    " * (n + 1) + line for line in self.after[n]]
         lines.append("    return bad")
         head = '@njit("int64(int64[::1])", cache=True, nogil=True, error_model="numpy")\n'
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
+
+    def innermost(self) -> list[str]:
+        """The innermost loop with its body."""
+        n, ends, body = self.depth - 1, self.ends(), self.before[self.depth]
+        if self.scanned is not None:
+            return scanned(n, ends, self.node.outputs[0], body, *self.scanned)
+        sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
+        if sums:
+            return folded(n, ends, body, sums)
+        head = f"for l{n} in range({ends[0]}, {ends[1]}):"
+        return [head, *(f"    {line}" for line in (*body, *self.after[self.depth]))]
 
 
 def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:

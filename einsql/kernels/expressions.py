@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from einsql.algebra import SCALARS, Failure
 from einsql.casting import cast_failure
 from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
-from einsql.intervals import interval, never_overflows
+from einsql.intervals import fits, interval, never_overflows
 from einsql.kernels.nest import Nest, expensive, labels_read, may_raise, product
 from einsql.schema import DType
 
@@ -48,6 +48,7 @@ FAR = "a number is far from the usual"
 """The reason that tells that a kernel for small angles or divisors that are neither large nor
 small met another: its results do not count."""
 _OF_ANGLES = frozenset({"sin", "cos"})
+_IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,14 @@ class Points:
 
     def spelled(self, e: Call) -> str:
         """The source of a function over its arguments."""
+        if e.fn in _IN_FLOATS and e.dtype.is_integer and all(map(self.is_narrow, e.args)):
+            return _IN_FLOATS[e.fn]
         return SCALARS[e.fn].numba
+
+    def is_narrow(self, e: Expr) -> bool:
+        """True if an integer fits 32 bits, and so does its opposite unless that raises."""
+        lo, hi = DType.INTEGER.range
+        return e.dtype is not DType.BIGINT or fits(interval(e, self.bounds), lo + 1, hi)
 
     def choose(self, test: str, name: str, then: Expr, other: Expr | None, dtype: DType) -> None:
         """An `if` statement that evaluates one branch alone."""

@@ -21,6 +21,7 @@ from einsql.bfloat16 import stored
 from einsql.buffers import empty
 from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
+from einsql.intervals import fits, interval
 from einsql.kernels import cache, pool, team
 from einsql.kernels.codegen import accumulator, generate, state
 from einsql.kernels.cuts import Box, cut
@@ -101,7 +102,7 @@ class _Loops:
         self.axes = {a.label: a for a in node.axes}
         self.shape = node.schema.shape
         self.empty = any(a.extent == 0 for a in node.axes)
-        self.partial = node.guard != TRUE or any(a.define is not None for a in node.axes)
+        self.partial = _has_gaps(node)
         self.points = node.points
         self.layouts: dict[Steps, _Layout] = {}
         self.sources: tuple[_Source, ...] = ()
@@ -277,6 +278,15 @@ class _Loops:
                 raise DataError(monoid.fails[o.dtype].reason)
         with np.errstate(over="ignore"):
             return stored(values, o.dtype).astype(o.dtype.numpy, copy=False)
+
+
+def _has_gaps(node: EinSum) -> bool:
+    """True if there may be keys of the result without any point."""
+    if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
+        return True
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    computed = ((a, interval(a.define, bounds)) for a in node.axes if a.define is not None)
+    return not all(fits(within, a.lo, a.hi - 1) for a, within in computed)
 
 
 def _ends(box: Box) -> np.ndarray:

@@ -30,6 +30,8 @@ WIDE = 2048
 """Keys of a result from which threads can share it; below, each has running values of its own."""
 LONG = 4096
 """Work for each key from which merging them does not matter."""
+LEAST_PIECE = 24
+"""Points on average from which it pays to divide once for a piece of the innermost loop."""
 _LIBRARY_CALL = 12  # a cosine against an addition
 _POLYNOMIAL = 6  # an exponential that vectorises
 _POLYNOMIALS = frozenset({"exp", "ln", "log2", "tanh", "erf", "sigmoid"})
@@ -143,6 +145,14 @@ def product(e: Call) -> str | None:
     return POWERS.get(float(e.args[1].value))
 
 
+def by_constant(e: Expr) -> Const | None:
+    """The divisor of an integer quotient or remainder, if it is a number above 1."""
+    if not isinstance(e, Call) or e.fn not in ("idiv", "mod") or not e.dtype.is_integer:
+        return None
+    by = e.args[1]
+    return by if isinstance(by, Const) and by.value > 1 else None
+
+
 def plan_nest(node: EinSum, alone: bool = False) -> Nest:
     """Chooses loop order and mode from the node's structure and extents.
 
@@ -244,7 +254,12 @@ def _steps(node: EinSum, index: str, label: str) -> bool:
 def _unit(node: EinSum, e: Expr, label: str) -> bool:
     if isinstance(e, Label):
         return _steps(node, e.name, label)
-    if not isinstance(e, Call) or e.fn not in ("add", "sub"):
+    if not isinstance(e, Call):
+        return False
+    by = by_constant(e)
+    if by is not None:  # a remainder does in long pieces
+        return e.fn == "mod" and by.value >= LEAST_PIECE and _unit(node, e.args[0], label)
+    if e.fn not in ("add", "sub"):
         return False
     first, second = e.args
     if label not in labels_read(node, second):

@@ -234,6 +234,36 @@ idiv = _by_kind(_idiv_int, _idiv_float)
 """Division truncated towards zero; of floats, plain division."""
 remainder = _by_kind(_remainder_int, _remainder_float)
 """What `idiv` leaves over: the dividend's sign."""
+
+
+def _in_floats(build: Callable[[Num, Num], Num]) -> Any:
+    """A Numba function of two integers that 32 bits hold, from its code over them as doubles.
+
+    Processors divide several floats at a time, but integers one by one. A quotient of such
+    integers that is none itself is further from the next than it is rounded. By 0 anything may
+    come out.
+    """
+
+    def generate(builder: Any, kind: Any, *args: Any) -> Any:
+        word = ir.IntType(32)
+        narrow = builder.trunc if kind.bitwidth > 32 else builder.sext
+        a, b = (x if x.type == word else narrow(x, word) for x in args)
+        doubles = (Num(builder, builder.sitofp(x, ir.DoubleType())) for x in (a, b))
+        found = builder.fptosi(build(*doubles).value, word)
+        back = builder.sext if kind.bitwidth > 32 else builder.trunc
+        return found if args[0].type == word else back(found, args[0].type)
+
+    return _binary(generate)
+
+
+def _rest(a: Num, b: Num) -> Num:
+    return a - (a / b).called("llvm.trunc") * b
+
+
+idiv_32 = _in_floats(lambda a, b: a / b)
+"""`idiv` of integers that 32 bits hold; not of the least by -1."""
+remainder_32 = _in_floats(_rest)
+"""`remainder` of integers that 32 bits hold."""
 truncate = _by_kind(_itself, _truncate_float)
 """Rounding towards zero."""
 round_away = _by_kind(_itself, _round_away_float)

@@ -1,6 +1,6 @@
 """Innermost loops in strips: text that takes many terms at a time.
 
-All take the number of the innermost loop, whose variable is `l`, its ends `b` and `e`, and
+All take the number of the innermost loop, whose variable is `l`, the names of its ends, and
 the lines of its body.
 """
 
@@ -27,13 +27,18 @@ _SHORT = 12
 """Lines of a loop's body that are worth repeating."""
 
 
+Ends = tuple[str, str]
+"""Where a loop begins and ends."""
+
+
 def scanned(
-    n: int, o: Output, lines: Sequence[str], pick: int, new: str, best: str, found: str
+    n: int, ends: Ends, o: Output, lines: Sequence[str], pick: int, new: str, best: str, found: str
 ) -> list[str]:
     """A loop that looks for an argument: strips are looked through for their extreme first.
 
     Args:
         n: The loop.
+        ends: Where it begins and ends.
         o: What is looked for.
         lines: Its body.
         pick: The line from which on a point is compared.
@@ -51,9 +56,9 @@ def scanned(
         start = literal(dtype, dtype.range[1 if lowest else 0])
         update = f"{'minimum' if lowest else 'maximum'}(w, {new})"
     worse = f"less({best}, w)" if lowest else f"less(w, {best})"
-    loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, e{n})):"
+    loop = f"for l{n} in range(v{n}, min(v{n} + {SCANNED}, {ends[1]})):"
     return [
-        f"for v{n} in range(b{n}, e{n}, {SCANNED}):",
+        f"for v{n} in range({ends[0]}, {ends[1]}, {SCANNED}):",
         f"    w = {start}",
         f"    {loop}",
         *(f"        {line}" for line in lines[:pick]),
@@ -127,7 +132,7 @@ def jammed(
     ]
 
 
-def folded(n: int, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
+def folded(n: int, ends: Ends, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
     """A loop whose strips have sums of their own, which are added without loss.
 
     What rounding takes from a sum `h` is added to `k`, so long sums are as accurate as
@@ -135,13 +140,14 @@ def folded(n: int, lines: Sequence[str], sums: Sequence[int]) -> list[str]:
 
     Args:
         n: The loop.
+        ends: Where it begins and ends.
         lines: Its body.
         sums: The numbers of the outputs that are such sums; the body adds to `s`.
     """
     text = [
-        f"for v{n} in range(b{n}, e{n}, {FOLDED}):",
+        f"for v{n} in range({ends[0]}, {ends[1]}, {FOLDED}):",
         *(f"    s{m} = np.float64(0)" for m in sums),
-        f"    for l{n} in range(v{n}, min(v{n} + {FOLDED}, e{n})):",
+        f"    for l{n} in range(v{n}, min(v{n} + {FOLDED}, {ends[1]})):",
         *(f"        {line}" for line in lines),
     ]
     for m in sums:

@@ -1,4 +1,4 @@
-"""What ranks run to test the transport: `mpiexec -n 4 python -m mpi4py -m tests.cluster.exchanges`.
+"""What ranks run to test the transport: `python -m mpi4py -m tests.cluster.exchanges CASE…`.
 
 Every rank knows what every piece holds, so each can tell whether the right ones arrive.
 """
@@ -277,4 +277,5 @@ CASES: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
-    CASES[sys.argv[1]]()
+    for named in sys.argv[1:]:
+        CASES[named]()

@@ -1,6 +1,6 @@
 """A rank fails in a chosen phase in a chosen way: one error that names it, and on it goes.
 
-EINSQL_REPEAT says how often each is done.
+EINSQL_REPEAT says how often each is done; more than once, every way is tried in every phase.
 """
 
 import os
@@ -20,7 +20,11 @@ pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
 MEMORY = Path("/sys/fs/cgroup/memory")
 RUNNING = ("load", "agree", "exchange", "work", "fetch", "answer")
-KILLS = [(phase, how) for phase in RUNNING for how in ("SIGKILL", "SIGSEGV", "exit")]
+WAYS = ("SIGSEGV", "exit")
+KILLS = [
+    *((phase, "SIGKILL") for phase in RUNNING),
+    *((p, way) for n, p in enumerate(RUNNING) for way in WAYS if REPEAT > 1 or way == WAYS[n % 2]),
+]
 FALLS = [("listen", "bug"), ("serve", "bug"), ("work", "abort")]
 
 

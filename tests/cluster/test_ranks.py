@@ -1,7 +1,6 @@
 """Queries on real MPI ranks: the same answers, and tensors that stay where they are made."""
 
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 import einsql
 from einsql.engine.relation import PlacedFields
 from einsql.engine.store import Tensor
+from tests.cluster.conftest import Connected
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -16,9 +16,8 @@ MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP B
 
 
 @pytest.fixture(params=[2, 3])
-def con(request: pytest.FixtureRequest) -> Iterator[einsql.Connection]:
-    with einsql.connect(config={"mpi": request.param}) as con:
-        yield con
+def con(request: pytest.FixtureRequest, connected: Connected) -> einsql.Connection:
+    return connected(request.param)
 
 
 def test_a_product_stays_on_the_ranks_and_is_read_there(con: einsql.Connection) -> None:

@@ -13,13 +13,13 @@ from einsql.engine.transport import Routes
 ROOT = Path(__file__).parents[2]
 
 
-def on_ranks(ranks: int, case: str) -> str:
-    """What a case of `exchanges.py` prints."""
+def on_ranks(ranks: int, *cases: str) -> str:
+    """What cases of `exchanges.py` print, one after the other on the same ranks."""
     pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
     launcher = Path(sys.executable).with_name("mpiexec")
     done = subprocess.run(
         [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m",
-         "tests.cluster.exchanges", case],
+         "tests.cluster.exchanges", *cases],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -27,11 +27,8 @@ def on_ranks(ranks: int, case: str) -> str:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize(
-    "case", ["direct", "counting", "collectives", "chunks", "programs", "failures"]
-)
-def test_everything_arrives_and_is_counted(case: str, ranks: int) -> None:
-    on_ranks(ranks, case)
+def test_everything_arrives_and_is_counted(ranks: int) -> None:
+    on_ranks(ranks, "direct", "counting", "collectives", "chunks", "programs", "failures")
 
 
 def test_who_waits_leaves_the_core_to_others() -> None:

@@ -112,6 +112,61 @@ def test_what_cannot_be_traced_is_refused_at_its_line(fn: Callable[..., Any]) ->
     assert info.value.hint
 
 
+def gathers_numbers(x: Array) -> Array:
+    return np.array([row.sum() for row in x])
+
+
+def fills_a_plain_array(x: Array) -> Array:
+    y = np.zeros(len(x))
+    for n, row in enumerate(x):
+        y[n] = row.sum()
+    return y
+
+
+def adds_to_a_plain_array(x: Array) -> Array:
+    y = np.zeros(len(x))
+    for column in x.T:
+        y += column
+    return y
+
+
+def looks_up(x: Array) -> Array:
+    return np.eye(9)[x.argmax(0)]
+
+
+WAYS_OUT: list[tuple[Callable[..., Any], str, Callable[..., Any]]] = [
+    (gathers_numbers, "np.stack(list)", lambda x: np.stack([row.sum() for row in x])),
+    (looks_up, "passed in as an argument", lambda x: x[x.argmax(0)]),
+]
+
+
+@pytest.mark.parametrize("fn", [fills_a_plain_array, adds_to_a_plain_array])
+def test_what_is_filled_starts_as_zeros_like(fn: Callable[..., Any]) -> None:
+    with pytest.raises(einsql.NotSupportedError, match="cannot be traced") as info:
+        einsql.trace(fn, X.copy())
+    assert "np.zeros_like(x, shape=…)" in str(info.value.hint)
+
+    def filled(x: Array) -> Array:
+        y = np.zeros_like(x, shape=len(x))
+        for n, row in enumerate(x):
+            y[n] = row.sum()
+        for column in x.T:
+            y += column
+        return y
+
+    np.testing.assert_allclose(einsql.trace(filled, X)(X), filled(X))
+
+
+@pytest.mark.parametrize(("fn", "hint", "instead"), WAYS_OUT)
+def test_ways_out_of_plain_arrays(
+    fn: Callable[..., Any], hint: str, instead: Callable[..., Any]
+) -> None:
+    with pytest.raises(einsql.NotSupportedError, match="plain array") as info:
+        einsql.trace(fn, X.copy())
+    assert hint in str(info.value.hint)
+    np.testing.assert_allclose(einsql.trace(instead, X)(X), instead(X))
+
+
 MISFITS: dict[str, Callable[..., Any]] = {
     "broadcast": lambda x: x + x.T,
     "matmul": lambda x: x @ x,

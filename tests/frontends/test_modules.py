@@ -231,6 +231,26 @@ def test_what_has_no_meaning_is_refused() -> None:
     assert "ranks" in str(info.value.hint)
 
 
+REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "running statistics": (lambda: nn.BatchNorm1d(4).train(), "running_mean", "module.eval"),
+    "the batch's statistics": (
+        lambda: nn.BatchNorm1d(4, track_running_stats=False).eval(), "own mean", "track_running"),
+    "indices of one axis": (
+        lambda: nn.MaxPool1d(2, return_indices=True), "result 1 of aten.max_pool", "first result"),
+    "indices of two axes": (
+        lambda: nn.MaxPool2d(2, return_indices=True), "result 1 of aten.max_pool", "first result"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_what_is_missing_and_a_way_out(name: str) -> None:
+    made, reason, hint = REFUSED[name]
+    x = tensor(2, 4, 4, 4) if "two" in name else tensor(2, 4, 4)
+    with pytest.raises(einsql.NotSupportedError, match=reason) as info:
+        einsql.trace(made(), x)
+    assert hint in str(info.value.hint)
+
+
 def _column(x: Tensor) -> Tensor:
     y = x.clone()
     y[:, 0] = 7.0

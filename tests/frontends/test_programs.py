@@ -244,3 +244,28 @@ def test_programs_in_one_session_keep_their_own_arrays() -> None:
 def test_axes_may_be_called_as_tensors_are() -> None:
     x, w = normal(3, 4), normal(4, 4, seed=1)
     same(lambda x, w: (x @ w) * x.sum(), x, w, dims={"x": "w x", "w": "x w"})
+
+
+def test_containers_of_numbers_are_part_of_the_program() -> None:
+    def framed(x: Array, size: Any, options: Any) -> Array:
+        return x.reshape(size) * options["by"][0] + options["and"]
+
+    x, options = normal(6), {"by": [2, (3, "a")], "and": float("nan")}
+    traced = einsql.trace(framed, x, (2, 3), options)
+    again = {"and": float("nan"), "by": [2, (3, "a")]}
+    assert traced(x, (2, 3), again).shape == (2, 3)
+    for other in ((x, (3, 2), options), (x, (2, 3), {**options, "by": [2, (3, "b")]})):
+        with pytest.raises(einsql.InterfaceError, match="with other arguments"):
+            traced(*other)
+
+
+def test_arrays_in_a_dict_are_found_by_their_keys() -> None:
+    def affine(p: dict[str, Array]) -> Array:
+        return p["w"] - 2 * p["b"]
+
+    w, b = normal(3), normal(3, seed=1)
+    traced = einsql.trace(affine, {"w": w, "b": b})
+    np.testing.assert_array_equal(traced({"b": b, "w": w}), w - 2 * b)
+    for other in ({"w": w}, {"w": w, "c": b}, {"w": w, "b": [b]}, [w, b]):
+        with pytest.raises(einsql.InterfaceError, match="with other arguments"):
+            traced(other)

@@ -159,6 +159,24 @@ def test_names_in_reach(con: einsql.Connection) -> None:
         con.execute("SELECT 'v' || s AS v FROM EINSUM('ij->i', local) e(i, s)")
 
 
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        ("CREATE TABLE s AS SELECT i, SUM(val) AS s FROM x GROUP BY i", "over 1 fragment"),
+        ("CREATE TABLE s AS SELECT i, val FROM x ORDER BY val", "over 1 fragment"),
+        ("MERGE INTO t USING (SELECT i FROM x GROUP BY i) v ON v.i = t.r WHEN MATCHED THEN DELETE",
+         "over 1 fragment"),
+        ("MERGE INTO t USING x ON x.i = t.r WHEN MATCHED AND j = 0 THEN DELETE", "reading x"),
+    ],
+)  # fmt: skip
+def test_explain_of_duckdbs_statements_shows_what_runs(
+    con: einsql.Connection, sql: str, shown: str
+) -> None:
+    assert shown in str(con.explain(sql))
+    assert rows(con, "SELECT COUNT(*) FROM t") == [(2,)]
+    assert con.execute(sql).rowcount in (2, 3, 12)
+
+
 def test_explain_shows_the_line(con: einsql.Connection) -> None:
     sql = "SELECT t.n, s.s FROM t JOIN (SELECT i, SUM(val) AS s FROM x GROUP BY i) s ON s.i = t.r"
     plan = con.explain(f"{sql} ORDER BY s.s")
@@ -307,8 +325,10 @@ def test_a_failure_in_duckdb_aborts_tensors_too(con: einsql.Connection, end: str
         with pytest.raises(einsql.OperationalError, match=r"aborted|is running already"):
             con.execute(sql)
     if end == "COMMIT":
-        with pytest.raises(einsql.OperationalError, match="aborted"):
+        with pytest.raises(einsql.OperationalError, match="rolled the transaction back"):
             con.execute(end)
+        with pytest.raises(einsql.OperationalError, match="No transaction is running"):
+            con.execute("ROLLBACK")
     else:
         con.execute(end)
     assert rows(con, total) == [(4.0,)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,10 @@ PROPERTY = settings(
 
 @pytest.fixture(autouse=True, scope="module")
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are compiled anew, and kept for the tests of one file."""
+    """Kernels are compiled anew, and kept for the other tests of this run and all its workers."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EINSQL_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv("EINSQL_CACHE_DIR", str(run / "kernels"))
         yield

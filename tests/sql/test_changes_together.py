@@ -55,6 +55,17 @@ def test_every_part_reads_what_was_there_before(con: einsql.Connection) -> None:
     np.testing.assert_array_equal(array(con, "x"), a * b)
 
 
+def test_a_simulation_plays_each_change_by_itself(con: einsql.Connection) -> None:
+    with pytest.raises(einsql.NotSupportedError, match="several changes") as info:
+        con.execute(f"EXPLAIN SIMULATE {BOTH}")
+    assert "(SITES 2)" in str(info.value.hint)
+    lines = [row[0] for row in con.execute(f"EXPLAIN SIMULATE (SITES 2) {BOTH}").fetchall()]
+    assert [line for line in lines if line.startswith("-- ") and line.split()[1].isupper()] == [
+        "-- SELECT", "-- UPDATE a", "-- INSERT log",
+    ]  # fmt: skip
+    assert sum("utilised" in line for line in lines) == 3
+
+
 @pytest.mark.parametrize("setting", ["sites = 1", "sites = 3", "disabled_rules = 'share'"])
 def test_what_parts_share_is_one_node_and_computed_once(
     con: einsql.Connection, setting: str

@@ -199,8 +199,8 @@ class Duck:
         if self._begun and self._con is not None:
             with translated(""):
                 try:
-                    if how == "commit":
-                        self._con.execute("SELECT 1").fetchall()  # COMMIT would hide a failure
+                    if how == "commit":  # DuckDB's own hides that nothing is kept
+                        self._refuse_lost()
                     getattr(self._con, how)()
                 except Exception:
                     self._over()
@@ -208,6 +208,14 @@ class Duck:
                         self._con.rollback()
                     raise
         self._over()  # after it is true, as in `begin`
+
+    def _refuse_lost(self) -> None:
+        self.failed()
+        if self.aborted:
+            raise OperationalError(
+                "COMMIT has rolled the transaction back: a failed statement had aborted it",
+                hint="BEGIN it anew.",
+            )
 
     def _over(self) -> None:
         self.aborted = self.names_changed = False

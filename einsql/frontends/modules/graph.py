@@ -102,9 +102,13 @@ def _refuse_changes(exported: Any) -> None:
 
     for spec in exported.graph_signature.output_specs:
         if spec.kind is not OutputKind.USER_OUTPUT:
+            kept = spec.kind is OutputKind.BUFFER_MUTATION
             raise NotSupportedError(
                 f"The module writes into {spec.target or 'an argument'}",
-                hint="Let it work on a copy: x.clone().",
+                hint="Call module.eval() before, where training alone does so; else let the module "
+                "take what it changes as an argument, and give the new value as a result."
+                if kept
+                else "Let it work on a copy: x.clone().",
             )
 
 
@@ -186,7 +190,13 @@ def _arguments(value: Any, held: dict[Any, Any]) -> Any:
 
 def _called(node: Any, args: Any, options: Any, graph: Graph) -> Any:
     if node.target is python_operator.getitem:
-        return args[0][args[1]]
+        found = args[0][args[1]]
+        if found is None and node.users:
+            raise NotSupportedError(
+                f"The result {args[1]} of {node.args[0].target} cannot be traced{_where(node)}",
+                hint="Its first result can; compute what else is needed from that.",
+            )
+        return found
     name = _operator(node.target)
     if name == "wrap_with_set_grad_enabled":
         return _play(args[1], args[2:], graph)

@@ -112,7 +112,12 @@ def channels(x: Array, values: Array) -> Array:
 def batch_norm(x: Array, weight: Array, bias: Array, mean: Array, var: Array, *rest: Any) -> Any:
     """Channels shifted and scaled by what was learned."""
     training = len(rest) > 2 and rest[0] is True
-    if training or mean is None:
+    if mean is None:
+        raise untraceable(
+            "Batch normalisation by the batch's own mean and variance",
+            "Let the layer have track_running_stats=True.",
+        )
+    if training:
         raise untraceable("Batch normalisation in training", "Call module.eval() before.")
     eps = next(r for r in rest[::-1] if isinstance(r, float))
     found = (x - channels(x, mean)) / np.sqrt(channels(x, var) + eps)

@@ -86,6 +86,8 @@ def generate_cuda(node: EinSum, grid: Grid, team: int) -> Program | None:
 class CudaWriter(Writer):
     """The statements of a kernel in the terms of a grid."""
 
+    cuts = False
+
     def __init__(self, node: EinSum, grid: Grid, team: int) -> None:
         super().__init__(node, grid.nest, frozenset(), near=False)
         self.grid, self.team = grid, team

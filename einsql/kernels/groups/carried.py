@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from einsql.kernels.groups.tiles import part
 from einsql.kernels.maths import exp
 from einsql.kernels.runtime import maximum
 
 
-@njit
+@part
 def begin(extremes: Any, factors: Any, totals: Any, rows: int) -> None:
     """Rows of which nothing was seen."""
     for r in range(rows):
@@ -25,7 +25,7 @@ def begin(extremes: Any, factors: Any, totals: Any, rows: int) -> None:
         totals[n] = 0
 
 
-@njit
+@part
 def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
     """Sets sums to 0."""
     for r in range(rows):
@@ -33,7 +33,7 @@ def clear_rows(values: Any, step: int, rows: int, wide: int) -> None:
             values[np.uintp(r * step + n)] = 0
 
 
-@njit
+@part
 def carry(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
     """Takes the greatest x of a part; `found` is then that of all parts so far."""
     for r in range(rows):
@@ -49,7 +49,7 @@ def carry(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows:
             factors[n] = exp(old - new)
 
 
-@njit
+@part
 def fold(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: int) -> None:
     """Takes the sums of a part's weights."""
     for r in range(rows):
@@ -57,7 +57,7 @@ def fold(extremes: Any, factors: Any, totals: Any, found: Any, step: int, rows: 
         totals[n] = totals[n] * factors[n] + found[np.uintp(r * step)]
 
 
-@njit
+@part
 def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
     """Multiplies the sums so far by their rows' factors."""
     for r in range(rows):
@@ -67,7 +67,7 @@ def rescale(values: Any, step: int, rows: int, wide: int, factors: Any) -> None:
                 values[np.uintp(r * step + n)] *= factor
 
 
-@njit
+@part
 def finish(
     extremes: Any, factors: Any, totals: Any,
     found: Any, step: int, sums: Any, between: int, rows: int,

@@ -21,6 +21,8 @@ from einsql.kernels.groups.weights import masks_fit
 from einsql.kernels.loops import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
+_PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
+"""Of what the kernel alone calls; the rest would take time to compile."""
 _IMPORTS = """\
 from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
@@ -291,7 +293,7 @@ class _Writer(Online):
         head, _, body = program.source.partition("@njit(")
         self.functions[head] = None
         text = body.partition("\n")[2].replace("def kernel(", f"def node{at}(", 1)
-        self.bodies.append(f'@njit(nogil=True, error_model="numpy")\n{text}')
+        self.bodies.append(f"{_PART}\n{text}")
         first = len(self.out.numbers)
         numbers: list[str] = []
         for label in nest.loops:

@@ -9,7 +9,7 @@ that blocks of a few dozen rows are as fast as large products.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _compiled(typed: Callable[..., Any]) -> Any:
@@ -144,7 +146,13 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), mask)
 
 
-@njit
+part: Callable[[F], F] = njit(  # type: ignore[call-overload]  # its stub lacks these options
+    no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
+"""Compiles what kernels alone call: what would let Python and C call it takes time to compile."""
+
+
+@part
 def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, panel: int) -> None:
     """Lays a right side out as tiles read it: panels of `panel` columns, row after row.
 
@@ -168,7 +176,7 @@ def pack(source: Any, down: int, across: int, depth: int, wide: int, into: Any, 
                 into[to + np.uintp(n)] = 0
 
 
-@njit
+@part
 def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, step: int) -> None:
     """Copies a block row by row, whose elements then lie together; a sum is never -0.0."""
     for r in range(rows):
@@ -176,21 +184,21 @@ def copy(source: Any, down: int, across: int, rows: int, wide: int, into: Any, s
             into[np.uintp(r * step + n)] = source[np.uintp(r * down + n * across)]
 
 
-@njit
+@part
 def copy_numbers(numbers: Any, first: int, count: int, into: Any) -> None:
     """Copies some integers of an array."""
     for n in range(count):
         into[n] = numbers[first + n]
 
 
-@njit
+@part
 def clear(into: Any, first: int, stop: int) -> None:
     """Sets elements to 0."""
     for n in range(first, stop):
         into[np.uintp(n)] = 0
 
 
-@njit
+@part
 def not_finite(values: Any, step: int, rows: int, wide: int) -> bool:
     """True if a block has a NaN or an infinity."""
     found = 0
@@ -201,7 +209,7 @@ def not_finite(values: Any, step: int, rows: int, wide: int) -> bool:
     return found != 0
 
 
-@njit
+@part
 def spoilt(values: Any, step: int, rows: int, wide: int, divisors: Any, between: int) -> bool:
     """True if a row with a finite divisor has a NaN or an infinity."""
     found = 0
@@ -214,7 +222,7 @@ def spoilt(values: Any, step: int, rows: int, wide: int, divisors: Any, between:
     return found != 0
 
 
-@njit
+@part
 def any_empty(extremes: Any, step: int, rows: int) -> bool:
     """True if a row's greatest value is that of no values, -infinity."""
     found = False
@@ -223,7 +231,7 @@ def any_empty(extremes: Any, step: int, rows: int) -> bool:
     return found
 
 
-@njit
+@part
 def multiply(
     left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
     into: int, stride: int, scale: Any, panel: int, size: int, adds: int,

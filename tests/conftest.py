@@ -1,0 +1,29 @@
+"""What running the tests itself takes is kept small."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py")
+"""Files of tests that take long: begun at the end, one would be run by one worker alone."""
+GARBAGE = 10_000
+"""Objects after which cycles are looked for: compilers make many, and few are garbage."""
+
+
+def pytest_configure() -> None:
+    """Thousands of tests are objects that stay: while they are collected, none is garbage."""
+    gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the order, but for files that take long."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end, so no later collection looks at it again."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    gc.enable()
