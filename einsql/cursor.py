@@ -72,6 +72,8 @@ def _given_value(value: object) -> object:
     hint = "Numbers, booleans, None, and what DuckDB takes where it runs can be bound."
     if isinstance(value, np.ndarray):
         hint = "An array is named in FROM, as in FROM a AS a(i, j), not bound."
+    elif hasattr(value, "item"):
+        hint = "item() gives the number in a tensor of one element; others are named in FROM."
     raise ProgrammingError(f"A parameter cannot be a {type(value).__name__}", hint=hint)
 
 

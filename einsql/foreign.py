@@ -15,6 +15,7 @@ from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.quoting import in_quotes
+from einsql.settings import SETTINGS, Settings, setting_text
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.parser import is_qualified
@@ -64,6 +65,8 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     word = structure.word(0)
     if word == "PREPARE":
         _check_prepared(con, structure, sql)
+    if word == "RESET":
+        _check_reset(structure)
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with con.store.snapshot(makes) if makes or word in _READING else nullcontext():
@@ -116,6 +119,19 @@ def check(con: Connection, structure: Structure, refusal: Error) -> None:
     if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
         _check_import(tokens)
     _check_names(con, structure, refusal)
+
+
+def _check_reset(structure: Structure) -> None:
+    """Refuses to reset what DuckDB does not have, or has beside einsql."""
+    last = structure.tokens[-1]
+    name = last.text.lower()
+    if name in SETTINGS:
+        begun = setting_text(Settings(), name)
+        raise ProgrammingError(
+            f"RESET is for DuckDB's settings, and {name} is einsql's",
+            hint=f"It begins as {begun}: SET {name} = '{begun}'.",
+            position=last.start,
+        )
 
 
 def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:

@@ -296,7 +296,8 @@ class Scope:
             return ProgrammingError(
                 f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
             )
-        names = [n for s in sources for n, _ in s.columns]
+        # What begins with # has its name from a macro that is there from the start.
+        names = [n for s in sources for n, _ in s.columns if not n.startswith("#")]
         return ProgrammingError(
             f'There is no column "{name}"', hint=suggest(name, names, "columns")
         )

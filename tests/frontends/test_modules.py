@@ -207,6 +207,20 @@ def test_operations(name: str) -> None:
     same(Of(OPERATIONS[name]), tensor(4, 4), near=1e-3 if name == "half" else 2e-5)
 
 
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        (torch.nn.Linear(5, 2), "shapes and types"),
+        (torch.nn.Embedding(4, 2), "shapes and types"),
+        (Of(lambda x: x if x.sum() > 0 else -x), "Decisions by values"),
+    ],
+)
+def test_refusals_of_pytorchs_say_what_to_look_at(module: Any, hint: str) -> None:
+    with pytest.raises(einsql.NotSupportedError, match=r"torch\.export cannot trace") as caught:
+        einsql.trace(module, tensor(3, 4))
+    assert hint in caught.value.hint
+
+
 def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(einsql.NotSupportedError, match=r"torch\.export cannot trace"):
         einsql.trace(Of(lambda x: x if x.sum() > 0 else -x), tensor(4))

@@ -101,3 +101,12 @@ def test_a_huge_key_is_no_huge_tensor(tmp_path: Path) -> None:
     assert con.memory.stored < 40_000_000
     assert con.execute("SELECT SUM(val) FROM d2").fetchall() == [(7999998000000.0,)]
     con.close()
+
+
+@pytest.mark.parametrize("name", ["sites", "strategy", "fallback", "cost"])
+def test_reset_of_einsqls_settings_names_where_they_begin(name: str) -> None:
+    with einsql.connect() as con:
+        with pytest.raises(einsql.ProgrammingError, match=f"and {name} is einsql's") as info:
+            con.execute(f"RESET {name}")
+        con.execute(str(info.value.hint).partition(": ")[2].rstrip("."))
+        con.execute("RESET threads")

@@ -151,3 +151,11 @@ def test_every_name_has_its_text() -> None:
         assert made is not None
         assert made.is_table == (name in TABLE_MACROS)
     assert built_in("nothing") is None
+
+
+def test_what_macros_name_for_themselves_is_not_suggested() -> None:
+    with einsql.connect() as con:
+        con.register("v", np.ones(3), ("i",))
+        with pytest.raises(einsql.ProgrammingError, match='no column "j"') as info:
+            con.execute("SELECT * FROM attention(v, v, v, j, j)")
+    assert "#" not in str(info.value.hint)

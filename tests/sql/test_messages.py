@@ -187,3 +187,7 @@ def test_parameters_that_do_not_fit_say_what_does() -> None:
     with pytest.raises(einsql.ProgrammingError, match="cannot be a ndarray") as caught:
         con.execute("SELECT i FROM x WHERE val = ?", [np.ones((2, 2))])
     assert "named in FROM" in caught.value.hint
+    torch = pytest.importorskip("torch")
+    with pytest.raises(einsql.ProgrammingError, match="cannot be a Tensor") as caught:
+        con.execute("SELECT i FROM x WHERE val = ?", [torch.tensor(0.5)])
+    assert "item()" in caught.value.hint

@@ -55,9 +55,11 @@ def run_module(module: Any, args: Sequence[Any], traced: Sequence[Any], graph: G
                 exported = exported.run_decompositions()
     except Exception as error:  # whatever torch.export raises means that it cannot say it
         reason = str(error).strip().split("\n")[0][:200]
+        hint = "Does module(…) run with these arguments? Their shapes and types have to fit it."
+        if "data-dependent" in reason:
+            hint = "Decisions by values of tensors have no place in a graph."
         raise NotSupportedError(
-            f"torch.export cannot trace the module: {reason}",
-            hint="Decisions by values of tensors have no place in a graph.",
+            f"torch.export cannot trace the module: {reason}", hint=hint
         ) from error
     _refuse_changes(exported)
     values = _values(exported, traced, graph)
