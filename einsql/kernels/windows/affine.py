@@ -93,7 +93,18 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
     sizes = [k.extent for k in operand.source.schema.keys]
     overlaps = prod(shape) > prod(sizes)
 
+    plain = sum(len(i.steps) for i in indexes) == len(labels)
+    plain = plain and all(set(i.steps.values()) <= {1} and len(i.steps) < 2 for i in indexes)
+    part = tuple(
+        slice(s, s + axes[x].extent) if x is not None else s
+        for s, x in zip(starts, (next(iter(i.steps), None) for i in indexes), strict=True)
+    )
+
     def look(field: np.ndarray) -> np.ndarray:
+        if plain:  # which NumPy does ten times as fast
+            view = field[(*part, ...)]
+            view.flags.writeable = False
+            return view
         at = field[tuple(slice(s, s + 1) for s in starts)]
         strides = tuple(
             sum(s * b for s, b in zip(step, field.strides, strict=True)) for step in steps
