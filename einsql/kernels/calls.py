@@ -44,6 +44,18 @@ def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
     return types.int64(function, args_at, result_at), generate
 
 
+@intrinsic
+def give_way(_: Any, function: Any) -> Any:
+    """Calls a function without arguments at an address, which lets other threads run."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_INT, [])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.void(function), generate
+
+
 def _blas(kinds: str) -> Any:
     """An intrinsic that calls a function of CBLAS over matrices in C order.
 

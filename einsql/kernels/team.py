@@ -35,6 +35,8 @@ SPIN = 2e-3
 """Seconds for which a thread looks for the next work before it sleeps."""
 PATIENCE = 2e-3
 """Seconds for which a caller looks for the end of the others' pieces before it sleeps."""
+_POLITE = 32
+"""Looks after which another thread may have the core: some microseconds."""
 _TRIALS = 20_000
 """Looks at a word whose time is measured."""
 
@@ -51,11 +53,11 @@ _TEXT = f"""\
 import numpy as np
 from numba import njit
 from einsql.kernels.atomics import add, load, pause, replace, store, unite
-from einsql.kernels.calls import ARGUMENTS, call
+from einsql.kernels.calls import ARGUMENTS, call, give_way
 
 
-@njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
-def kernel(state, worker, looks, begins):
+@njit("int64(int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def kernel(state, worker, looks, begins, others):
     ticket, done, awake, failed, job, leave = (
         state, state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},
         state + {8 * _JOB}, state + {8 * _LEAVE},
@@ -96,12 +98,15 @@ def kernel(state, worker, looks, begins):
             return 1
         pause()
         seen += 1
+        if others and not seen % {_POLITE}:
+            give_way(others)
     if worker:
         add(awake, -1)
     return 0
 """
 """Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
-there has been none for so many looks. Returns 1 to a caller if all are done."""
+there has been none for so many looks. `others` is the address of what lets other threads run,
+or 0. Returns 1 to a caller if all are done."""
 
 
 class _Words:
@@ -120,15 +125,17 @@ class _Words:
         self.at = self.words.ctypes.data
         self.bytes = self.words.data.cast("B")
 
-    def lead(self, kernel: _Kernel, job: tuple[int, ...], patience: int) -> int:
+    def lead(
+        self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int
+    ) -> int:  # fmt: skip
         """Does the pieces of a job with whoever looks; returns their united results."""
         _PACK(self.bytes, 8 * _JOB, *job)
         over = 0
         try:
-            over = kernel(self.at, 0, patience, 1)
+            over = kernel(self.at, 0, patience, 1, others)
         finally:
             while not over:  # whatever interrupts it: the memory of pieces is in use
-                over = kernel(self.at, 0, patience, 0)
+                over = kernel(self.at, 0, patience, 0, others)
                 if not over:
                     sleep(1e-4)
         return int(self.words[_FAILED])
@@ -141,8 +148,10 @@ class _Team:
         self.kernel: _Kernel = cache.load(_TEXT)
         self.lock = threading.Lock()
         self.words = _Words(shared=True)
+        others = getattr(ctypes.CDLL(None), "sched_yield", None) if os.name == "posix" else None
+        self.others = ctypes.cast(others, ctypes.c_void_p).value or 0 if others else 0
         start = perf_counter()
-        self.kernel(self.words.at, 1, _TRIALS, 0)
+        self.kernel(self.words.at, 1, _TRIALS, 0, self.others)
         look = (perf_counter() - start) / _TRIALS
         self.looks, self.patience = int(SPIN / look) + 1, int(PATIENCE / look) + 1
         pool.stay(self.stay, self.leave)
@@ -150,7 +159,7 @@ class _Team:
 
     def stay(self, worker: int) -> None:
         """Takes pieces for a while; a thread of the pool does, after each other work."""
-        self.kernel(self.words.at, worker, self.looks, 0)
+        self.kernel(self.words.at, worker, self.looks, 0, self.others)
 
     def leave(self, now: bool) -> None:
         """Lets threads end to look, or look again."""
@@ -166,13 +175,13 @@ class _Team:
             try:
                 pool.used()
                 pool.call_up(threads - 1, self.awake())
-                return self.words.lead(self.kernel, job, self.patience)
+                return self.words.lead(self.kernel, job, self.patience, self.others)
             finally:
                 self.lock.release()
-        return _Words(shared=False).lead(self.kernel, job, self.patience)
+        return _Words(shared=False).lead(self.kernel, job, self.patience, self.others)
 
 
-_Kernel = Callable[[int, int, int, int], int]
+_Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
 """When work was last asked about."""
