@@ -5,6 +5,12 @@ from __future__ import annotations
 import gc
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(  # no test depends on how fast the machine is
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py")
 """Files of tests that take long: begun at the end, one would be run by one worker alone."""

@@ -53,12 +53,16 @@ TENSORS = st.sampled_from(NUMPY).flatmap(
 )
 
 
+UNLIKE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+"""A directory serves all examples, which write whole files; and machines may be slow."""
+
+
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=UNLIKE)
 @given(array=TENSORS, data=st.data())
 def test_what_is_written_is_read(
     tmp_path: Path, suffix: str, array: np.ndarray, data: st.DataObject
@@ -81,7 +85,7 @@ def test_what_is_written_is_read(
 
 
 @pytest.mark.parametrize("suffix", IN_PARTS)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=UNLIKE)
 @given(array=TENSORS, data=st.data())
 def test_boxes_make_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, array: np.ndarray,
@@ -191,9 +195,7 @@ def test_truncated_files_are_refused(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=UNLIKE)
 @given(data=st.data())
 def test_a_damaged_file_gives_what_its_own_package_gives(
     tmp_path: Path, suffix: str, data: st.DataObject
