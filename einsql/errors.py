@@ -101,7 +101,7 @@ class UnknownHere(ProgrammingError):  # noqa: N818 - DuckDB may know it
     """Nothing of einsql has that name; DuckDB may have a table or a function of it."""
 
 
-class ForeignName(NotSupportedError):  # noqa: N818 - a name, and why it is no tensor work
+class ForeignNameError(NotSupportedError):
     """A name of WITH that is no tensor work.
 
     Attributes:
@@ -114,7 +114,7 @@ class ForeignName(NotSupportedError):  # noqa: N818 - a name, and why it is no t
     def root(self) -> Error:
         """What is no tensor work in the query, or in those that it reads."""
         found: Error = self
-        while isinstance(found, ForeignName) and found.why is not None:
+        while isinstance(found, ForeignNameError) and found.why is not None:
             found = found.why
         return found
 

@@ -28,7 +28,7 @@ from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error, InterfaceError
-from einsql.kernels.blas import statement
+from einsql.kernels.blas import Statement
 from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
@@ -278,7 +278,7 @@ class Connection:
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
         caller = self._called_from(sys._getframe(1))
-        with self._busy, enough_memory, statement(), caller, self._begun():
+        with self._busy, enough_memory, Statement(), caller, self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
             try:

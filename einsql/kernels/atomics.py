@@ -11,13 +11,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_WORD = ir.IntType(64)
+WORD = ir.IntType(64)
 _PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
 """How a processor is told that a thread waits: an intrinsic, and its argument."""
 
 
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, _WORD.as_pointer())
+def pointer(builder: Any, address: Any) -> Any:
+    """An address as a pointer to words."""
+    return builder.inttoptr(address, WORD.as_pointer())
 
 
 @intrinsic
@@ -25,7 +26,7 @@ def load(_: Any, address: Any) -> Any:
     """The word at an address; what was written before it was stored there is seen."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
+        return builder.load_atomic(pointer(builder, args[0]), "acquire", 8)
 
     return types.int64(address), generate
 
@@ -35,7 +36,7 @@ def store(_: Any, address: Any, value: Any) -> Any:
     """Stores a word after whatever was written before."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
+        builder.store_atomic(args[1], pointer(builder, args[0]), "release", 8)
         return context.get_dummy_value()
 
     return types.void(address, value), generate
@@ -44,7 +45,7 @@ def store(_: Any, address: Any, value: Any) -> Any:
 def _combined(operation: str) -> Any:
     def typed(_: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = _pointer(builder, args[0])
+            place = pointer(builder, args[0])
             return builder.atomic_rmw(operation, place, args[1], "seq_cst")
 
         return types.int64(address, value), generate
@@ -63,7 +64,7 @@ def replace(_: Any, address: Any, old: Any, new: Any) -> Any:
     """Stores a word where another one is; whether it was."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _pointer(builder, args[0])
+        place = pointer(builder, args[0])
         found = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
         return builder.extract_value(found, 1)
 

@@ -124,20 +124,25 @@ def stepped(a: np.ndarray) -> tuple[int, int]:
     return PLAIN, 0
 
 
+class _Here(threading.local):
+    """What this thread is in."""
+
+    statements = 0
+
+
 _lock = threading.Lock()
+_here = _Here()
 _limits = 0
 """How many kernels want one thread now."""
-_statements = 0
-"""How many statements are running, which restore the number at their end."""
 _before = 0
 """How many threads there were before there was one; 0 while there are so many."""
 
 
-class single_threaded:  # noqa: N801 - it is used as a function
+class OneThread:
     """BLAS on one thread, for kernels that call it from several of their own.
 
-    Other statements of the process run beside it on one thread too; the last one to leave
-    restores what there was, or the end of the `statement` that it is part of.
+    Other statements of the process run beside it on one thread too; the last kernel to leave
+    restores what there was, or the end of the `Statement` that it is part of.
     """
 
     def __enter__(self) -> None:
@@ -153,37 +158,29 @@ class single_threaded:  # noqa: N801 - it is used as a function
         global _limits
         with _lock:
             _limits -= 1
-            if not _statements:
-                _restore()
+        if not _here.statements:
+            all_threads()
 
 
-class statement:  # noqa: N801 - it is used as a function
-    """Part of a statement, in which the number of threads need not be restored each time."""
+class Statement:
+    """A statement of this thread, at whose end alone the number of threads is restored."""
 
     def __enter__(self) -> None:
-        global _statements
-        with _lock:
-            _statements += 1
+        _here.statements += 1
 
     def __exit__(self, *_: object) -> None:
-        global _statements
-        with _lock:
-            _statements -= 1
-            if not _statements:
-                _restore()
+        _here.statements -= 1
+        if not _here.statements:
+            all_threads()
 
 
 def all_threads() -> None:
     """Gives BLAS its threads, unless some kernel wants it to use one."""
-    with _lock:
-        _restore()
-
-
-def _restore() -> None:
     global _before
-    if _limits or not _before:
-        return
-    found = library()
-    if found is not None and found.set_threads is not None:
-        found.set_threads(_before)
-    _before = 0
+    with _lock:
+        if _limits or not _before:
+            return
+        found = library()
+        if found is not None and found.set_threads is not None:
+            found.set_threads(_before)
+        _before = 0

@@ -11,15 +11,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from einsql.kernels.atomics import WORD, pointer
+
 ARGUMENTS = 24
 """Words that a compiled function is given, of which it takes as many as it has."""
 
-_WORD, _INT = ir.IntType(64), ir.IntType(32)
+_INT = ir.IntType(32)
 _ROW_MAJOR = 101
-
-
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, _WORD.as_pointer())
 
 
 @intrinsic
@@ -32,14 +30,14 @@ def call(_: Any, function: Any, args_at: Any, result_at: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        status, place = ir.IntType(32), _WORD.as_pointer()
-        kind = ir.FunctionType(status, [place, place, *[_WORD] * ARGUMENTS])
+        status, place = ir.IntType(32), WORD.as_pointer()
+        kind = ir.FunctionType(status, [place, place, *[WORD] * ARGUMENTS])
         found = builder.inttoptr(args[0], kind.as_pointer())
-        raised = builder.alloca(_WORD)
-        base = _pointer(builder, args[1])
-        words = [builder.load(builder.gep(base, [ir.Constant(_WORD, n)])) for n in range(ARGUMENTS)]
-        left = builder.call(found, [_pointer(builder, args[2]), raised, *words])
-        return builder.sext(left, _WORD)
+        raised = builder.alloca(WORD)
+        base = pointer(builder, args[1])
+        words = [builder.load(builder.gep(base, [ir.Constant(WORD, n)])) for n in range(ARGUMENTS)]
+        left = builder.call(found, [pointer(builder, args[2]), raised, *words])
+        return builder.sext(left, WORD)
 
     return types.int64(function, args_at, result_at), generate
 
@@ -68,18 +66,18 @@ def _blas(kinds: str) -> Any:
     def typed(_: Any, function: Any, size: Any, wide: Any, *numbers: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             number = ir.FloatType() if size.literal_value == 4 else ir.DoubleType()
-            count = _WORD if wide.literal_value else _INT
+            count = WORD if wide.literal_value else _INT
             values = iter(args[3:])
             found = [ir.Constant(_INT, _ROW_MAJOR)]
             for kind in kinds:
                 if kind in "01":
                     found.append(ir.Constant(number, float(kind)))
                 elif kind == "p":
-                    found.append(_pointer(builder, next(values)))
+                    found.append(pointer(builder, next(values)))
                 else:
                     whole = _INT if kind == "f" else count
                     value = next(values)
-                    found.append(value if whole == _WORD else builder.trunc(value, whole))
+                    found.append(value if whole == WORD else builder.trunc(value, whole))
             kind = ir.FunctionType(ir.VoidType(), [v.type for v in found])
             builder.call(builder.inttoptr(args[0], kind.as_pointer()), found)
             return context.get_dummy_value()

@@ -74,7 +74,7 @@ def _spread(
         else:
             out[(slice(None),) * kept.index(axis) + (piece,)] = part
 
-    with blas.single_threaded():
+    with blas.OneThread():
         pool.run(work, range(parts), parts, lambda done: None)
     if not whole:
         return out

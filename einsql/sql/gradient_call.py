@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.errors import ForeignName, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.errors import ForeignNameError, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.gradient import Backward
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
@@ -100,7 +100,7 @@ def _of_a_table(error: UnknownHere) -> str:
 
 def _no_tensor_work(error: NotSupportedError) -> ProgrammingError:
     """The error for what only DuckDB could run."""
-    root = error.root if isinstance(error, ForeignName) else error
+    root = error.root if isinstance(error, ForeignNameError) else error
     hint = root.hint
     if isinstance(root, UnknownHere):
         hint = _of_a_table(root)

@@ -17,7 +17,7 @@ from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import (
     DataError,
     Error,
-    ForeignName,
+    ForeignNameError,
     ProgrammingError,
     UnknownHere,
     suggest,
@@ -145,7 +145,7 @@ def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | No
             "before it. What it will hold can be a SELECT of WITH that both parts read.",
         )
     if name.lower() in query.foreign:
-        error = ForeignName(f'"{name}" is outside the tensor fragment')
+        error = ForeignNameError(f'"{name}" is outside the tensor fragment')
         error.why = query.refused.get(name.lower())
         raise error
     return query.view(name) or query.catalog.relation(name)

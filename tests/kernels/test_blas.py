@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import product
 
@@ -62,7 +63,7 @@ def test_the_number_of_threads_comes_back() -> None:
     before = found.get_threads()
 
     def stopped() -> None:
-        with blas.single_threaded(), blas.single_threaded():
+        with blas.OneThread(), blas.OneThread():
             assert found.get_threads is not None
             assert found.get_threads() == 1
             raise ValueError("stop")
@@ -70,3 +71,37 @@ def test_the_number_of_threads_comes_back() -> None:
     with pytest.raises(ValueError, match="stop"):
         stopped()
     assert found.get_threads() == before
+
+
+@needs_blas
+def test_a_statement_restores_the_number_at_its_end_whatever_others_do() -> None:
+    found = blas.library()
+    assert found is not None
+    if found.get_threads is None:
+        pytest.skip("this BLAS does not tell how many threads it has")
+    before = found.get_threads()
+    begun, over = threading.Event(), threading.Event()
+
+    def long() -> None:
+        with blas.Statement():
+            begun.set()
+            over.wait(30)
+
+    other = threading.Thread(target=long)
+    other.start()
+    begun.wait(30)
+    try:
+        with blas.Statement():
+            for _ in range(2):
+                with blas.OneThread():
+                    assert found.get_threads() == 1
+                assert found.get_threads() == 1
+            blas.all_threads()
+            assert found.get_threads() == before
+            with blas.OneThread():
+                blas.all_threads()
+                assert found.get_threads() == 1
+        assert found.get_threads() == before
+    finally:
+        over.set()
+        other.join()

@@ -104,10 +104,14 @@ def test_several_callers_do_not_meet() -> None:
 
 def test_the_pool_gets_its_threads_back() -> None:
     done = np.zeros(8, np.int64)
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(_: int) -> None:
+        both.wait()
+
     for _ in range(20):
         team.run(_counting(), _rows(done), THREADS)
-        both = threading.Barrier(2, timeout=10)
-        pool.run(lambda _, both=both: both.wait(), range(2), 2, lambda _: None)  # type: ignore[misc]  # an argument with a default
+        pool.run(meet, range(2), 2, lambda _: None)
     assert (done == 20).all()
 
 

@@ -258,7 +258,7 @@ class _Plan:
             (calls,) = known
             if calls is None:
                 return otherwise(a, b, tick)
-            with blas.single_threaded():
+            with blas.OneThread():
                 calls.run(a, b, made, threads)
             tick(1.0)
             return made.transpose(self.turn)
@@ -314,7 +314,7 @@ class _Plan:
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it on one thread."""
-        with blas.single_threaded():
+        with blas.OneThread():
             return self.whole(a, b, tick)
 
     def in_pieces(
@@ -323,7 +323,7 @@ class _Plan:
         """Pieces of the result, on all threads."""
         made, out = self._result()
         views = self._views(a, b)
-        with blas.single_threaded():
+        with blas.OneThread():
             pool.run(
                 lambda piece: self._piece(*views, out, piece),
                 slices(self.extents, parts),
@@ -374,7 +374,7 @@ class _Plan:
             made, out = self._result()
             sums = np.empty((len(cuts), *out.shape), out.dtype)
             views = self._views(a, b)
-            with blas.single_threaded():
+            with blas.OneThread():
                 pool.run(
                     lambda n: self._piece(*views, sums[n, ...], cuts[n]),
                     range(len(cuts)), len(cuts), tick, blas=True,

@@ -78,7 +78,7 @@ def multiply_tiles(
             if not found:
                 into[...] = 0
 
-    with blas.single_threaded():
+    with blas.OneThread():
         pool.run(piece, pieces, len(pieces), tick)
     return out
 
@@ -117,7 +117,7 @@ def count_pairs(of_a: Grid, of_b: Grid, work: np.dtype, tick: Tick) -> np.ndarra
                 else:
                     add_product(flags_a[rows[i], terms[k]], flags_b[terms[k], across], into, 1.0)
 
-    with blas.single_threaded():
+    with blas.OneThread():
         pool.run(piece, range(len(rows)), len(rows), tick)
     return out
 
