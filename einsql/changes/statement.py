@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
 from einsql.schema import Key, Schema
@@ -193,6 +195,7 @@ class Changing:
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
         use: What it makes of parameters.
+        read: Reads the tables that are operands.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
     """
 
@@ -201,6 +204,7 @@ class Changing:
     plans: tuple[Plan, ...]
     version: int
     use: Use
+    read: Reader
     is_volatile: bool
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
@@ -246,7 +250,7 @@ class Changing:
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
                 inputs = current_inputs(
-                    self.plans[0], con.store, con.in_scope, con._tick, given=con._parameters
+                    self.plans[0], con.store, con.in_scope, con._tick, self.read, con._parameters
                 )
             if inputs is None:
                 return False
@@ -325,14 +329,14 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
         Error: It is wrong, or outside the tensor fragment.
     """
     version = con.store.version
-    (parts, shown), binder = bound_late(
-        con.query_binder, lambda binder: _parts(con, tree, binder), con.notices
+    (parts, shown), binder, read = bound_over_tables(
+        con, tree, lambda make: bound_late(make, partial(_parts, con, tree), con.notices)
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
     given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
     once = given or any(p.volatile for p in plans)
-    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, read, once)
 
 
 def _parts(
@@ -460,6 +464,7 @@ def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> t
     assert isinstance(catalog, BinderCatalog)
     if not given:
         return ()
+    check_groups(given, catalog)
     con.planner_calls += 1
     settings = con.settings
     if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":
