@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,9 +180,9 @@ def test_products_are_those_of_numpy_however_they_lie(
     called: list[int] = []
     run = team.run
 
-    def noted(function: int, rows: np.ndarray, threads: int) -> int:
+    def noted(function: int, rows: np.ndarray, threads: int, **more: Any) -> int:
         called.append(len(rows))
-        return run(function, rows, threads)
+        return run(function, rows, threads, **more)
 
     monkeypatch.setattr(team, "run", noted)
     chance = np.random.default_rng(len(left))

@@ -75,10 +75,14 @@ class Calls:
             whole.
         places: The arguments that are addresses in the left operand, the right one and the
             result.
+        streamed: Which of the first two is read once, and takes most of the time; if any.
     """
 
-    def __init__(self, function: int, table: np.ndarray, places: tuple[int, int, int]) -> None:
+    def __init__(
+        self, function: int, table: np.ndarray, places: tuple[int, int, int], streamed: int | None
+    ) -> None:
         self._function, self._table, self._places = function, table, places
+        self._streamed = streamed
         self._zeros = np.zeros(table.shape[1], np.int64)
 
     def run(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> None:
@@ -93,7 +97,10 @@ class Calls:
         bases = self._zeros.copy()
         for place, whole in zip(self._places, (a, b, out), strict=True):
             bases[place] = team.address(whole)
-        team.run(self._function, self._table + bases, threads)
+        reads = 0, 0
+        if self._streamed is not None:
+            reads = int(bases[self._places[self._streamed]]), (a, b)[self._streamed].nbytes
+        team.run(self._function, self._table + bases, threads, reads=reads)
 
 
 def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
@@ -129,10 +136,11 @@ def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
     if turned:
         places = places[1], places[0], places[2]
     if named == "dots":
-        return Calls(_dots(size), np.array(table, np.int64), places)
+        return Calls(_dots(size), np.array(table, np.int64), places, places.index(2))
     address = (found.gemm if named == "gemm" else found.gemv)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
-    return Calls(_caller(named, size, found.wide), rows, places)
+    streamed = places.index(4) if named == "gemv" else None
+    return Calls(_caller(named, size, found.wide), rows, places, streamed)
 
 
 def _matrix_row(

@@ -52,6 +52,8 @@ ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
+SEVERAL, PIECE = 8, 1e-5
+"""Pieces of a thread at most, and the seconds that one takes at least."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
@@ -243,7 +245,10 @@ class _Plan:
         copied = self.layout.left.copied or self.layout.right.copied
         if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
             return otherwise
-        parts = cut(self.extents[: self.kept], self.free, pool.threads(), self.blocks)
+        pieces = pool.threads()
+        if min(self.m, self.n) == 1:  # nothing is packed: who is done takes from the others
+            pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
+        parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
         known: list[Calls | None] = []
