@@ -45,10 +45,11 @@ _LINE = 8
 _DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
 """Where words lie: a job takes two lines, and each thread's ticket one."""
 _RAISED = 1 << 62
-_PACK = Struct("10q").pack_into
+_BASES = 3
+_PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
 """Writes a job: how many pieces, the function, the rows' address and length, the address of
-what threads pass themselves, where it goes and how many words it has, how many threads, and the
-address and length of what is read next."""
+what threads pass themselves, where it goes and how many words it has, how many threads, the
+address and length of what is read next, and numbers of arguments, each with what is added to it."""
 _STRIDE = 2**10
 """Bytes that a thread brings nearer between two looks."""
 _NEARER = 3 * 2**19
@@ -101,6 +102,8 @@ def kernel(state, worker, looks, begins, others):
                 for m in range(width):
                     args[m] = load(row + 8 * m)
                 first, count = load(job + 40), load(job + 48)
+                for m in range({_BASES}):
+                    args[load(job + 80 + 16 * m)] += load(job + 88 + 16 * m)
                 for m in range(count):
                     args[first + m] = load(load(job + 32) + 8 * (worker * count + m))
                 args[ARGUMENTS] = 0
@@ -157,6 +160,7 @@ class _Words:
         self.words = words[start : start + count]
         self.at = self.words.ctypes.data
         self.bytes = self.words.data.cast("B")
+        self.ints: memoryview[int] = self.bytes.cast("q")
 
     def lead(
         self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int
@@ -171,7 +175,7 @@ class _Words:
                 over = kernel(self.at, 0, patience, 0, others)
                 if not over:
                     sleep(1e-4)
-        return int(self.words[_FAILED])
+        return self.ints[_FAILED]
 
 
 class _Team:
@@ -215,30 +219,35 @@ class _Team:
 
     def awake(self) -> int:
         """How many threads look for work, or are at some."""
-        return int(self.words.words[_AWAKE])
+        return self.words.ints[_AWAKE]
 
-    def run(self, job: tuple[int, ...], threads: int, reads: tuple[int, int]) -> int:
+    def run(
+        self, job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
+    ) -> int:
         """Does the pieces of a job on so many threads, or those that are not at work."""
         if threads > 1 and self.lock.acquire(blocking=False):
             try:
                 pool.used()
                 pool.call_up(threads - 1, self.awake())
-                return self.words.lead(
-                    self.kernel, (*job, min(threads, self.words.threads), *self.follow(reads)),
-                    self.patience, self.others,
-                )  # fmt: skip
+                threads = min(threads, self.words.threads)
+                job = (*job, threads, *self.follow(reads), *bases)
+                return self.words.lead(self.kernel, job, self.patience, self.others)
             finally:
                 self.lock.release()
-        return _Words(shared=False).lead(self.kernel, (*job, 1, 0, 0), self.patience, 0)
+        job = (*job, 1, *_NOTHING, *bases)
+        return _Words(shared=False).lead(self.kernel, job, self.patience, 0)
 
 
 _NOTHING = 0, 0
+_NOWHERE = (0,) * (2 * _BASES)
 _KNOWN = 2**12
 """Of how many places is known at most what was read after them."""
 _Kernel = Callable[[int, int, int, int, int], int]
 _team: _Team | None = None
 _asked = -inf
 """When work was last asked about."""
+_threads = 1
+"""How many threads there were when it last followed no other."""
 
 
 def at_hand(seconds: float) -> int:
@@ -247,22 +256,22 @@ def at_hand(seconds: float) -> int:
     Args:
         seconds: What it takes one thread.
     """
-    global _asked
-    if not LEAST <= seconds < LONG:
+    global _asked, _threads
+    if not LEAST <= seconds < LONG or pool.is_piece():
         return 1
-    threads = pool.threads()
     now, before = perf_counter(), _asked
     _asked = now
+    if now - before >= STREAM:  # what the environment says takes 10 µs to find out
+        _threads = pool.threads()
     if seconds >= WAKE:
         # Who has not needed Numba does not load it for this.
-        return threads if _team is not None or "numba" in sys.modules else 1
-    return threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
+        return _threads if _team is not None or "numba" in sys.modules else 1
+    return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
 
 
 def run(
-    function: int, rows: np.ndarray, threads: int, own: np.ndarray | None = None, first: int = 0,
-    reads: tuple[int, int] = _NOTHING,
-) -> int:  # fmt: skip
+    function: int, rows: np.ndarray, threads: int, own: np.ndarray | None = None, first: int = 0
+) -> int:
     """Calls a compiled function for every row of arguments.
 
     Args:
@@ -272,8 +281,6 @@ def run(
         threads: How many take pieces, if they are not at other work.
         own: `[threads, arguments]`: what each thread passes in place of some arguments.
         first: The number of the first of these.
-        reads: The address of what the pieces read one after another, and how many bytes it has:
-            threads without work bring nearer what was read next the last time.
 
     Returns:
         The bits that any piece returned.
@@ -281,21 +288,53 @@ def run(
     Raises:
         InternalError: The function raised an exception.
     """
+    theirs = (0, first, 0) if own is None else (address(own), first, own.shape[1])
+    return start((*job_of(function, rows), *theirs), threads, _NOTHING, _NOWHERE)
+
+
+def job_of(function: int, rows: np.ndarray) -> tuple[int, ...]:
+    """The words that begin a job: those of a function and rows of arguments, as `run` has them."""
+    return len(rows), function, address(rows), rows.shape[1]
+
+
+def start(
+    job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
+) -> int:
+    """As `run`, for a job that is kept.
+
+    Args:
+        job: Its words: those of `job_of`, whose rows live on, and of what threads pass.
+        threads: How many take pieces.
+        reads: The address of what the pieces read one after another, and how many bytes it has:
+            threads without work bring nearer what was read next the last time.
+        bases: The numbers of three arguments, each followed by what is added to it in every row.
+    """
     global _team
     if _team is None:
         _team = _Team()
-    theirs = (0, first, 0) if own is None else (address(own), first, own.shape[1])
-    job = len(rows), function, address(rows), rows.shape[1], *theirs
-    found = _team.run(job, threads, reads)
+    found = _team.run(job, threads, reads, bases)
     if found & _RAISED:
         raise InternalError("a compiled kernel raised an exception")
     return found
 
 
-def address(array: np.ndarray) -> int:
-    """Where an array begins; sooner than by its `ctypes`."""
+def _by_interface(array: np.ndarray) -> int:
     found: int = array.__array_interface__["data"][0]
     return found
+
+
+def _by_place(array: np.ndarray) -> int:
+    """The first word of an array behind what every object has; the interface takes 2 µs."""
+    found: int = _WORD(id(array) + object.__basicsize__).value or 0
+    return found
+
+
+_WORD = ctypes.c_void_p.from_address
+_ARRAY = np.empty(8)
+address = _by_interface
+"""Where an array begins; sooner than by its `ctypes`."""
+if sys.implementation.name == "cpython" and _by_place(_ARRAY) == _by_interface(_ARRAY):
+    address = _by_place
 
 
 def array_words(array: np.ndarray) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def kernel(piece, done, both, whose):
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+    monkeypatch.setattr(team, "_asked", -inf)  # so that it is seen
 
 
 THREADS = 2
@@ -178,13 +180,13 @@ def test_products_are_those_of_numpy_however_they_lie(
     monkeypatch.setattr(team, "LEAST", 0.0)
     monkeypatch.setattr(team, "WAKE", 0.0)
     called: list[int] = []
-    run = team.run
+    start = team.start
 
-    def noted(function: int, rows: np.ndarray, threads: int, **more: Any) -> int:
-        called.append(len(rows))
-        return run(function, rows, threads, **more)
+    def noted(job: tuple[int, ...], *more: Any) -> int:
+        called.append(job[0])
+        return start(job, *more)
 
-    monkeypatch.setattr(team, "run", noted)
+    monkeypatch.setattr(team, "start", noted)
     chance = np.random.default_rng(len(left))
     product = Multiplied(Labels(tuple(left), tuple(right), tuple(keys), extents), np.dtype(dtype))
     for layout in ("C", "F", "apart"):

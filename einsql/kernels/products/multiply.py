@@ -252,21 +252,25 @@ class _Plan:
         if prod(parts) == 1:
             return otherwise
         known: list[Calls | None] = []
+        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             threads = team.at_hand(seconds)
-            if threads == 1 or known == [None]:
+            if threads == 1:
                 return otherwise(a, b, tick)
-            made, out = self._result()
             if not known:
+                out = self._result()[1]
                 known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
             (calls,) = known
             if calls is None:
                 return otherwise(a, b, tick)
-            with blas.OneThread():
+            made = empty(shape, work)
+            if calls.blas:
+                with blas.OneThread():
+                    calls.run(a, b, made, threads)
+            else:
                 calls.run(a, b, made, threads)
-            tick(1.0)
-            return made.transpose(self.turn)
+            return made if turn is None else made.transpose(turn)
 
         return run
 
