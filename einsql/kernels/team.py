@@ -24,7 +24,7 @@ import numpy as np
 from einsql.errors import InternalError
 from einsql.kernels import cache, pool
 
-LEAST, LONG = 5e-5, 2e-2
+LEAST, LONG = 3e-5, 2e-2
 """Seconds on one thread from which several pay, and from which work is the pool's, which tells
 progress."""
 WAKE = 4e-4

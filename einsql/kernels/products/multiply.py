@@ -24,6 +24,7 @@ from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
+from einsql.kernels.products.long_rows import multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
@@ -157,6 +158,8 @@ class _Plan:
         if by_columns:
             sides.reverse()
         self.blocks = [(start, size) for start, size, group in sides if group]
+        few = 1 < self.m <= ROWS and self.n * self.k <= CACHED
+        self.vectors = few and self.m * self.n * self.k > PACKED
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
@@ -185,7 +188,8 @@ class _Plan:
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
-            return self.whole  # of a stack, each by itself
+            # Of a stack, each by itself.
+            return self._at_hand(self.whole) if stack > 1 and self.vectors else self.whole
         if stack > 1 or any(copied) or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
@@ -261,7 +265,7 @@ class _Plan:
             if not known:
                 out = self._result()[1]
                 known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
-            (calls,) = known
+            calls = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
             made = empty(shape, work)
@@ -285,7 +289,11 @@ class _Plan:
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
                 x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
-                found.append((x, y, z))
+                single = self.vectors and y.strides[0] == y.itemsize
+                if self.free and self.vectors and not single:
+                    return None  # too small for calls of matrices
+                step = 1 if single else len(x)
+                found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
         return calls_for(found, (a, b, out))
 
     def _at_once(self) -> Multiply:
@@ -299,15 +307,14 @@ class _Plan:
         (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
         turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
         matrix = (*stack, self.m, self.n)
-        rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
-        rows = rows and self.m * self.n * self.k > PACKED
+        vectors = self.vectors
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
             right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
             made = empty(shape, work)
             out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
-            if rows and right.strides[-2] == work.itemsize:
+            if vectors and right.strides[-2] == work.itemsize:
                 left, right = left[..., None, :], right[..., None, :, :]
                 out = out[..., None, :]
             np.matmul(left, right, out=out)
@@ -438,7 +445,7 @@ class _Plan:
             np.matmul(left, right, out=part)
         elif prod(stack) == 1:
             one = (0,) * self.free
-            _one(left[one], right[one], part[one])
+            multiply_long(left[one], right[one], part[one])
         elif left.shape[-2] == right.shape[-1] == 1:
             np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
         else:
@@ -456,22 +463,6 @@ def _left_to_blas(least: float) -> bool:
         least: Seconds after which no other kernel is taken to want them.
     """
     return monotonic() - _spun[0] < SPIN or pool.idle() > least
-
-
-def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """A small product of long rows: numpy.matmul would keep other threads from running."""
-    if out.size == 1:
-        out[0, 0] = np.dot(left[0], right[:, 0])
-    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and _in_rows(out):
-        blas.gemm(left, right, out, 1.0, 0.0)
-    else:
-        np.matmul(left, right, out=out)
-
-
-def _in_rows(out: np.ndarray) -> bool:
-    rows, columns = out.shape
-    down, across = (s // out.itemsize for s in out.strides)
-    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
