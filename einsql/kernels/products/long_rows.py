@@ -17,13 +17,7 @@ def multiply_long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """
     if out.size == 1:
         out[0, 0] = np.dot(left[0], right[:, 0])
-    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and _in_rows(out):
+    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and blas.in_rows(out):
         blas.gemm(left, right, out, 1.0, 0.0)
     else:
         np.matmul(left, right, out=out)
-
-
-def _in_rows(out: np.ndarray) -> bool:
-    rows, columns = out.shape
-    down, across = (s // out.itemsize for s in out.strides)
-    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))

@@ -31,6 +31,7 @@ from einsql.kernels.products.pieces import (
     LEAST,
     LONG,
     LONG_PRODUCT,
+    MOST,
     Work,
     cut,
     slices,
@@ -164,6 +165,9 @@ class _Plan:
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
+        # Short products and vectors are NumPy's, whose BLAS has threads of its own.
+        long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
+        self.other = long and not blas.is_numpys()
         self.whole = self._at_once()
 
     def _read(
@@ -182,15 +186,18 @@ class _Plan:
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
         stack = prod(self.extents[: self.free])
-        pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
+        own = stack > 1 or any(copied) or self.other
+        long = LONG if stack > 1 else LONG_PRODUCT
+        most = BETWEEN if self.other and stack == 1 and not any(copied) else MOST
+        pieces = wanted(self.work.seconds, long, most)
         by_us: Multiply = self._at_hand(self.on_one)
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
             # Of a stack, each by itself.
             return self._at_hand(self.whole) if stack > 1 and self.vectors else self.whole
-        if stack > 1 or any(copied) or pool.threads() == 1:
+        if own or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:
@@ -308,6 +315,7 @@ class _Plan:
         turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
         matrix = (*stack, self.m, self.n)
         vectors = self.vectors
+        product = blas.multiply if self.other else np.matmul
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
@@ -317,7 +325,7 @@ class _Plan:
             if vectors and right.strides[-2] == work.itemsize:
                 left, right = left[..., None, :], right[..., None, :, :]
                 out = out[..., None, :]
-            np.matmul(left, right, out=out)
+            product(left, right, out=out)
             return made if turn is None else made.transpose(turn)
 
         return run
@@ -442,7 +450,7 @@ class _Plan:
         left, right, part = self._matrices(a, b, out, piece)
         stack = part.shape[: self.free]
         if part.size >= FEW or left.shape[-1] < LONG_SUM:
-            np.matmul(left, right, out=part)
+            (blas.multiply if self.other else np.matmul)(left, right, out=part)
         elif prod(stack) == 1:
             one = (0,) * self.free
             multiply_long(left[one], right[one], part[one])
