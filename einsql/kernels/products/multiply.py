@@ -30,6 +30,7 @@ from einsql.kernels.products.pieces import (
     LEAST,
     LONG,
     LONG_PRODUCT,
+    MOST,
     Work,
     cut,
     slices,
@@ -159,6 +160,9 @@ class _Plan:
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
+        # Short products and vectors are NumPy's, whose BLAS has threads of its own.
+        long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
+        self.other = long and not blas.is_numpys()
         self.whole = self._at_once()
 
     def _read(
@@ -177,14 +181,17 @@ class _Plan:
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
         stack = prod(self.extents[: self.free])
-        pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
+        own = stack > 1 or any(copied) or self.other
+        long = LONG if stack > 1 else LONG_PRODUCT
+        most = BETWEEN if self.other and stack == 1 and not any(copied) else MOST
+        pieces = wanted(self.work.seconds, long, most)
         by_us: Multiply = self._at_hand(self.on_one)
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
             return self.whole  # of a stack, each by itself
-        if stack > 1 or any(copied) or pool.threads() == 1:
+        if own or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:
@@ -202,7 +209,7 @@ class _Plan:
         """
         stack = prod(self.extents[: self.free])
         form = Form(stack, self.m, self.n, self.k)
-        if form.kind is None:
+        if form.kind is None or (stack * self.m == 1 and self.work.seconds < team.LONG):
             return None
         whole = [slice(None)] * len(self.units)
 
@@ -292,6 +299,7 @@ class _Plan:
         matrix = (*stack, self.m, self.n)
         rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
         rows = rows and self.m * self.n * self.k > PACKED
+        product = blas.multiply if self.other else np.matmul
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
@@ -301,7 +309,7 @@ class _Plan:
             if rows and right.strides[-2] == work.itemsize:
                 left, right = left[..., None, :], right[..., None, :, :]
                 out = out[..., None, :]
-            np.matmul(left, right, out=out)
+            product(left, right, out=out)
             return made if turn is None else made.transpose(turn)
 
         return run
@@ -426,7 +434,7 @@ class _Plan:
         left, right, part = self._matrices(a, b, out, piece)
         stack = part.shape[: self.free]
         if part.size >= FEW or left.shape[-1] < LONG_SUM:
-            np.matmul(left, right, out=part)
+            (blas.multiply if self.other else np.matmul)(left, right, out=part)
         elif prod(stack) == 1:
             one = (0,) * self.free
             _one(left[one], right[one], part[one])
@@ -453,16 +461,10 @@ def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """A small product of long rows: numpy.matmul would keep other threads from running."""
     if out.size == 1:
         out[0, 0] = np.dot(left[0], right[:, 0])
-    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and _in_rows(out):
+    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and blas.in_rows(out):
         blas.gemm(left, right, out, 1.0, 0.0)
     else:
         np.matmul(left, right, out=out)
-
-
-def _in_rows(out: np.ndarray) -> bool:
-    rows, columns = out.shape
-    down, across = (s // out.itemsize for s in out.strides)
-    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
