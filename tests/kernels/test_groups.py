@@ -53,6 +53,14 @@ n AS (SELECT s, t, (x.val - a.val) / (b.val - a.val) AS val
       FROM x JOIN a USING (s) JOIN b USING (s))
 SELECT s, ARG_MAX(t, val) AS best, COUNT(CASE WHEN val > 0.5 THEN 1 END) AS many
 FROM n GROUP BY s""",
+    "product with a mask": """WITH p AS
+(SELECT q.h, q.s, k.t, SUM(q.val * k.val) AS val FROM q JOIN k USING (h, d) GROUP BY q.h, q.s, k.t)
+SELECT p.h, x.s, x.t, CASE WHEN x.val > 0 THEN p.val * 2 ELSE x.val END AS val
+FROM p JOIN x USING (s, t)""",
+    "product of columns with a mask": """WITH p AS
+(SELECT q.s, v.t, SUM(q.val * v.val) AS val FROM q JOIN v USING (h, d)
+ WHERE q.h = 1 GROUP BY q.s, v.t)
+SELECT t, s, GREATEST(p.val, x.val) AS val, p.val AS p FROM p JOIN x USING (s, t)""",
     "attention": ATTENTION.format(where="") + VALUES,
     "causal attention": ATTENTION.format(where="WHERE t <= s") + VALUES,
     "window attention": ATTENTION.format(where="WHERE t <= s AND t > s - 5") + VALUES,
@@ -179,6 +187,20 @@ def test_layouts_of_operands_do_not_matter(con: einsql.Connection) -> None:
         con.register(table, array, dims=tuple(dims))
     for name in ("causal attention", "softmax"):
         _same(con, STATEMENTS[name])
+
+
+@pytest.mark.parametrize(("deep", "grouped"), [(64, True), (65, False)])
+def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
+    con: einsql.Connection, deep: int, grouped: bool
+) -> None:
+    con.register("a", np.ones((ROWS, deep), np.float32), dims=("s", "d"))
+    con.register("c", np.ones((deep, INNER), np.float32), dims=("d", "t"))
+    sql = (
+        "WITH p AS (SELECT s, t, SUM(a.val * c.val) AS val FROM a JOIN c USING (d) GROUP BY s, t) "
+        "SELECT s, t, p.val - x.val AS val FROM p JOIN x USING (s, t)"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is grouped
+    _same(con, sql)
 
 
 @pytest.mark.parametrize(("wide", "grouped"), [(14, True), (40, False)])
