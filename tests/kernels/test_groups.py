@@ -203,6 +203,20 @@ def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
     _same(con, sql)
 
 
+@pytest.mark.parametrize("wide", [8, 9, 16, 17])
+def test_narrow_right_sides_are_multiplied_by_tiles_of_their_own(
+    con: einsql.Connection, wide: int
+) -> None:
+    right = np.random.default_rng(wide).standard_normal((wide, INNER))
+    con.register("w", right.astype(con.execute("SELECT * FROM x").fetch_numpy().dtype), ("w", "t"))
+    sql = (
+        "WITH p AS (SELECT s, t, GREATEST(val, 0) AS val FROM x) "
+        "SELECT s, w, SUM(p.val * w.val) AS val FROM p JOIN w USING (t) GROUP BY s, w"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is (wide <= find.DEEPEST_MAP)
+    _same(con, sql)
+
+
 @pytest.mark.parametrize(("wide", "grouped"), [(14, True), (40, False)])
 def test_maps_are_stored_before_wide_products(
     con: einsql.Connection, wide: int, grouped: bool
