@@ -6,6 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+OF_A_TABLE = (
+    "CREATE TABLE … AS SELECT makes a table of what is needed, to be joined to a tensor's keys, "
+    "and CREATE TENSOR … AS SELECT a tensor."
+)
+"""The way out where DuckDB cannot run what no tensor work can read of a table."""
+
 
 class Error(Exception):
     """Any mistake or failure einsql reports.
@@ -105,17 +111,19 @@ class ForeignNameError(NotSupportedError):
     """A name of WITH that is no tensor work.
 
     Attributes:
+        name: The name.
         why: Why its query is none, if that is known.
     """
 
+    name: str = ""
     why: Error | None = None
 
     @property
-    def root(self) -> Error:
-        """What is no tensor work in the query, or in those that it reads."""
-        found: Error = self
-        while isinstance(found, ForeignNameError) and found.why is not None:
-            found = found.why
+    def chain(self) -> list[Error]:
+        """This, and why the queries that it reads are no tensor work, up to what is none itself."""
+        found: list[Error] = [self]
+        while isinstance(last := found[-1], ForeignNameError) and last.why is not None:
+            found.append(last.why)
         return found
 
 

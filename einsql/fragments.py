@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from sqlglot import exp
@@ -17,7 +17,7 @@ from einsql.engine.duck.streams import stream
 from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError
+from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.planning import BinderCatalog
 from einsql.plans import Dependency, Plan
 from einsql.sql.hybrid.operands import names_in, refusal, sources
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 Answer = tuple["Result | TileResult", tuple[tuple[Any, ...], ...]]
 """A result with PEP 249's description."""
+
+Reader = Callable[[Dependency], "Fields | None"]
+"""Reads a table that is an operand of a plan, or gives None if it has other columns now."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,15 @@ class Computing:
     Attributes:
         con: The session.
         tables: Reads the tables that are operands.
+        has_gradient: Whether the statement calls GRADIENT, which DuckDB cannot: what a loss
+            may read is tensor work wherever it can be.
         plans: What has been planned, by the names that DuckDB knows.
         once: What several fragments read, by what they call it, in the order it is computed in.
     """
 
     con: Connection
     tables: Tables
+    has_gradient: bool = False
     plans: dict[str, Planned] = field(default_factory=dict)
     once: dict[str, Planned] = field(default_factory=dict)
     _made: dict[str, tuple[Relation, Fields]] = field(default_factory=dict)
@@ -95,7 +103,7 @@ class Computing:
             foreign: Names of WITH that mean no tensor in it.
             error: Why it does not bind without tables.
         """
-        if not any(self._is_tensor(t) for t in sources(tree)):
+        if not self.has_gradient and not any(self._is_tensor(t) for t in sources(tree)):
             return error
         binder = self.binder(tree, foreign)
         binder.notices = []
@@ -104,20 +112,21 @@ class Computing:
             bound = binder.bind_any(tree)
         except NotSupportedError as outside:
             return outside
-        except Error:
+        except Error as wrong:
             if not self.tables.outside:
-                return error
-            shown = ", ".join(sorted(self.tables.outside))
-            return NotSupportedError(f"no tensor has the type of {shown}", position=error.position)
+                return wrong if self.has_gradient else error
+            return self.tables.mismatch(error.position)
         assert isinstance(binder.catalog, BinderCatalog)
         tables = {d.name.lower() for d in binder.catalog.dependencies if d.kind == "table"}
         if not isinstance(bound, Relation):
             return error
-        reason = refusal(bound.node, tables)
+        reason = refusal(bound.node, tables, self.has_gradient or bool(binder.backward))
         if reason is None:
             return [c.name for c in bound.columns]
         shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
-        return NotSupportedError(f"{shown} stays in DuckDB: {reason}", position=error.position)
+        return NotSupportedError(
+            f"{shown} stays in DuckDB: {reason}", hint=OF_A_TABLE, position=error.position
+        )
 
     def _is_tensor(self, item: exp.Table) -> bool:
         """True if an item of FROM may be a tensor, so that tables are worth looking at."""
@@ -213,21 +222,86 @@ class Computing:
             return once[d.name.lower()]
         known = d.name, d.columns
         if known not in read:
-            table = self.tables.again(d.name.removesuffix(" (table)"), d.schema)
-            if table is None:
+            fields = _again(self.tables, d)
+            if fields is None:
                 return None
-            read[known] = table.fields
+            read[known] = fields
         return read[known]
 
 
+def bound_over_tables(
+    con: Connection, tree: exp.Expr,
+    bind: Callable[[Callable[..., QueryBinder]], tuple[T, QueryBinder]],
+) -> tuple[T, QueryBinder, Reader]:  # fmt: skip
+    """Binds a statement over tensors, or with tables as operands if it begins with WITH.
+
+    DuckDB runs no such change of a tensor.
+
+    Args:
+        con: The session.
+        tree: The statement.
+        bind: Binds it, given what makes a binder.
+
+    Returns:
+        What `bind` gives, and what reads the tables anew.
+
+    Raises:
+        Error: It is wrong, or outside the tensor fragment.
+    """
+    try:
+        return *bind(con.query_binder), lambda table: None
+    except (UnknownHere, NotSupportedError):
+        alone = con.cluster is None and con.settings.sites == 1
+        if not alone or con.settings.fallback == "off" or tree.args.get("with_") is None:
+            raise
+    tables = Tables(con.duck, con._tick, _named(con, tree))
+    try:
+        return *bind(partial(con.query_binder, tables=tables.relation)), partial(_again, tables)
+    except UnknownHere as error:
+        raise (tables.mismatch(error.position) if tables.outside else error) from None
+    finally:
+        tables.forget()
+
+
+def _again(tables: Tables, table: Dependency) -> Fields | None:
+    found = tables.again(table.name.removesuffix(" (table)"), table.schema)
+    return None if found is None else found.fields
+
+
+def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
+    """Refuses groups of tables that are far apart.
+
+    Raises:
+        NotSupportedError: There are some.
+    """
+    tables = {d.name.lower() for d in catalog.dependencies if d.kind == "table"}
+    for root in roots if tables else ():
+        reason = refusal(root.node, tables, is_ours=True)
+        if reason is not None:
+            shown = ", ".join(sorted(n.removesuffix(" (table)") for n in tables))
+            raise NotSupportedError(f"{shown} is no operand: {reason}", hint=OF_A_TABLE)
+
+
 def _named(con: Connection, tree: exp.Expr) -> Named:
-    """What a query names, and the views and macros that it may read."""
+    """What a query names, with the views and macros that it may read."""
+    left = {
+        item.name.removesuffix("()").lower(): body
+        for item in con.store.objects.values()
+        if isinstance(item, Definition) and isinstance(body := _body(item), exp.Expr)
+    }
+
+    def is_tensor(name: str) -> bool:
+        return con.store.get(name) is not None or con.array_named(name) is not None
+
     trees = [tree]
-    for item in con.store.objects.values():
-        if isinstance(item, Definition):
-            body = item.body.body if isinstance(item.body, Macro) else item.body
-            trees += [body] if isinstance(body, exp.Expr) else []
-    return Named(*names_in(trees))
+    for read in trees:  # it grows
+        names = {i.name.lower() for i in read.find_all(exp.Identifier, exp.Anonymous)}
+        trees += [left.pop(name) for name in names & left.keys()]
+    return Named(*names_in(trees, is_tensor))
+
+
+def _body(item: Definition) -> object:
+    return item.body.body if isinstance(item.body, Macro) else item.body
 
 
 def _filled(result: Result) -> Fields:

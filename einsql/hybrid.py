@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
+_GRADIENT = re.compile(r"\bgradient\s*\(", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
 
@@ -112,7 +113,7 @@ def split(con: Connection, sql: str, refusal: Error | None = None) -> Hybrid:
 
 def split_from(con: Connection, sql: str, start: int) -> Hybrid:
     """Splits the query that begins at an offset and ends with the text."""
-    parts, computing = _parts(con)
+    parts, computing = _parts(con, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = next(n for n, t in enumerate(tokens) if t.start >= start)
@@ -127,7 +128,7 @@ def split_from(con: Connection, sql: str, start: int) -> Hybrid:
 
 def split_insert(con: Connection, sql: str) -> Hybrid:
     """Splits the query of an INSERT; names of its own WITH are DuckDB's."""
-    parts, _ = _parts(con)
+    parts, _ = _parts(con, sql)
     splitter = Splitter(sql, parts)
     tokens = splitter.structure.tokens
     first = query_of(splitter, 0, len(tokens))
@@ -140,7 +141,7 @@ def split_insert(con: Connection, sql: str) -> Hybrid:
 
 def split_foreign(con: Connection, sql: str) -> Hybrid:
     """Splits the queries inside of a statement of DuckDB's."""
-    parts, computing = _parts(con)
+    parts, computing = _parts(con, sql)
     splitter = Splitter(sql, parts)
     split_statement(splitter, 0)
     made = Hybrid(splitter.edits.result(0, len(sql)), parts, computing, is_query=False)
@@ -148,8 +149,9 @@ def split_foreign(con: Connection, sql: str) -> Hybrid:
     return made
 
 
-def _parts(con: Connection) -> tuple[Parts, Computing]:
-    computing = Computing(con, Tables(con.duck, con._tick))
+def _parts(con: Connection, sql: str) -> tuple[Parts, Computing]:
+    has_gradient = _GRADIENT.search(sql) is not None
+    computing = Computing(con, Tables(con.duck, con._tick), has_gradient)
     parts = Parts(
         bind=lambda tree, foreign: _bind(con, tree, foreign, parts.refused, computing),
         kind=lambda name: _kind(con, name),

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from sqlglot import exp
 
 from einsql.changes import insert as rows_of
 from einsql.changes import update
+from einsql.changes.boxed import Boxed, boxed
 from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
@@ -26,6 +28,7 @@ from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
 from einsql.schema import Key, Schema
@@ -132,6 +135,7 @@ class Inserting(Part):
         empty: Its result, without what it will hold.
         ends: Where parameters begin and end its keys.
         told: Fields of it that are one number, or the scalar that has it.
+        box: How it becomes a box of the tensor, if it always does.
     """
 
     relation: Relation
@@ -140,6 +144,7 @@ class Inserting(Part):
     empty: Result
     ends: Ends = ()
     told: Mapping[str, int | str] = field(default_factory=dict)
+    box: Boxed | None = None
 
     @property
     def root(self) -> Node:
@@ -150,6 +155,10 @@ class Inserting(Part):
         self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
+        if self.box is not None and tensor.relation.schema is self.box.schema:
+            written = self.box.write(tensor, fields, inputs)
+            if written is not None and (self.replaces or tensor.default is not None):
+                return written, written.count
         empty = self.empty
         schema = shifted(empty.schema, self.ends, inputs)
         if isinstance(fields, PlacedFields):
@@ -186,6 +195,7 @@ class Changing:
         plans: One for all roots where one site computes, else one for each of them.
         version: The form of what the names meant when it was bound.
         use: What it makes of parameters.
+        read: Reads the tables that are operands.
         is_volatile: Whether it is for once: as its plans, or as VALUES with parameters.
     """
 
@@ -194,6 +204,7 @@ class Changing:
     plans: tuple[Plan, ...]
     version: int
     use: Use
+    read: Reader
     is_volatile: bool
 
     def run(self, con: Connection, inputs: Mapping[str, Fields], cursor: Cursor) -> None:
@@ -239,7 +250,7 @@ class Changing:
             inputs: Mapping[str, Fields] | None = {}
             if self.plans:
                 inputs = current_inputs(
-                    self.plans[0], con.store, con.in_scope, con._tick, given=con._parameters
+                    self.plans[0], con.store, con.in_scope, con._tick, self.read, con._parameters
                 )
             if inputs is None:
                 return False
@@ -318,14 +329,14 @@ def bind(con: Connection, tree: exp.Expr) -> Changing:
         Error: It is wrong, or outside the tensor fragment.
     """
     version = con.store.version
-    (parts, shown), binder = bound_late(
-        con.query_binder, lambda binder: _parts(con, tree, binder), con.notices
+    (parts, shown), binder, read = bound_over_tables(
+        con, tree, lambda make: bound_late(make, partial(_parts, con, tree), con.notices)
     )
     roots = [Relation(p.root, ()) for p in parts if p.root is not None]
     plans = _plans(con, binder, roots if shown is None else [shown, *roots])
     given = bool(con._parameters) and any(isinstance(p, Giving) for p in parts)
     once = given or any(p.volatile for p in plans)
-    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, once)
+    return Changing(tuple(parts), shown, plans, version, binder.parameters.use, read, once)
 
 
 def _parts(
@@ -409,8 +420,9 @@ def _bound(
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
     told = rows_of.told(relation, binder.parameters.inputs)
+    box = boxed(tensor.relation.schema, order, empty, ends, told)
     return Inserting(
-        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told
+        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told, box
     )
 
 
@@ -452,6 +464,7 @@ def _plans(con: Connection, binder: QueryBinder, given: Sequence[Relation]) -> t
     assert isinstance(catalog, BinderCatalog)
     if not given:
         return ()
+    check_groups(given, catalog)
     con.planner_calls += 1
     settings = con.settings
     if con.cluster is not None or settings.sites > 1 or settings.device != "cpu":

@@ -45,7 +45,7 @@ from einsql.sql.host import (
     source,
 )
 from einsql.sql.typed import NULL, Typed, integer
-from einsql.sql.windows import View, Views, part_of
+from einsql.sql.windows import Part, View, Views, reader
 
 
 def bind_parameter(value: object) -> Typed:
@@ -119,10 +119,14 @@ class Use:
     views: tuple[View, ...] = ()
     _key: Evaluate = field(init=False, compare=False, repr=False)
     _scalars: Evaluate = field(init=False, compare=False, repr=False)
+    _fed: tuple[tuple[str, np.dtype], ...] = field(init=False, compare=False, repr=False)
+    _parts: tuple[Part, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_key", evaluator((*self.keys, *self.tests)))
         object.__setattr__(self, "_scalars", evaluator(s.text for s in self.scalars))
+        object.__setattr__(self, "_fed", tuple((s.name, s.dtype.numpy) for s in self.scalars))
+        object.__setattr__(self, "_parts", tuple(map(reader, self.views)))
 
     def key(self, values: Values) -> object | None:
         """What the plan depends on besides types, or None if it does not hold for the values."""
@@ -133,15 +137,17 @@ class Use:
         count = len(self.keys)
         if not all(found[count:]):
             return None
+        if not self.fixed:
+            return found[:count]
         # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
         return (*found[:count], *(repr(values[n - 1]) for n in self.fixed))
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:
         """Adds what the plan reads of the parameters, and through them, to its inputs."""
-        for s, value in zip(self.scalars, self._scalars(values), strict=True):
-            inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
-        for view in self.views:
-            inputs[view.name] = part_of(view, inputs)
+        for (name, dtype), value in zip(self._fed, self._scalars(values), strict=True):
+            inputs[name] = {FIELD: np.asarray(value, dtype)}
+        for view, part in zip(self.views, self._parts, strict=True):
+            inputs[view.name] = part(inputs)
 
 
 NOTHING = Use()

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.einsum import EinSum, Input, Node, walk
-from einsql.errors import ForeignNameError, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.errors import (
+    OF_A_TABLE,
+    ForeignNameError,
+    NotSupportedError,
+    ProgrammingError,
+    UnknownHere,
+)
 from einsql.gradient import Backward
 from einsql.schema import DType
 from einsql.sql.arguments import as_sql
@@ -79,11 +85,8 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
             return query.bind(arg)
         if isinstance(arg, exp.Column) and not arg.table:
             return as_elements(query.named(arg.name, arg), f"{arg.name} in GRADIENT", arg)
-    except NotSupportedError as error:
-        raise _no_tensor_work(error) from None
-    except UnknownHere as error:
-        error.hint = _of_a_table(error)
-        raise
+    except (NotSupportedError, UnknownHere) as error:
+        raise _no_tensor_work(query, error) from None
     raise ProgrammingError(
         "GRADIENT takes names of tensors, views and WITH, or subqueries",
         hint="Write a name without quotes, or a SELECT in parentheses of its own.",
@@ -91,23 +94,27 @@ def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
     )
 
 
-def _of_a_table(error: UnknownHere) -> str:
-    """The hint for a name that may be a table's."""
-    if not error.reason.startswith("There is no tensor"):
-        return error.hint
-    return f"{error.hint} Of a table CREATE TENSOR … AS SELECT makes one.".strip()
+def _no_tensor_work(query: QueryBinder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
+    """The error for what only DuckDB could run, or for a name that means no tensor.
 
-
-def _no_tensor_work(error: NotSupportedError) -> ProgrammingError:
-    """The error for what only DuckDB could run."""
-    root = error.root if isinstance(error, ForeignNameError) else error
-    hint = root.hint
+    It stays one that tables may answer where the name itself was looked for.
+    """
+    chain = error.chain if isinstance(error, ForeignNameError) else [error]
+    root, within = chain[-1], [e.name for e in chain if isinstance(e, ForeignNameError)]
+    reason, hint = root.reason, root.hint
+    place = error.position if root.position is None else root.position
     if isinstance(root, UnknownHere):
-        hint = _of_a_table(root)
-    return ProgrammingError(
-        f"GRADIENT is of tensor work alone: {root.reason}",
+        name = reason.split('"')[1] if '"' in reason else ""
+        if not name or not query.catalog.has_table(name):
+            return UnknownHere(reason, hint=hint, position=place)
+        reason, view = f'"{name}" is a table', hint.partition("This is in the view ")
+        hint = " ".join(["".join(view[1:]), OF_A_TABLE]).strip()
+    read = f", and {within[-1]}, which it reads, is not" if len(within) > 1 else ""
+    kind = UnknownHere if isinstance(error, UnknownHere) else ProgrammingError
+    return kind(
+        f"GRADIENT is of tensor work alone{read}: {reason}",
         hint=hint or "docs/sql.md says what is tensor work.",
-        position=error.position if root.position is None else root.position,
+        position=place,
     )
 
 

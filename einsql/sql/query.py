@@ -59,6 +59,10 @@ class Catalog(Protocol):
     def macro(self, name: str) -> Macro | None:
         """A macro."""
 
+    @property
+    def has_table(self) -> Callable[[str], bool]:
+        """Whether DuckDB has a table of a name."""
+
     def is_table_file(self, path: str) -> bool:
         """True if a path means a table, which is not the binder's to read."""
 

@@ -146,7 +146,7 @@ def find_relation(query: QueryBinder, name: str) -> Relation | TileRelation | No
         )
     if name.lower() in query.foreign:
         error = ForeignNameError(f'"{name}" is outside the tensor fragment')
-        error.why = query.refused.get(name.lower())
+        error.name, error.why = name, query.refused.get(name.lower())
         raise error
     return query.view(name) or query.catalog.relation(name)
 

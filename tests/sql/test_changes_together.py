@@ -123,7 +123,8 @@ REFUSED = [
     ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM s", "gives no rows", ""),
     ("WITH s AS (DELETE FROM a RETURNING i) SELECT * FROM b", "RETURNING in DELETE", ""),
     ("WITH s AS (UPDATE a SET val = 1) UPDATE t SET n = 1", "the table t", "t SET n"),
-    ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM t", 'no tensor "t"', "t"),
+    ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM texts", "the type of texts.name", "texts"),
+    ("WITH s AS (UPDATE a SET val = 1) SELECT * FROM nowhere", 'no tensor "nowhere"', "nowhere"),
     ("WITH s AS (UPDATE a SET val = 1), s AS (SELECT 1) SELECT 2", "twice", "s AS (SELECT"),
     ("SELECT * FROM (WITH s AS (UPDATE a SET val = 1) SELECT * FROM b)", "inside of a", "s AS"),
     ("CREATE TENSOR z AS WITH s AS (UPDATE a SET val = 1) SELECT * FROM b", "inside of a", "s AS"),
@@ -138,12 +139,26 @@ def test_what_cannot_be_is_refused_where_it_stands_and_changes_nothing(
     con: einsql.Connection, sql: str, reason: str, at: str
 ) -> None:
     con.execute("CREATE TABLE t (n INTEGER)")
+    con.execute("CREATE TABLE texts (name VARCHAR)")
     before = values(con, "a"), values(con, "b")
     with pytest.raises(einsql.Error, match=reason) as caught:
         con.execute(sql)
     assert caught.value.position is not None
     assert sql[caught.value.position :].startswith(at)
     assert (values(con, "a"), values(con, "b")) == before
+
+
+def test_parts_read_tables(con: einsql.Connection) -> None:
+    con.execute("CREATE TABLE t (n INTEGER, v DOUBLE)")
+    con.execute("INSERT INTO t VALUES (1, 0.5), (0, 4), (1, 1)")
+    before, _ = values(con, "a"), values(con, "b")
+    text = """
+        WITH s AS (SELECT n AS i, SUM(v) AS val FROM t GROUP BY n),
+             u AS (UPDATE a SET val = a.val + s.val FROM s WHERE s.i = a.i)
+        SELECT n, v FROM t"""
+    assert con.execute(text).fetchall() == [(1, 0.5), (0, 4.0), (1, 1.0)]
+    more = {0: 4.0, 1: 1.5}
+    assert values(con, "a") == [(i, val + more.get(i, 0.0)) for i, val in before]
 
 
 def test_parts_of_tables_alone_are_duckdbs(con: einsql.Connection) -> None:
@@ -221,8 +236,8 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(
 
     monkeypatch.setattr(con.store, "overwrite", counted)
     line, undone, done = 1, 0, False
+    first = state()  # what every transaction here begins with, for all are rolled back
     while not done:
-        first = state()
         if transaction:
             con.execute("BEGIN")
         for sql in RESET:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.engine.relation import Relation
+from einsql.errors import OF_A_TABLE, NotSupportedError
 from einsql.quoting import in_quotes
 from einsql.schema import DType, Field, Key, Schema, is_flag, valid
 
@@ -83,6 +84,11 @@ class Tables:
         wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
         found = read(self.duck, name, wanted, self.tick)
         return found if found.schema == schema else None
+
+    def mismatch(self, at: int | None) -> NotSupportedError:
+        """The error for the columns of types that tensors lack."""
+        shown = ", ".join(sorted(self.outside))
+        return NotSupportedError(f"no tensor has the type of {shown}", hint=OF_A_TABLE, position=at)
 
     def forget(self) -> None:
         """Lets go of what has been read."""

@@ -209,7 +209,7 @@ class _Plan:
         """
         stack = prod(self.extents[: self.free])
         form = Form(stack, self.m, self.n, self.k)
-        if form.kind is None:
+        if form.kind is None or (stack * self.m == 1 and self.work.seconds < team.LONG):
             return None
         whole = [slice(None)] * len(self.units)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sqlglot import exp
 
@@ -14,19 +14,65 @@ SMALL = 2**20
 """A result with no more keys than this is small whatever it is computed from."""
 
 
-def names_in(trees: Iterable[exp.Expr]) -> tuple[frozenset[str], frozenset[str], bool]:
+def names_in(
+    trees: Iterable[exp.Expr], is_tensor: Callable[[str], bool]
+) -> tuple[frozenset[str], frozenset[str], bool]:
     """What queries name.
 
+    Args:
+        trees: The queries.
+        is_tensor: Whether a name that WITH does not give means something of einsql's.
+
     Returns:
-        All names, those of columns without a table, and whether `*` or NATURAL is there.
+        All names, those of columns without a table, and whether `*` or NATURAL may be over
+        columns of a table.
     """
     every, bare, starred = set[str](), set[str](), False
     for tree in trees:
         every |= {i.name.lower() for i in tree.find_all(exp.Identifier)}
         bare |= {c.name.lower() for c in tree.find_all(exp.Column) if not c.table}
-        starred |= any(not isinstance(s.parent, exp.Count) for s in tree.find_all(exp.Star))
+        stars = (s for s in tree.find_all(exp.Star) if not isinstance(s.parent, exp.Count))
+        starred = starred or any(_over_tables(s, is_tensor) for s in stars)
         starred |= any(str(j.args.get("method") or "") for j in tree.find_all(exp.Join))
     return frozenset(every), frozenset(bare), starred
+
+
+def _over_tables(star: exp.Star, is_tensor: Callable[[str], bool]) -> bool:
+    """True if `*` may stand for columns of a table: not for those of WITH or a subquery."""
+    select = star.find_ancestor(exp.Select)
+    clause = None if select is None else select.args.get("from_")
+    if select is None or clause is None:
+        return True
+    known = _names_of_with(select)
+    items = [clause.this, *(j.this for j in select.args.get("joins") or ())]
+    for item in items:
+        if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Query):
+            continue
+        if not isinstance(item, exp.Table):
+            return True
+        source = item.this
+        if isinstance(source, exp.Anonymous) and source.name.lower() == "gradient":
+            source = source.expressions[-1] if source.expressions else source
+            if isinstance(source, exp.Subquery):
+                continue
+        is_name = isinstance(source, exp.Identifier | exp.Column)
+        if not is_name or not (source.name.lower() in known or is_tensor(source.name)):
+            return True
+    return False
+
+
+def _names_of_with(select: exp.Expr) -> set[str]:
+    """The names of WITH in reach of a SELECT, in small letters."""
+    found = set[str]()
+    inside, node = None, select
+    while node is not None:
+        clause = node.args.get("with_")
+        for cte in () if clause is None else clause.expressions:
+            if cte is inside:
+                break
+            found.add(cte.alias.lower())
+        inside, node = node if isinstance(node, exp.CTE) else inside, node.parent
+    return found
 
 
 def sources(tree: exp.Expr) -> list[exp.Table]:
@@ -41,7 +87,7 @@ def sources(tree: exp.Expr) -> list[exp.Table]:
     return found
 
 
-def refusal(root: Node, tables: set[str]) -> str | None:
+def refusal(root: Node, tables: set[str], is_ours: bool = False) -> str | None:
     """Why DuckDB is to run a query that binds with tables as operands, or None.
 
     It has to read a tensor, every operation over a table has to be joined by equalities
@@ -50,9 +96,10 @@ def refusal(root: Node, tables: set[str]) -> str | None:
     Args:
         root: The bound query.
         tables: The inputs that are tables.
+        is_ours: Whether DuckDB could not run it: its groups alone may be too many then.
     """
     nodes = walk(root)
-    if all(n.name in tables for n in nodes if isinstance(n, Input)):
+    if not is_ours and all(n.name in tables for n in nodes if isinstance(n, Input)):
         return "no tensor is read"
     over: set[int] = set()
     for node in nodes:
@@ -62,7 +109,7 @@ def refusal(root: Node, tables: set[str]) -> str | None:
             continue
         if any(id(c) in over for c in children(node)):
             over.add(id(node))
-            if not _joined(node):
+            if not is_ours and not _joined(node):
                 return "its join is by no key of a tensor"
             if node.schema.size > max(SMALL, ROOMY * node.points):
                 return "its groups are far apart"
