@@ -77,6 +77,7 @@ F, D = np.float32, np.float64
 BOTH = pytest.mark.parametrize("con", [F, D], indirect=True)
 TYPES: dict[str, list[type]] = {
     "softmax": [F, D], "softmax of columns": [D], "softmax that is read twice": [F],
+    "product with a mask": [F, D], "product of columns with a mask": [F],
     "cross-entropy": [D], "windows": [F, D], "layer norm": [F], "extremes": [D],
     "attention": [F], "causal attention": [F, D], "window attention": [F],
     "attention to what follows": [D], "attention with empty rows": [F],
@@ -231,12 +232,14 @@ def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
     _same(con, sql)
 
 
-@pytest.mark.parametrize("wide", [8, 9, 16, 17])
+@pytest.mark.parametrize(
+    ("con", "wide"), [(F, 8), (F, 16), (F, 17), (D, 8), (D, 9)], indirect=["con"]
+)
 def test_narrow_right_sides_are_multiplied_by_tiles_of_their_own(
     con: einsql.Connection, wide: int
 ) -> None:
-    right = np.random.default_rng(wide).standard_normal((wide, INNER))
-    con.register("w", right.astype(con.execute("SELECT * FROM x").fetch_numpy().dtype), ("w", "t"))
+    right = np.random.default_rng(wide).standard_normal((wide, INNER)).astype(_dtype(con))
+    con.register("w", right, dims=("w", "t"))
     sql = (
         "WITH p AS (SELECT s, t, GREATEST(val, 0) AS val FROM x) "
         "SELECT s, w, SUM(p.val * w.val) AS val FROM p JOIN w USING (t) GROUP BY s, w"
