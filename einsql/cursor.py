@@ -14,8 +14,9 @@ import numpy as np
 from einsql.engine.memory import enough_memory
 from einsql.engine.result import Result
 from einsql.engine.rows_result import RowsResult
-from einsql.errors import DataError, InterfaceError, NotSupportedError, ProgrammingError
+from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.schema import DType
+from einsql.sql.parameters import refuse_names, values_by_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,9 +35,9 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
     """The values of a call's parameters, rank-0 arrays as NumPy scalars.
 
     Raises:
-        InterfaceError: The statement is no text, or the parameters are no sequence.
-        NotSupportedError: They have names.
-        ProgrammingError: One of them is no number, boolean or None.
+        InterfaceError: The statement is no text, or the parameters are no sequence or mapping.
+        ProgrammingError: One of them is no number, boolean or None; a name has no value, or
+            a value no name.
         DataError: One of them is a whole number beyond BIGINT.
     """
     if not isinstance(sql, str):
@@ -47,14 +48,16 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
         return tuple([p if type(p) is int and -_MOST <= p < _MOST else _given_value(p)
                       for p in parameters])  # fmt: skip
     if isinstance(parameters, Mapping):
-        raise NotSupportedError("Parameters are numbered", hint="Give a list for ? or $1.")
+        return tuple(_given_value(p) for p in values_by_name(sql, parameters))
     if isinstance(parameters, np.ndarray) and parameters.ndim == 1:
         parameters = tuple(parameters)
     if not isinstance(parameters, Sequence) or isinstance(parameters, str | bytes | bytearray):
         raise InterfaceError(
             f"Parameters are a sequence, not a {type(parameters).__name__}",
-            hint="Give a list, such as [1.5].",
+            hint="Give a list, such as [1.5], or a dict for names.",
         )
+    if parameters:
+        refuse_names(sql)
     return tuple(_given_value(p) for p in parameters)
 
 

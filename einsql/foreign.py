@@ -80,13 +80,27 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
             con.store.database.tables = object()
     if word in ("USE", "SET", "PRAGMA"):
         con.duck.leave_catalog()
-    if word == "WITH":
-        word = structure.word(structure.query(0, len(structure.tokens)).body.first)
+    word = _verb(structure)
     returns = "RETURNING" in map(structure.word, range(len(structure.tokens)))
     if word in _COUNTING and found.names == ("Count",) and not returns:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return -1 if found.names == ("Success",) and word not in _SHOWING else found
+
+
+def _verb(structure: Structure) -> str:
+    """What a statement does: its first word, or what comes behind its WITH."""
+    word = structure.word(0)
+    if word == "WITH":
+        word = structure.word(structure.query(0, len(structure.tokens)).body.first)
+    return word
+
+
+def stores(structure: Structure) -> bool:
+    """True if a statement stores something when it runs."""
+    words = (structure.word(n) for n in range(len(structure.tokens)))
+    changes = structure.word(0) == "WITH" and not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(words)
+    return changes or _verb(structure) in _NAMING
 
 
 def _defines_view(structure: Structure) -> bool:

@@ -98,11 +98,17 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
     if con.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
         raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
     text = asked.text
-    if isinstance(inner, st.Foreign | st.Change):
-        foreign.check(con, Structure(tokenize(text)), refusal)
+    is_statement = isinstance(inner, st.Foreign | st.Change)
+    if is_statement:
+        structure = Structure(tokenize(text))
+        foreign.check(con, structure, refusal)
+        if asked.analyze and foreign.stores(structure):
+            raise NotSupportedError(
+                "EXPLAIN ANALYZE of a change of tables would store it",
+                hint="EXPLAIN shows its plan, and EXPLAIN ANALYZE of its SELECT what that takes.",
+            )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    is_statement = isinstance(inner, st.Foreign)
     made = hybrid.split_foreign(con, text) if is_statement else hybrid.split(con, text)
     plan = hybrid.duckdb_plan(con, made, asked.analyze)
     fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]

@@ -218,11 +218,12 @@ _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {
 
 
 def _explain(con: Connection, statement: st.Explain) -> Explanation:
-    if isinstance(statement.statement, st.Foreign):
-        return _explain_hybrid(con, statement, statement.statement.refusal)
     inner, before = statement.statement, con.settings
-    changing_tensors = isinstance(inner, st.Change) and not changes_tables(con, inner.tree)
-    query = None if changing_tensors else explained(statement)
+    if isinstance(inner, st.Foreign):
+        return _explain_hybrid(con, statement, inner.refusal)
+    if isinstance(inner, st.Change) and changes_tables(con, inner.tree):
+        return _explain_hybrid(con, statement, unsupported("A change of a table", inner.tree))
+    query = None if isinstance(inner, st.Change) else explained(statement)
     con.settings, cluster = assumed(before, statement)
     try:
         if query is None:

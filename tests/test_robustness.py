@@ -47,7 +47,12 @@ def test_parameters_as_duckdb_reads_them(
 
 REFUSED: list[tuple[str, object, type[einsql.Error], str, int]] = [
     ("SELECT ?, $1", [1], einsql.ProgrammingError, "cannot be mixed", 10),
-    ("SELECT 1, $a", [1], einsql.NotSupportedError, "have no names", 10),
+    ("SELECT 1, $a", [1], einsql.ProgrammingError, "take their values by them", 10),
+    ("SELECT 1, $a", None, einsql.ProgrammingError, "Parameter \\$a has no value", 10),
+    ("SELECT 1, $rate", {"rat": 1}, einsql.ProgrammingError, "\\$rate has no value", 10),
+    ("SELECT $a", {"a": 1, "b": 2}, einsql.ProgrammingError, "no parameter \\$b", 0),
+    ("SELECT $a + ?", {"a": 1}, einsql.ProgrammingError, "\\? and named parameters cannot", 12),
+    ("SELECT $a + $1", [1], einsql.ProgrammingError, "named and numbered parameters cannot", 12),
     ("SELECT 1, :a FROM x", None, einsql.NotSupportedError, "parameter :a", 0),
     ("SELECT $0", [1], einsql.ProgrammingError, "numbered from 1", 7),
     ("SELECT $99999999999999999999", [1], einsql.ProgrammingError, "numbered from 1", 7),
@@ -67,7 +72,8 @@ REFUSED: list[tuple[str, object, type[einsql.Error], str, int]] = [
     ("SELECT ?", ["a"], einsql.NotSupportedError, "of type str is outside", 7),
     ("SELECT ?", [10**5000], einsql.DataError, "does not fit BIGINT", -1),
     ("SELECT ?", [np.complex64(1)], einsql.ProgrammingError, "cannot be a complex64", -1),
-    ("SELECT ?", {"a": 1}, einsql.NotSupportedError, "are numbered", -1),
+    ("SELECT ?", {"a": 1}, einsql.ProgrammingError, "in their order", 7),
+    ("SELECT $1", {"a": 1}, einsql.ProgrammingError, "\\$1 has no value", 7),
     ("SELECT ?", "a", einsql.InterfaceError, "a sequence, not a str", -1),
     ("SELECT ?", 5, einsql.InterfaceError, "a sequence, not a int", -1),
 ]
@@ -248,3 +254,54 @@ def test_huge_domains_answer_or_fail_at_once(sql: str, expected: object, jit: st
             con.execute(sql).fetchone()
     else:
         assert con.execute(sql).fetchone() == expected
+
+
+NAMED = [
+    ("SELECT $a + $b * $A", {"a": 3, "b": 4}),
+    ("SELECT $a + $b * $a", {"B": 4, "A": 3}),
+    ("SELECT $2 - $1", {"1": 1, "2": 5}),
+    ("SELECT $t$a$t$ || $name, '$b' -- $c", {"name": "x"}),
+    ("SELECT $größe::INTEGER AS v, $_x/2 AS w", {"größe": 7, "_x": 3}),
+    ("WITH q AS (SELECT r.j FROM range(5) AS r(j) WHERE j < $n) SELECT j FROM q UNION ALL "
+     "SELECT $k FROM (SELECT $n AS n) ORDER BY 1", {"k": 9, "n": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "given"), NAMED)
+def test_names_as_duckdb_reads_them(
+    con: einsql.Connection, sql: str, given: dict[str, object]
+) -> None:
+    expected = duckdb.execute(sql, given)
+    assert sorted(con.execute(sql, given).fetchall()) == sorted(expected.fetchall())
+
+
+def test_names_in_changes_loops_and_tables(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR w (i DIM(3), val DOUBLE)")
+    con.executemany("INSERT INTO w VALUES ($i, $v)", [{"i": n, "v": n / 2} for n in range(3)])
+    step = "UPDATE w SET val = w.val - $rate * $scale WHERE i >= $first"
+    con.execute(step, {"rate": 0.5, "scale": 2, "first": 1})
+    before = con.planner_calls
+    con.execute(step, {"scale": 4, "first": 1, "rate": 0.25})
+    assert con.planner_calls == before
+    loop = "FOR s IN range($n) DO UPDATE w SET val = w.val + $up * s; END FOR"
+    con.execute(loop, {"up": 10, "n": 3})
+    assert con.execute("SELECT i, val FROM w").fetchall() == [(0, 30.0), (1, 28.5), (2, 29.0)]
+    con.execute("CREATE TABLE t (name VARCHAR, v DOUBLE)")
+    con.execute("INSERT INTO t SELECT $who, SUM(val) FROM w WHERE i > $at", {"at": 0, "who": "a"})
+    sql = "SELECT name, v + $more FROM t WHERE name = $who"
+    assert con.execute(sql, {"who": "a", "more": 1}).fetchall() == [("a", 58.5)]
+    with pytest.raises(einsql.ProgrammingError, match="Did you mean who") as caught:
+        con.execute(sql, {"whom": "a", "more": 1})
+    assert caught.value.position == sql.index("$who")
+
+
+def test_the_hints_of_names(con: einsql.Connection) -> None:
+    for given, hint in (
+        ([1], 'Give a dict: {"rate": …}'),
+        (None, 'Give a dict: {"rate": …}'),
+        ({"rat": 1}, "Did you mean rat"),
+        ({}, "Values given: none"),
+        ({"rate": 1, "b": 2}, "Its parameters: \\$rate"),
+    ):
+        with pytest.raises(einsql.ProgrammingError, match=hint.replace("{", "\\{")):
+            con.execute("SELECT $rate", given)

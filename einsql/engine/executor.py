@@ -28,7 +28,7 @@ Compile = Callable[[EinSum], tuple[str, Runner]]
 Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
 """What all steps of a program do, as one function."""
 
-REPEATED = 3
+REPEATED = 2
 """The run at whose beginning a program is taken to be one that is repeated, and written out."""
 
 
@@ -192,13 +192,14 @@ class Program:
             return self._run(inputs, tick)
 
     def _run(self, inputs: Mapping[str, Fields], tick: Tick) -> Sequence[Fields]:
+        if self._runs < REPEATED:
+            self._runs += 1
+            if self._runs == REPEATED:
+                from einsql.engine.straight import write_program  # for what is repeated only
+
+                self._written = write_program(self.inputs, self.steps, self.roots, _Part)
         if self._written is not None:
             return self._written(inputs, tick)
-        self._runs += 1
-        if self._runs == REPEATED:
-            from einsql.engine.straight import write_program  # for what is repeated only
-
-            self._written = write_program(self.inputs, self.steps, self.roots, _Part)
         held: dict[int, Fields] = {slot: inputs[name] for slot, name in self.inputs}
         count = len(self._bound)
         if count == 1 and len(self.roots) == 1:

@@ -27,7 +27,8 @@ def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
     """
     order = _towards(root, leaf)
     on_way = {id(e) for e in order}
-    found: dict[int, _Adjoint] = {id(root): {TRUE: adjoint}}
+    chosen, adjoint = _unchosen(adjoint)
+    found: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
     for e in reversed(order):
         if isinstance(e, Call):
             for condition, g in found.get(id(e), {}).items():

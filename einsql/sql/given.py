@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -30,6 +28,7 @@ from einsql.einsum import (
 from einsql.errors import NotSupportedError
 from einsql.schema import DType, Field, Schema
 from einsql.sql.casts import cast_expr
+from einsql.sql.feeding import Feed, Scalar, feeding
 from einsql.sql.host import (
     BUCKET,
     FIELD,
@@ -45,7 +44,7 @@ from einsql.sql.host import (
     source,
 )
 from einsql.sql.typed import NULL, Typed, integer
-from einsql.sql.windows import Part, View, Views, reader
+from einsql.sql.windows import View, Views
 
 
 def bind_parameter(value: object) -> Typed:
@@ -86,21 +85,6 @@ def kind(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
-    """An input without keys and what it is.
-
-    Attributes:
-        name: Of the input.
-        text: Its value as a Python expression, as `host.source` spells it.
-        dtype: Its type.
-    """
-
-    name: str
-    text: str
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
 class Use:
     """What a plan makes of parameters.
 
@@ -118,15 +102,11 @@ class Use:
     scalars: tuple[Scalar, ...] = ()
     views: tuple[View, ...] = ()
     _key: Evaluate = field(init=False, compare=False, repr=False)
-    _scalars: Evaluate = field(init=False, compare=False, repr=False)
-    _fed: tuple[tuple[str, np.dtype], ...] = field(init=False, compare=False, repr=False)
-    _parts: tuple[Part, ...] = field(init=False, compare=False, repr=False)
+    _feed: Feed = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_key", evaluator((*self.keys, *self.tests)))
-        object.__setattr__(self, "_scalars", evaluator(s.text for s in self.scalars))
-        object.__setattr__(self, "_fed", tuple((s.name, s.dtype.numpy) for s in self.scalars))
-        object.__setattr__(self, "_parts", tuple(map(reader, self.views)))
+        object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
 
     def key(self, values: Values) -> object | None:
         """What the plan depends on besides types, or None if it does not hold for the values."""
@@ -144,10 +124,7 @@ class Use:
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:
         """Adds what the plan reads of the parameters, and through them, to its inputs."""
-        for (name, dtype), value in zip(self._fed, self._scalars(values), strict=True):
-            inputs[name] = {FIELD: np.asarray(value, dtype)}
-        for view, part in zip(self.views, self._parts, strict=True):
-            inputs[view.name] = part(inputs)
+        self._feed(values, inputs)
 
 
 NOTHING = Use()

@@ -1,4 +1,4 @@
-"""Parameters: `?`, `?1` and `$1` in a statement's text, and their places in its tree.
+"""Parameters: `?`, `?1`, `$1` and `$name` in a statement's text, and their places in its tree.
 
 sqlglot reads `?1` as an alias, `$1,$2` as a quoted text and `?::INT` not at all. So each
 parameter becomes a name of the same length, made of a private character that no SQL text
@@ -8,11 +8,12 @@ may hold elsewhere; in the tree it is a column reference, which is replaced.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.errors import ProgrammingError, nearest
 from einsql.sql.lexical import QUIET
 
 _MARK = "\ue000"
@@ -20,13 +21,15 @@ _PARTS = re.compile(
     rf"""
     (?P<quiet> {QUIET} )
     | (?P<parameter> (?: \? | (?<![\w$])\$(?=\d) ) (?P<digits>[0-9]*) )
-    | (?P<named> (?<![\w$])\$[^\W\d]\w* )
+    | (?P<named> (?<![\w$])\$(?P<name>[^\W\d]\w*) )
     | (?P<mark> \ue000 )
     """,
     re.VERBOSE | re.DOTALL,
 )
 _FOLLOWED = re.compile(r"[\w$?]")
-_NAMED_HINT = "Parameters are ?, or $1, $2 and so on."
+_NAME = re.compile(r"\$[^\W\d]")
+_HINT = "Parameters are all ?, or all $1, $2 and so on, or all names such as $rate."
+_PLACEHOLDER = re.compile(r"\?(?!\d)")
 _PREPARE = re.compile(r"\s*PREPARE\b", re.IGNORECASE)
 MOST = 65535
 """The highest number a parameter may have, as in DuckDB."""
@@ -38,46 +41,108 @@ class Marked:
 
     Attributes:
         numbers: Offset of each parameter to its number, counted from 1.
+        names: The numbers of those with names, by the names in small letters, as first read.
     """
 
     text: str
     numbers: dict[int, int]
+    names: dict[str, int] = field(default_factory=dict)
 
 
 def mark(sql: str) -> Marked:
     """Finds the parameters of a statement outside of quotes and comments.
 
     Raises:
-        ProgrammingError: `?` and numbered parameters are mixed, a number is out of range
+        ProgrammingError: `?`, numbered and named parameters are mixed, a number is out of range
             or a parameter runs into the next word.
-        NotSupportedError: A parameter has a name.
     """
     numbers: dict[int, int] = {}
+    names: dict[str, int] = {}
     if "?" not in sql and "$" not in sql and _MARK not in sql:
         return Marked(sql, numbers)
     parts, last = [], 0
-    numbered = set()
+    forms = set()
     for found in _PARTS.finditer(sql):
         at = found.start()
-        if found["named"]:
-            raise NotSupportedError("Parameters have no names", hint=_NAMED_HINT, position=at)
         if found["mark"]:
             raise ProgrammingError("The character U+E000 is no SQL", position=at)
-        if not found["parameter"]:
+        if not found["parameter"] and not found["named"]:
             continue
         if (at and _FOLLOWED.match(sql, at - 1)) or _FOLLOWED.match(sql, found.end()):
             raise ProgrammingError(
                 "Syntax error: a parameter needs a blank beside a word", position=at
             )
-        numbered.add(bool(found["digits"]))
-        if len(numbered) > 1:
-            raise ProgrammingError(
-                "? and numbered parameters cannot be mixed", hint=_NAMED_HINT, position=at
-            )
-        numbers[at] = _number(found["digits"], len(numbers) + 1, at)
+        forms.add("named" if found["named"] else "numbered" if found["digits"] else "?")
+        if len(forms) > 1:
+            shown = " and ".join(sorted(forms))
+            raise ProgrammingError(f"{shown} parameters cannot be mixed", hint=_HINT, position=at)
+        if found["named"]:
+            numbers[at] = names.setdefault(found["name"].lower(), len(names) + 1)
+        else:
+            numbers[at] = _number(found["digits"], len(numbers) + 1, at)
         parts += [sql[last:at], _MARK * len(found[0])]
         last = found.end()
-    return Marked("".join(parts) + sql[last:], numbers)
+    return Marked("".join(parts) + sql[last:], numbers, names)
+
+
+def values_by_name(sql: str, given: Mapping[str, object]) -> tuple[object, ...]:
+    """Values by their parameters' numbers; `$1` takes that of "1", and case does not matter.
+
+    Raises:
+        ProgrammingError: A name has no value, or a value no name.
+    """
+    marked = _marked(sql)
+    known = {str(name).lower(): value for name, value in given.items()}
+    wanted = marked.names or {str(n): n for n in sorted(set(marked.numbers.values()))}
+    if marked.numbers and not marked.names and _PLACEHOLDER.match(sql, min(marked.numbers)):
+        raise ProgrammingError(
+            "? takes its values in their order, not by names",
+            hint="Give a list, or write $name in the statement.",
+            position=min(marked.numbers), sql=sql,
+        )  # fmt: skip
+    for at, number in sorted(marked.numbers.items()):
+        name = next(n for n, known_number in wanted.items() if known_number == number)
+        if name not in known:
+            told = nearest(name, [n for n in map(str, given) if n.lower() not in wanted])
+            were = ", ".join(map(str, given)) or "none"
+            raise ProgrammingError(
+                f"Parameter ${name} has no value",
+                hint=f"Did you mean {told}? " * (told is not None) + f"Values given: {were}.",
+                position=at, sql=sql,
+            )  # fmt: skip
+    surplus = next((str(n) for n in given if str(n).lower() not in wanted), None)
+    if surplus is not None:
+        have = ", ".join(f"${n}" for n in wanted) or "none"
+        raise ProgrammingError(
+            f"The statement has no parameter ${surplus}",
+            hint=f"Its parameters: {have}.", position=0, sql=sql,
+        )  # fmt: skip
+    return tuple(known[name] for name in wanted)
+
+
+def _marked(sql: str) -> Marked:
+    try:
+        return mark(sql)
+    except ProgrammingError as error:
+        raise error.locate(sql) from None
+
+
+def refuse_names(sql: str) -> None:
+    """Requires that no parameter has a name, for values in an order.
+
+    Raises:
+        ProgrammingError: One has.
+    """
+    if _NAME.search(sql) is None:
+        return
+    marked = _marked(sql)
+    if marked.names:
+        shown = ", ".join(f'"{name}": …' for name in marked.names)
+        raise ProgrammingError(
+            "Parameters with names take their values by them",
+            hint=f"Give a dict: {{{shown}}}.",
+            position=min(marked.numbers), sql=sql,
+        )  # fmt: skip
 
 
 def _number(digits: str, following: int, at: int) -> int:
@@ -94,7 +159,8 @@ def check_given(sql: str, given: int) -> None:
     Raises:
         ProgrammingError: With both counts, and the place of the first one without a value.
     """
-    numbers = mark(sql).numbers
+    marked = mark(sql)
+    numbers = marked.numbers
     used = set(numbers.values())
     have = f"The statement has {len(used)} parameter{'' if len(used) == 1 else 's'}"
     were = f"{given} {'was' if given == 1 else 'were'} given"
@@ -102,9 +168,13 @@ def check_given(sql: str, given: int) -> None:
     for at, number in sorted(numbers.items()):
         if number > given:
             hint = f"{have}; {were}." if highest == len(used) else f"{were} of ${highest}."
+            name = str(number)
+            if marked.names:
+                name = next(f"${n}" for n, k in marked.names.items() if k == number)
+                hint = f'Give a dict: {{"{name[1:]}": …}}.'
             if _PREPARE.match(sql):
                 hint = "PREPARE takes none: execute(sql, parameters) keeps plans by itself."
-            raise ProgrammingError(f"Parameter {number} has no value", hint=hint, position=at)
+            raise ProgrammingError(f"Parameter {name} has no value", hint=hint, position=at)
     surplus = sorted(set(range(1, given + 1)) - used)
     if surplus:
         raise ProgrammingError(

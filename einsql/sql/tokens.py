@@ -35,7 +35,7 @@ def tokenize(sql: str) -> list[Token]:
 
 
 def is_parameter(token: Token) -> bool:
-    """True for `?`, `?1` and `$1`."""
+    """True for `?`, `?1`, `$1` and `$name`."""
     return token.token_type is TokenType.PLACEHOLDER
 
 

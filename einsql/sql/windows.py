@@ -8,9 +8,8 @@ the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,10 +123,6 @@ class View:
     base: str
     bounds: tuple[tuple[int, int], ...]
     spans: tuple[tuple[int, str, int], ...]
-
-
-Part = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Gives the fields of a part of one of a plan's inputs."""
 
 
 class Views:
@@ -303,25 +298,6 @@ def _base(node: EinSum, axis: Axis) -> str | None:
         define = define.args[0]
     free = isinstance(define, Label) and node.axis(define.name).define is None
     return define.name if isinstance(define, Label) and free else None
-
-
-def reader(view: View) -> Part:
-    """What gives the fields of a view of an input, without a copy, whenever it is asked."""
-    base = view.base
-    if len(view.spans) != 1:
-        return partial(part_of, view)
-    ((axis, scalar, extent),) = view.spans
-    lead, lo = (slice(None),) * axis, view.bounds[axis][0]
-
-    def part(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        fields = inputs[base]
-        if type(fields) is not dict:
-            return part_of(view, inputs)
-        start = int(inputs[scalar][FIELD]) - lo
-        at = (*lead, slice(start, start + extent))
-        return {name: array[at] for name, array in fields.items()}
-
-    return part
 
 
 def part_of(view: View, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

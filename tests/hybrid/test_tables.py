@@ -477,3 +477,33 @@ def test_order_by_takes_no_parameter(con: einsql.Connection, order: str) -> None
         assert caught.value.position == sql.index("?")
         assert "is part of the text" in caught.value.hint
     assert rows(con, "SELECT i FROM x WHERE j = 0 ORDER BY i * ?", [-1]) == [(2,), (1,), (0,)]
+
+
+CHANGES = [
+    ("INSERT INTO told VALUES (1, 2)", "INSERT"),
+    ("INSERT INTO told SELECT i, SUM(val) FROM x GROUP BY i", "__einsql_1"),
+    ("UPDATE told SET s = 2 WHERE i = 0", "UPDATE"),
+    ("DELETE FROM told USING (SELECT i, SUM(val) AS s FROM x GROUP BY i) g WHERE g.i = told.i",
+     "__einsql_1"),
+    ("WITH g AS (SELECT 1 AS i) INSERT INTO told SELECT i, 1 FROM g", "INSERT"),
+    ("CREATE TABLE more AS SELECT i, SUM(val) AS s FROM x GROUP BY i", "__einsql_1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "shown"), CHANGES)
+def test_explain_of_a_change_of_a_table_changes_nothing(sql: str, shown: str) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.arange(6.0).reshape(2, 3), dims=("i", "j"))
+        con.execute("CREATE TABLE told AS SELECT 0 AS i, 1.5::DOUBLE AS s")
+        told = "\n".join(row[0] for row in con.execute(f"EXPLAIN {sql}").fetchall())
+        assert shown in told
+        assert "DuckDB's plan:" in told
+        assert "duckdb" in con.explain(sql).to_dict()
+        with pytest.raises(einsql.NotSupportedError, match="would store it"):
+            con.execute(f"EXPLAIN ANALYZE {sql}")
+        assert con.execute("SELECT * FROM told").fetchall() == [(0, 1.5)]
+        with pytest.raises(einsql.Error):
+            con.execute("SELECT * FROM more")
+        con.execute("SET fallback = off")
+        with pytest.raises(einsql.NotSupportedError):
+            con.execute(f"EXPLAIN {sql}")

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,7 @@ def kernel(piece, done, both, whose):
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+    monkeypatch.setattr(team, "_asked", -inf)  # so that it is seen
 
 
 THREADS = 2
@@ -165,6 +167,8 @@ _PRODUCTS = [
     ({"i": 1000, "k": 50}, "ik", "k", "i"),
     ({"b": 6, "i": 96, "j": 56, "k": 64}, "bik", "bkj", "bij"),
     ({"b": 6, "i": 96, "j": 56, "k": 64}, "bik", "kj", "ibj"),
+    ({"b": 3, "i": 3, "j": 1000, "k": 64}, "bik", "bjk", "bij"),
+    ({"b": 2, "i": 4, "j": 501, "k": 70}, "bki", "bjk", "bji"),
     ({"i": 80, "p": 4, "q": 8, "k": 16, "l": 24}, "ikl", "pqkl", "ipq"),
 ]
 
@@ -180,13 +184,13 @@ def test_products_are_those_of_numpy_however_they_lie(
     monkeypatch.setattr(team, "WAKE", 0.0)
     monkeypatch.setattr(multiply, "ELSE", inf)  # as if other kernels had just run
     called: list[int] = []
-    run = team.run
+    start = team.start
 
-    def noted(function: int, rows: np.ndarray, threads: int) -> int:
-        called.append(len(rows))
-        return run(function, rows, threads)
+    def noted(job: tuple[int, ...], *more: Any) -> int:
+        called.append(job[0])
+        return start(job, *more)
 
-    monkeypatch.setattr(team, "run", noted)
+    monkeypatch.setattr(team, "start", noted)
     chance = np.random.default_rng(len(left))
     product = Multiplied(Labels(tuple(left), tuple(right), tuple(keys), extents), np.dtype(dtype))
     for layout in ("C", "F", "apart"):
@@ -200,6 +204,5 @@ def test_products_are_those_of_numpy_however_they_lie(
         elif layout == "apart":
             a, b = (np.concatenate([x, x], axis=-1)[..., : x.shape[-1]] for x in (a, b))
         for _ in range(2):
-            pool.used()  # else BLAS's own threads may have it
             np.testing.assert_array_equal(product(a, b, lambda _: None), expected)
     assert called

@@ -75,14 +75,20 @@ class Calls:
             whole.
         places: The arguments that are addresses in the left operand, the right one and the
             result.
+        streamed: Which of the first two is read once, and takes most of the time; if any.
+        blas: Whether BLAS makes them, which is to use one thread for each.
     """
 
-    def __init__(self, function: int, table: np.ndarray, places: tuple[int, int, int]) -> None:
-        self._function, self._table, self._places = function, table, places
-        self._zeros = np.zeros(table.shape[1], np.int64)
+    def __init__(
+        self, function: int, table: np.ndarray, places: tuple[int, int, int],
+        streamed: int | None, blas: bool = True,
+    ) -> None:  # fmt: skip
+        self.blas = blas
+        self._table, self._places, self._streamed = table, places, streamed
+        self._job = (*team.job_of(function, table), 0, 0, 0)
 
     def run(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int) -> None:
-        """Makes them all, BLAS using one thread for each.
+        """Makes them all.
 
         Args:
             a: The left operand, of the strides that they are for.
@@ -90,10 +96,13 @@ class Calls:
             out: The result.
             threads: How many work.
         """
-        bases = self._zeros.copy()
-        for place, whole in zip(self._places, (a, b, out), strict=True):
-            bases[place] = team.address(whole)
-        team.run(self._function, self._table + bases, threads)
+        in_a, in_b, in_out = self._places
+        at_a, at_b = team.address(a), team.address(b)
+        reads = (at_b, b.nbytes) if self._streamed else (at_a, a.nbytes)
+        if self._streamed is None:
+            reads = 0, 0
+        bases = in_a, at_a, in_b, at_b, in_out, team.address(out)
+        team.start(self._job, threads, reads, bases)
 
 
 def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
@@ -129,10 +138,11 @@ def calls_for(pieces: Sequence[Matrices], whole: Matrices) -> Calls | None:
     if turned:
         places = places[1], places[0], places[2]
     if named == "dots":
-        return Calls(_dots(size), np.array(table, np.int64), places)
+        return Calls(_dots(size), np.array(table, np.int64), places, places.index(2), blas=False)
     address = (found.gemm if named == "gemm" else found.gemv)[size]
     rows = np.array([[address, *row] for row in table], np.int64)
-    return Calls(_caller(named, size, found.wide), rows, places)
+    streamed = places.index(4) if named == "gemv" else None
+    return Calls(_caller(named, size, found.wide), rows, places, streamed)
 
 
 def _matrix_row(

@@ -24,6 +24,7 @@ from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
+from einsql.kernels.products.long_rows import multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
@@ -53,6 +54,8 @@ ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
+SEVERAL, PIECE = 8, 1e-5
+"""Pieces of a thread at most, and the seconds that one takes at least."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
@@ -156,6 +159,8 @@ class _Plan:
         if by_columns:
             sides.reverse()
         self.blocks = [(start, size) for start, size, group in sides if group]
+        few = 1 < self.m <= ROWS and self.n * self.k <= CACHED
+        self.vectors = few and self.m * self.n * self.k > PACKED
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
@@ -190,7 +195,8 @@ class _Plan:
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
-            return self.whole  # of a stack, each by itself
+            # Of a stack, each by itself.
+            return self._at_hand(self.whole) if stack > 1 and self.vectors else self.whole
         if own or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
@@ -250,25 +256,32 @@ class _Plan:
         copied = self.layout.left.copied or self.layout.right.copied
         if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
             return otherwise
-        parts = cut(self.extents[: self.kept], self.free, pool.threads(), self.blocks)
+        pieces = pool.threads()
+        if min(self.m, self.n) == 1:  # nothing is packed: who is done takes from the others
+            pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
+        parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
         known: list[Calls | None] = []
+        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             threads = team.at_hand(seconds)
-            if threads == 1 or known == [None]:
+            if threads == 1:
                 return otherwise(a, b, tick)
-            made, out = self._result()
             if not known:
+                out = self._result()[1]
                 known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
-            (calls,) = known
+            calls = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            with blas.OneThread():
+            made = empty(shape, work)
+            if calls.blas:
+                with blas.OneThread():
+                    calls.run(a, b, made, threads)
+            else:
                 calls.run(a, b, made, threads)
-            tick(1.0)
-            return made.transpose(self.turn)
+            return made if turn is None else made.transpose(turn)
 
         return run
 
@@ -283,7 +296,11 @@ class _Plan:
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
                 x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
-                found.append((x, y, z))
+                single = self.vectors and y.strides[0] == y.itemsize
+                if self.free and self.vectors and not single:
+                    return None  # too small for calls of matrices
+                step = 1 if single else len(x)
+                found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
         return calls_for(found, (a, b, out))
 
     def _at_once(self) -> Multiply:
@@ -297,8 +314,7 @@ class _Plan:
         (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
         turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
         matrix = (*stack, self.m, self.n)
-        rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
-        rows = rows and self.m * self.n * self.k > PACKED
+        vectors = self.vectors
         product = blas.multiply if self.other else np.matmul
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -306,7 +322,7 @@ class _Plan:
             right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
             made = empty(shape, work)
             out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
-            if rows and right.strides[-2] == work.itemsize:
+            if vectors and right.strides[-2] == work.itemsize:
                 left, right = left[..., None, :], right[..., None, :, :]
                 out = out[..., None, :]
             product(left, right, out=out)
@@ -437,7 +453,7 @@ class _Plan:
             (blas.multiply if self.other else np.matmul)(left, right, out=part)
         elif prod(stack) == 1:
             one = (0,) * self.free
-            _one(left[one], right[one], part[one])
+            multiply_long(left[one], right[one], part[one])
         elif left.shape[-2] == right.shape[-1] == 1:
             np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
         else:
@@ -455,16 +471,6 @@ def _left_to_blas(least: float) -> bool:
         least: Seconds after which no other kernel is taken to want them.
     """
     return monotonic() - _spun[0] < SPIN or pool.idle() > least
-
-
-def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """A small product of long rows: numpy.matmul would keep other threads from running."""
-    if out.size == 1:
-        out[0, 0] = np.dot(left[0], right[:, 0])
-    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and blas.in_rows(out):
-        blas.gemm(left, right, out, 1.0, 0.0)
-    else:
-        np.matmul(left, right, out=out)
 
 
 def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -42,7 +42,7 @@ class Edits:
                 parts.extend((self.text[a:at], f"${new}"))
                 length += at - a + len(f"${new}")
                 a = at + 1
-                while a < b and self.text[a].isdigit():
+                while a < b and (self.text[a].isalnum() or self.text[a] == "_"):
                     a += 1
             origins.append((length, a))
             parts.append(self.text[a:b])
