@@ -83,7 +83,10 @@ TYPES: dict[str, list[type]] = {
     "attention to what follows": [D], "attention with empty rows": [F],
     "attention by parity": [D], "weights": [D], "weights and values": [F],
 }  # fmt: skip
-"""The types of each statement's tensors: what a group does, it does in both in one of them."""
+"""The types of each statement's tensors: products, softmaxes and masks meet both.
+
+What else groups run is loops, of which test_loops.py tests every function in every type.
+"""
 
 
 @pytest.fixture
