@@ -6,8 +6,11 @@ N ?= 20000
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test docs large bench gpu peers optimality fuzz gradients everywhere ranks \
-    failures kills sqlalchemy concurrent clean
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz gradients \
+    everywhere ranks failures kills sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -19,8 +22,13 @@ demo: $(VENV)/.demo  ## run the examples on einsql and on DuckDB, and compare
 test: $(VENV)/.dev  ## format, lint, types, imports, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	@$(MAKE) --no-print-directory --jobs=2 contracts tests
+
+contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+tests: $(VENV)/.dev
 	$(BIN)/pytest
 
 docs: $(VENV)/.docs $(VENV)/.model  ## run the walk from a query to a language model: docs/tour.html

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Estimate, Times
+from einsql.kernels import blas
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _PACKAGES = ("numpy", "torch", "duckdb", "pyarrow", "sqlglot", "numba", "scipy")
@@ -161,12 +162,14 @@ def write_between(document: Path, mark: str, text: str) -> None:
 
 def machine() -> list[str]:
     """What the figures were measured on, a line for each aspect."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    numpys = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    other = blas.library()
     return [
         f"CPU: {_cpu()}, {len(os.sched_getaffinity(0))} cores",
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}; {_load()}",
         ", ".join(f"{p} {v}" for p in _PACKAGES if (v := _version(p))),
-        f"NumPy's BLAS: {blas['name']} {blas['version']}",
+        f"NumPy's BLAS: {numpys['name']} {numpys['version']}"
+        + ("" if other is None or blas.is_numpys() else f"; einsql's: {other.name}"),
     ]
 
 

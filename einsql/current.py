@@ -34,21 +34,22 @@ def current_inputs(
     if plan.version != store.version:
         return None
     inputs: dict[str, Fields] = {}
+    objects, lent = store.objects, store.lent
     for d in plan.dependencies:
+        if d.kind == "tensor":
+            found = objects.get(d.low)
+            if not isinstance(found, Tensor):
+                return None
+            schema = found.relation.schema
+            if schema is not d.schema and schema != d.schema:
+                return None
+            inputs[d.low] = lent(found)
+            continue
         if d.kind in ("once", "table"):
             found_fields = other(d)
             if found_fields is None:
                 return None
-            inputs[d.name.lower()] = found_fields
-            continue
-        if d.kind == "tensor":
-            found = store.objects.get(d.name.lower())
-            if not isinstance(found, Tensor):
-                return None
-            held = found.relation
-            if held.schema is not d.schema and held.schema != d.schema:
-                return None
-            inputs[d.name.lower()] = store.lent(found)
+            inputs[d.low] = found_fields
             continue
         if d.source is not None:
             path, member = d.source
@@ -62,10 +63,12 @@ def current_inputs(
             held = array_relation(array)
         if held.schema != d.schema:
             return None
-        inputs[d.name if d.kind == "file" else d.name.lower()] = held.fields
+        inputs[d.name if d.kind == "file" else d.low] = held.fields
     if plan.use.scalars:
         try:
             plan.use.feed(given, inputs)
         except (ArithmeticError, ValueError):
             return None  # planned for these values, it says what is wrong, or never needs them
-    return inputs if all(p.holds(inputs, tick) for p in plan.probes) else None
+    if not plan.probes or all(p.holds(inputs, tick) for p in plan.probes):
+        return inputs
+    return None

@@ -44,6 +44,9 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
         raise InterfaceError(f"A statement is a str, not a {type(sql).__name__}")
     if parameters is None:
         return ()
+    if type(parameters) is list or type(parameters) is tuple:  # most are, and tests take longer
+        return tuple([p if type(p) is int and -_MOST <= p < _MOST else _given_value(p)
+                      for p in parameters])  # fmt: skip
     if isinstance(parameters, Mapping):
         return tuple(_given_value(p) for p in values_by_name(sql, parameters))
     if isinstance(parameters, np.ndarray) and parameters.ndim == 1:
@@ -96,6 +99,9 @@ _PARAMETERS = (
     tuple, dict,
 )  # fmt: skip
 """What may be bound; all but numbers and booleans in statements that DuckDB runs."""
+
+
+_MOST = 2**63
 
 
 class Cursor:

@@ -299,7 +299,17 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
             if took.spilled:
                 text += f"  {took.spilled:,} bytes spilled"
         lines.append(text)
+    if measures is not None and any("blas" in step.kernel.split("+") for step in program.steps):
+        lines += _other_blas()
     return lines
+
+
+def _other_blas() -> list[str]:
+    """A line about BLAS where it is not NumPy's own."""
+    from einsql.kernels import blas  # it has run, and loaded its library
+
+    found = blas.library()
+    return [] if found is None or blas.is_numpys() else [f"-- BLAS: {found.name}"]
 
 
 def _span(numbers: Sequence[int]) -> str:

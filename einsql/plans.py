@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,11 @@ class Dependency:
     schema: Schema
     columns: tuple[str, ...]
     source: tuple[str, str | None] | None = None
+    low: str = field(init=False, compare=False, repr=False)
+    """The name in small letters."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", self.name.lower())
 
 
 @dataclass
@@ -103,6 +108,8 @@ class Plan:
         """Those inputs whose memory the program's own results may show."""
         if not isinstance(self.program, Program):
             return inputs
+        if not self.program.shows:
+            return {}
         return {name: inputs[name] for name in self.program.shows if name in inputs}
 
     def wrap(
@@ -118,6 +125,9 @@ class Plan:
             inputs: What it was computed from.
             shown: Those of them whose memory it may show.
         """
+        if type(fields) is dict and not shown and not self.ends:  # arrays of its own
+            show(fields.values())
+            return Result(self._schema, fields, self.columns, self._hidden)
         schema = shifted(self._schema, self.ends, inputs)
         if isinstance(fields, PlacedFields):
             fields = fields.counted(schema)

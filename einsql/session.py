@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CACHED_PLANS = 512
+_NOTHING = nullcontext()
 
 
 class Connection:
@@ -341,11 +342,11 @@ class Connection:
     def _begun(self) -> AbstractContextManager[None]:
         """A statement begins: from now on `interrupt` stops it and what it brings here."""
         self._check = self._interrupts.begin()
-        return nullcontext() if self.cluster is None else watched(self._check)
+        return _NOTHING if self.cluster is None else watched(self._check)
 
     def _fetching(self) -> AbstractContextManager[None]:
         """A fetch begins: meanwhile `interrupt` stops what this thread brings here."""
-        return nullcontext() if self.cluster is None else watched(self._interrupts.begin())
+        return _NOTHING if self.cluster is None else watched(self._interrupts.begin())
 
     @contextmanager
     def _called_from(self, frame: FrameType) -> Iterator[None]:

@@ -14,7 +14,7 @@ settings.load_profile("any machine")
 
 FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py")
 """Files of tests that take long: begun at the end, one would be run by one worker alone."""
-GARBAGE = 10_000
+GARBAGE = 100_000  # some ten megabytes
 """Objects after which cycles are looked for: compilers make many, and few are garbage."""
 
 

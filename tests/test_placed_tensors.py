@@ -101,6 +101,21 @@ def test_a_product_of_what_lies_as_it_is_needed_sends_nothing() -> None:
     assert traffic(con, hinted) == 0
 
 
+def test_what_stays_whole_runs_where_its_data_lies() -> None:
+    con = einsql.connect()
+    con.execute("SET jit = 'never'; SET sites = 4; SET cost = 'seconds'")
+    ones, whole = np.ones((N, N), np.float32), np.array([[[0, N], [0, N]]])
+    lay(con, "a", "ij", ones, Tiles(np.array([3]), whole), 4)
+    con.register("b", ones, dims=("j", "k"))
+    sql = f"SELECT k, SUM(val) AS val FROM ({PRODUCT}) AS c GROUP BY k"
+    assert traffic(con, sql) == 0
+    report = explained(con, sql, "ANALYZE, ")
+    assert [set(n["partition"].values()) for n in report["nodes"]] == [{1}] * 3
+    assert [s["flops"] > 0 for s in report["per_site"]] == [False, False, False, True]
+    con.execute("SET cost = 'floats'")
+    assert traffic(con, sql) > 0
+
+
 def test_collectives_start_from_where_tensors_lie() -> None:
     con = einsql.connect()
     con.execute("SET jit = 'never'; SET sites = 4; SET strategy = 'data:i'")

@@ -197,7 +197,8 @@ def test_calibrate_measures_every_rate_and_keeps_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_calibrate_gives_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einsql.calibration.BUDGET", 0.0)
+    for name, less in (("BUDGET", 0.0), ("LARGE", 512), ("MATRIX", 128)):
+        monkeypatch.setattr(calibration, name, less)
     con, other = connection(), connection()
     cursor = con.execute("CALIBRATE")
     assert [d[1] for d in cursor.description or ()] == ["VARCHAR", "DOUBLE", "VARCHAR"]

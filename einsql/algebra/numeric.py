@@ -238,8 +238,11 @@ def power(a: Array, b: Array) -> Array:
 
 def sigmoid(a: Array) -> Array:
     """1 / (1 + EXP(-a)), of which nothing overflows."""
-    decay = np.exp(-np.abs(a))
-    return np.where(a < 0, decay, decay.dtype.type(1)) / (1 + decay)
+    decay = np.asarray(np.abs(a))
+    np.exp(np.negative(decay, decay), decay)
+    top = np.asarray(np.exp(np.minimum(a, 0)))  # a choice by sign takes longer than both
+    np.add(decay, 1, decay)
+    return np.divide(top, decay, top)
 
 
 def erf(a: Array) -> Array:

@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from einsql.changes import insert as rows_of
 from einsql.changes import update
+from einsql.changes.boxed import Boxed, boxed
 from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
@@ -134,6 +135,7 @@ class Inserting(Part):
         empty: Its result, without what it will hold.
         ends: Where parameters begin and end its keys.
         told: Fields of it that are one number, or the scalar that has it.
+        box: How it becomes a box of the tensor, if it always does.
     """
 
     relation: Relation
@@ -142,6 +144,7 @@ class Inserting(Part):
     empty: Result
     ends: Ends = ()
     told: Mapping[str, int | str] = field(default_factory=dict)
+    box: Boxed | None = None
 
     @property
     def root(self) -> Node:
@@ -152,6 +155,10 @@ class Inserting(Part):
         self, con: Connection, tensor: Tensor, fields: Fields, inputs: Inputs
     ) -> tuple[Made, int]:
         """See `Part.made`."""
+        if self.box is not None and tensor.relation.schema is self.box.schema:
+            written = self.box.write(tensor, fields, inputs)
+            if written is not None and (self.replaces or tensor.default is not None):
+                return written, written.count
         empty = self.empty
         schema = shifted(empty.schema, self.ends, inputs)
         if isinstance(fields, PlacedFields):
@@ -413,8 +420,9 @@ def _bound(
     columns = tuple(ResultColumn(c.name, c.dtype, c.key, c.field) for c in relation.columns)
     empty = Result(relation.node.schema, {}, columns, relation.hidden)
     told = rows_of.told(relation, binder.parameters.inputs)
+    box = boxed(tensor.relation.schema, order, empty, ends, told)
     return Inserting(
-        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told
+        "INSERT", tensor.name, None, relation, order, statement.replaces, empty, ends, told, box
     )
 
 

@@ -41,6 +41,10 @@ def writable(con: Connection, target: Target) -> Tensor:
 def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | None) -> Tensor:
     """The tensor with new fields; a full mask is dropped."""
     schema = tensor.relation.schema
+    if mask is None and not schema.has(PRESENT):
+        for array in fields.values():
+            array.flags.writeable = False
+        return tensor.holding(Relation(schema, fields))
     kept = [f for f in schema.fields if f.name != PRESENT]
     if mask is not None and not distinct(mask).all():
         kept.append(Field(PRESENT, DType.BOOLEAN))
@@ -49,7 +53,7 @@ def changed(tensor: Tensor, fields: dict[str, np.ndarray], mask: np.ndarray | No
         array.flags.writeable = False
     if tuple(kept) != schema.fields:
         schema = Schema(schema.keys, tuple(kept))
-    return replace(tensor, relation=Relation(schema, fields))
+    return tensor.holding(Relation(schema, fields))
 
 
 def rows(fields: Fields, schema: Schema) -> int:

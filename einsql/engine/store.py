@@ -8,7 +8,7 @@ a mapping.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from weakref import ReferenceType, ref
@@ -258,15 +258,16 @@ class Store:
 
     def _show(self, state: State) -> None:
         old, new = self.seen.objects, state.objects
-        for low in {*old, *new}:
+        # What has not changed may lie at sites of this session by now.
+        differ = [low for low, item in new.items() if old.get(low) is not item]
+        differ += [low for low in old if low not in new]
+        for low in differ:
             held = self.objects.get(low)
-            # What has not changed may lie at sites of this session by now.
-            if old.get(low) is not new.get(low) and not (held is not None and is_local(held)):
+            if held is None or not is_local(held):
                 self._mean(low, new.get(low))
         self.seen = state
 
-    @contextmanager
-    def statement(self, tables: bool = False) -> Iterator[None]:
+    def statement(self, tables: bool = False) -> AbstractContextManager[None]:
         """A statement that may write: whole or not at all, and a transaction if none runs.
 
         Args:
@@ -275,9 +276,11 @@ class Store:
         """
         pins = tables and self.database.path is not None
         if not pins or self._saved is not None or self._pinned:
-            with self._whole():
-                yield
-            return
+            return self._whole()
+        return self._pinning()
+
+    @contextmanager
+    def _pinning(self) -> Iterator[None]:
         self.database.prepare()
         with self._one_commit(), self._whole():
             yield

@@ -1,14 +1,16 @@
-"""NumPy's own BLAS: its GEMM by address, and how many threads it uses.
+"""BLAS: which library it is, its GEMM by address, and how many threads it uses.
 
 NumPy and SciPy bring a BLAS each, with threads and buffers of its own; here the one that
-NumPy has loaded serves everything. GEMM by its address does what `numpy.matmul` does not:
-it adds to an array that is there (beta), and compiled loops can call it.
+NumPy has loaded serves everything, or MKL where it is installed and faster. GEMM by its address
+does what `numpy.matmul` does not: it adds to an array that is there (beta), compiled loops can
+call it, and it need not be NumPy's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +18,15 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
+from einsql.errors import OperationalError, ProgrammingError
+from einsql.kernels import mkl
+
+CHOICE = "EINSQL_BLAS"
+"""The environment variable that says which library is used."""
+_CHOICES = "auto", "numpy", "mkl"
+BIG = 2**19
+"""Points of a matrix from which `multiply` does not leave it to NumPy, whose calls are shorter."""
 
 _ROW_MAJOR = 101
 PLAIN, TRANSPOSED = 111, 112
@@ -36,6 +47,7 @@ class Blas:
     """What was found.
 
     Attributes:
+        name: What it is called.
         gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
             and a vector, by item size of their elements.
         wide: True if its integers have 64 bits, False for 32.
@@ -43,6 +55,7 @@ class Blas:
         set_threads, get_threads: How many threads a call uses; None where that is unknown.
     """
 
+    name: str
     gemm: dict[int, int]
     gemv: dict[int, int]
     wide: bool
@@ -53,33 +66,88 @@ class Blas:
 
 @cache
 def library() -> Blas | None:
-    """The BLAS that NumPy is linked to, or None where it shows no C interface."""
-    linked = importlib.import_module("numpy._core._multiarray_umath")
+    """The BLAS that products are computed by, or None where only NumPy can call it.
+
+    Raises:
+        ProgrammingError: EINSQL_BLAS names none.
+        OperationalError: It names MKL, and that cannot be loaded.
+    """
+    choice = os.environ.get(CHOICE) or "auto"
+    if choice not in _CHOICES:
+        raise ProgrammingError(
+            f"The environment's {CHOICE} cannot be {choice}",
+            hint=f"Values are {', '.join(_CHOICES)}.",
+        )
+    if choice == "numpy" or (choice == "auto" and not _prefers_mkl()):
+        return numpys()
     try:
-        found = ctypes.CDLL(linked.__file__)  # symbols of what it is linked to as well
-    except OSError:
+        found = mkl.load()
+    except OSError as error:
+        if choice == "auto":
+            return numpys()
+        raise OperationalError(
+            f"{CHOICE} is mkl, and MKL cannot be loaded: {error}",
+            hint="pip install 'einsql[mkl]' brings it; auto and numpy do without.",
+        ) from error
+    return _blas(found, "MKL", "cblas_{}", True)
+
+
+def _prefers_mkl() -> bool:
+    """True where MKL is at hand and faster; NumPy's own may be MKL already."""
+    return mkl.is_intel() and bool(mkl.parts()) and not hasattr(_linked(), "MKL_Get_Max_Threads")
+
+
+@cache
+def numpys() -> Blas | None:
+    """The BLAS that NumPy is linked to, or None where it shows no C interface."""
+    linked = _linked()
+    if linked is None:
         return None
     for name, count, wide in _NAMES:
-        try:
-            single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
-            vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
-        except AttributeError:
-            continue
-        size = ctypes.c_int64 if wide else ctypes.c_int32
-        for function, scalar in ((single, ctypes.c_float), (double, ctypes.c_double)):
-            function.restype = None
-            function.argtypes = [
-                *[ctypes.c_int32] * 3, *[size] * 3,
-                scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
-                scalar, ctypes.c_void_p, size,
-            ]  # fmt: skip
-        setter = getattr(found, count.format("set"), None)
-        getter = getattr(found, count.format("get"), None)
-        if setter is not None:
-            setter.restype, setter.argtypes = None, [ctypes.c_int]
-        calls = {4: single, 8: double}
-        return Blas(_addresses(calls), _addresses(vectors), wide, calls, setter, getter)
+        found = _blas(linked, "NumPy's", name, wide, count)
+        if found is not None:
+            return found
     return None
+
+
+@cache
+def _linked() -> ctypes.CDLL | None:
+    """What NumPy is linked to: symbols of all its libraries."""
+    found = importlib.import_module("numpy._core._multiarray_umath").__file__
+    try:
+        return ctypes.CDLL(found)
+    except OSError:
+        return None
+
+
+def _blas(
+    found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
+) -> Blas | None:  # fmt: skip
+    """A library whose functions are spelled so, or None if they are not."""
+    try:
+        single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
+        vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
+    except AttributeError:
+        return None
+    size = ctypes.c_int64 if wide else ctypes.c_int32
+    for function, scalar in ((single, ctypes.c_float), (double, ctypes.c_double)):
+        function.restype = None
+        function.argtypes = [
+            *[ctypes.c_int32] * 3, *[size] * 3,
+            scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
+            scalar, ctypes.c_void_p, size,
+        ]  # fmt: skip
+    setter = getattr(found, count.format("set"), None) if count else None
+    getter = getattr(found, count.format("get"), None) if count else None
+    if setter is not None:
+        setter.restype, setter.argtypes = None, [ctypes.c_int]
+    calls = {4: single, 8: double}
+    return Blas(called, _addresses(calls), _addresses(vectors), wide, calls, setter, getter)
+
+
+def is_numpys() -> bool:
+    """True where NumPy's own BLAS computes products."""
+    return library() is numpys()
 
 
 def _addresses(functions: dict[int, Any]) -> dict[int, int]:
@@ -106,6 +174,36 @@ def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: floa
         alpha, a.ctypes.data, lead_a, b.ctypes.data, lead_b,
         beta, out.ctypes.data, max(out.strides[0] // out.itemsize, out.shape[1]),
     )  # fmt: skip
+
+
+def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """Sets `out` to the products of matrices, by the library where that is not NumPy's.
+
+    Args:
+        left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
+        right: `[stack …, K, N]`, of the same type.
+        out: `[stack …, M, N]`, likewise.
+    """
+    m, n = out.shape[-2:]
+    if min(m, n) > 1 and m * n * left.shape[-1] >= BIG and not is_numpys():
+        stack = out.shape[:-2]
+        if out.strides[-1] != out.itemsize:  # the transposed product is in C order
+            left, right, out = right.swapaxes(-1, -2), left.swapaxes(-1, -2), out.swapaxes(-1, -2)
+        every = (0,) * len(stack)
+        if stepped(left[every])[1] and stepped(right[every])[1] and in_rows(out[every]):
+            left = np.broadcast_to(left, (*stack, *left.shape[-2:]))
+            right = np.broadcast_to(right, (*stack, *right.shape[-2:]))
+            for at in np.ndindex(stack):
+                gemm(left[at], right[at], out[at], 1.0, 0.0)
+            return
+    np.matmul(left, right, out=out)
+
+
+def in_rows(out: np.ndarray) -> bool:
+    """True for a matrix that BLAS can write: in C order, its rows any distance apart."""
+    rows, columns = out.shape
+    down, across = (s // out.itemsize for s in out.strides)
+    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def stepped(a: np.ndarray) -> tuple[int, int]:
@@ -139,7 +237,7 @@ _before = 0
 
 
 class OneThread:
-    """BLAS on one thread, for kernels that call it from several of their own.
+    """NumPy's BLAS on one thread, for kernels that call it from several of their own.
 
     Other statements of the process run beside it on one thread too; the last kernel to leave
     restores what there was, or the end of the `Statement` that it is part of.
@@ -148,7 +246,7 @@ class OneThread:
     def __enter__(self) -> None:
         global _limits, _before
         with _lock:
-            found = library()
+            found = numpys()
             if not _before and found is not None and found.set_threads and found.get_threads:
                 _before = found.get_threads()
                 found.set_threads(1)
@@ -175,12 +273,12 @@ class Statement:
 
 
 def all_threads() -> None:
-    """Gives BLAS its threads, unless some kernel wants it to use one."""
+    """Gives NumPy's BLAS its threads, unless some kernel wants it to use one."""
     global _before
     with _lock:
         if _limits or not _before:
             return
-        found = library()
+        found = numpys()
         if found is not None and found.set_threads is not None:
             found.set_threads(_before)
         _before = 0

@@ -6,6 +6,7 @@ Labels summed that only one operand has are summed first; then `products/` multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -15,11 +16,21 @@ import numpy as np
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
-from einsql.kernels.sums import LONGEST, SHORT, accurate_sum, from_zero
-from einsql.kernels.views import reading
+from einsql.kernels.sums import (
+    LONGEST,
+    SHORT,
+    SMALL,
+    accurate_sum,
+    from_zero,
+    write_small_sum,
+)
+from einsql.kernels.views import View, reading, write_view
+from einsql.lines import Laid, Page
 from einsql.schema import DType
 
-Load = Callable[[Sequence[Fields]], np.ndarray]
+Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
+WriteArray = Callable[[Page, Sequence[Laid]], str]
+"""Writes what an array is computed from; gives its name."""
 
 STREAMED = 2**20
 """Points from which compiled loops pay for what is read once."""
@@ -126,7 +137,7 @@ def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
         shape = node.schema.shape
         return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
     work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
-    compute = (_pair if found.right else _single)(node, found, work, compiles)
+    compute, write = (_pair if found.right else _single)(node, found, work, compiles)
     finish = _finish(node, found, output.dtype.numpy)
     if found.scalars:
         return _scaled(node, found, compute, finish)
@@ -135,12 +146,15 @@ def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
         result = compute(operands, tick)
         return {name: result if finish is None else finish(result)}
 
-    return ignoring(run)
+    def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+        result = write(page, operands)
+        return {name: result if finish is None else finish.write(page, result)}
+
+    return ignoring(run, lines)
 
 
 def _scaled(
-    node: EinSum, found: Product, compute: Callable[..., np.ndarray],
-    finish: Callable[[np.ndarray], np.ndarray] | None,
+    node: EinSum, found: Product, compute: Compute, finish: _Finish | None
 ) -> Runner:  # fmt: skip
     """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
     output = node.outputs[0]
@@ -163,47 +177,98 @@ def _scaled(
     return ignoring(run)
 
 
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How a side is read: the product of its factors, with an axis per distinct label.
+
+    Attributes:
+        side: Factors of one operand.
+        own: Whether their types are the one to compute in.
+        view: How they are viewed; None for as they are.
+        once: Axes of length 1 that are summed: a label with a single value, such as the layer
+            whose weights are read, needs no sum.
+        axes: The other axes that are summed.
+        work: The dtype to compute in; a single factor that is not summed keeps its own.
+        points: How many elements there are before the sum.
+        compiles: Whether sums may be compiled.
+    """
+
+    side: Sequence[Factor]
+    own: bool
+    view: View | None
+    once: tuple[int, ...]
+    axes: tuple[int, ...]
+    work: np.dtype
+    points: int
+    compiles: bool
+
+    def __call__(self, operands: Sequence[Fields]) -> np.ndarray:
+        """The array."""
+        array, work = self._one(operands, self.side[0]), self.work
+        if len(self.side) > 1:
+            array = array.astype(work, copy=False)
+            for factor in self.side[1:]:
+                array = array * self._one(operands, factor).astype(work, copy=False)
+        return accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
+
+    def _one(self, operands: Sequence[Fields], factor: Factor) -> np.ndarray:
+        array = operands[factor.operand][factor.field]
+        array = array if self.view is None else self.view(array)
+        return array.squeeze(self.once) if self.once else array
+
+    def write(self, page: Page, operands: Sequence[Laid]) -> str:
+        """Writes it; gives the array's name."""
+        known: dict[Factor, str] = {}
+        for factor in self.side:
+            if factor not in known:
+                name = operands[factor.operand].array(factor.field)
+                name = write_view(page, self.view, name)
+                text = f"{name}.squeeze({self.once!r})" if self.once else name
+                if len(self.side) > 1 and not self.own:
+                    text = f"{text}.astype({page.held(self.work)}, copy=False)"
+                known[factor] = name if text == name else page.line(text)
+        array = known[self.side[0]]
+        for factor in self.side[1:]:
+            array = page.line(f"{array} * {known[factor]}")
+        if not self.axes:
+            return array
+        if self.points < SMALL:
+            return write_small_sum(page, array, self.axes, self.work)
+        total = f"{page.held(accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
+        return page.line(f"{total}, {self.compiles})")
+
+
 def _load(
     node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
-) -> Load:
-    """How a side is read: the product of its factors, with an axis per distinct label.
+) -> _Load:
+    """How a side is read.
 
     Args:
         node: The node.
         side: Factors of one operand.
         gone: Labels that are summed.
-        work: The dtype to compute in; a single factor that is not summed keeps its own.
+        work: The dtype to compute in.
         compiles: Whether sums may be compiled.
     """
-    operand, field = side[0].operand, side[0].field
-    order = tuple(dict.fromkeys(node.operands[operand].labels))
-    view = reading(node, node.operands[operand], order)
-    if len(side) == 1 and not gone and view is None:
-        return lambda operands: operands[operand][field]
-    # A label with a single value, such as the layer whose weights are read, needs no sum.
+    operand = node.operands[side[0].operand]
+    order = tuple(dict.fromkeys(operand.labels))
     once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
     left = [x for n, x in enumerate(order) if n not in once]
-    axes = tuple(left.index(x) for x in gone if x in left)
-
-    def one(operands: Sequence[Fields], factor: Factor) -> np.ndarray:
-        array = operands[factor.operand][factor.field]
-        array = array if view is None else view(array)
-        return array.squeeze(once) if once else array
-
-    def load(operands: Sequence[Fields]) -> np.ndarray:
-        array = one(operands, side[0])
-        if len(side) > 1:
-            array = array.astype(work, copy=False)
-        for factor in side[1:]:
-            array = array * one(operands, factor).astype(work, copy=False)
-        return accurate_sum(array, axes, work, compiles) if axes else array
-
-    return load
+    return _Load(
+        side,
+        all(operand.source.schema.dtype(f.field).numpy == work for f in side),
+        reading(node, operand, order),
+        once,
+        tuple(left.index(x) for x in gone if x in left),
+        work,
+        prod(node.axis(x).extent for x in order),
+        compiles,
+    )
 
 
 def _single(
     node: EinSum, found: Product, work: np.dtype, compiles: bool
-) -> Callable[..., np.ndarray]:
+) -> tuple[Compute, WriteArray]:
     """Sums one operand over the labels that are no keys."""
     labels = tuple(dict.fromkeys(node.operands[found.left[0].operand].labels))
     kept = [k for k in node.keys if k in labels]
@@ -211,18 +276,30 @@ def _single(
     load = _load(node, found.left, summed, work, compiles)
     rest = [x for x in labels if x in kept]
     turn = tuple(rest.index(x) for x in kept)
+    turned = "" if turn == tuple(range(len(turn))) else f".transpose({turn!r})"
     if all(
         node.axis(x).extent == 1 for x in summed
     ):  # a new array, for only view kernels alias their operands
+
+        def write_copy(page: Page, operands: Sequence[Laid]) -> str:
+            array, to = load.write(page, operands), page.held(work)
+            add, zero = page.held(from_zero, "f"), f".astype({to}, copy=False)"
+            return page.line(f"{add}({array}{zero}{turned})")
+
         return lambda operands, tick: from_zero(
             load(operands).astype(work, copy=False).transpose(turn)
-        )
-    return lambda operands, tick: load(operands).transpose(turn)
+        ), write_copy
+
+    def write(page: Page, operands: Sequence[Laid]) -> str:
+        array = load.write(page, operands)
+        return page.line(f"{array}{turned}") if turned else array
+
+    return lambda operands, tick: load(operands).transpose(turn), write
 
 
 def _pair(
     node: EinSum, found: Product, work: np.dtype, compiles: bool
-) -> Callable[..., np.ndarray]:
+) -> tuple[Compute, WriteArray]:
     """Reads both sides and multiplies them."""
     from einsql.kernels.products.layout import Labels  # for statements with products only
     from einsql.kernels.products.multiply import Multiplied
@@ -250,13 +327,49 @@ def _pair(
     )
     sums = len(labels.extent) > len(labels.keys)
     multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
-    return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick)
+
+    def write(page: Page, operands: Sequence[Laid]) -> str:
+        left, right = load_a.write(page, operands), load_b.write(page, operands)
+        return page.line(f"{page.held(multiply, 'f')}({left}, {right}, {page.tick})")
+
+    return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick), write
 
 
-def _finish(
-    node: EinSum, found: Product, dtype: np.dtype
-) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What remains after the product: constants, labels of no operand, rounding to HALF."""
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    """What remains after the product: constants, labels of no operand, rounding to HALF.
+
+    Attributes:
+        scale: The constants, and how often labels of no operand repeat.
+        lift: Where there are axes for keys of no operand; None for nowhere.
+        shape: The result's.
+        dtype: Its type.
+    """
+
+    scale: float
+    lift: tuple[slice | None, ...] | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __call__(self, result: np.ndarray) -> np.ndarray:
+        """The node's result."""
+        if self.scale != 1.0:
+            result = from_zero(np.asarray(result * result.dtype.type(self.scale)))
+        result = np.asarray(result).astype(self.dtype, copy=False)
+        return result if self.lift is None else np.broadcast_to(result[self.lift], self.shape)
+
+    def write(self, page: Page, result: str) -> str:
+        """Writes it; gives its name."""
+        if self.lift is not None or self.dtype == np.float16:
+            return page.line(f"{page.held(self, 'f')}({result})")
+        factor, zero = (page.held(self.dtype.type(x)) for x in (self.scale, 0))
+        scaled = page.line(f"asarray({result} * {factor})")
+        page.lines.append(f"{page.held(np.add, 'f')}({scaled}, {zero}, {scaled})")
+        return scaled
+
+
+def _finish(node: EinSum, found: Product, dtype: np.dtype) -> _Finish | None:
+    """What remains after the product, if anything does."""
     held = {x for f in (*found.left, *found.right) for x in node.operands[f.operand].labels}
     repeats = prod(a.extent for a in node.axes if a.label not in held and a.label not in node.keys)
     scale = found.scale * repeats
@@ -265,15 +378,7 @@ def _finish(
         lift = tuple(slice(None) if k in held else None for k in node.keys)
     if scale == 1.0 and lift is None and dtype != np.float16:
         return None
-    shape = node.schema.shape
-
-    def finish(result: np.ndarray) -> np.ndarray:
-        if scale != 1.0:
-            result = from_zero(np.asarray(result * result.dtype.type(scale)))
-        result = np.asarray(result).astype(dtype, copy=False)
-        return result if lift is None else np.broadcast_to(result[lift], shape)
-
-    return finish
+    return _Finish(scale, lift, node.schema.shape, dtype)
 
 
 _LAW = "a float sum of products of one or two operands is matrix products"

@@ -9,6 +9,7 @@ import numpy as np
 
 from einsql.conditions import Ignored, here
 from einsql.einsum import EinSum
+from einsql.lines import Write
 
 Fields = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""
@@ -40,16 +41,46 @@ class Kernel:
     match: Callable[[EinSum], Runner | None]
 
 
-def ignoring(run: Runner) -> Runner:
-    """The runner, with floating-point conditions ignored unless they are already."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Quiet:
+    """A runner with floating-point conditions ignored unless they are already.
 
-    def quiet(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    Attributes:
+        bare: The runner, without that.
+        write: How what it does is written, if that is known; conditions are ignored then.
+    """
+
+    bare: Runner
+    write: Write | None = None
+
+    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        """Runs it."""
         if here.ignored:
-            return run(operands, tick)
+            return self.bare(operands, tick)
         with Ignored():
-            return run(operands, tick)
+            return self.bare(operands, tick)
 
-    return quiet
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A runner that meets no conditions, and how what it does is written.
+
+    Attributes:
+        bare: The runner.
+        write: How.
+    """
+
+    bare: Runner
+    write: Write
+
+    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        """Runs it."""
+        return self.bare(operands, tick)
+
+
+def ignoring(run: Runner, write: Write | None = None) -> Runner:
+    """The runner, with floating-point conditions ignored, and how it is written."""
+    return Quiet(run, write)
 
 
 def silent(_: float) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
-from einsql.kernels.views import is_plain, spread
+from einsql.kernels.views import is_plain, spread, write_view
+from einsql.lines import Laid, Page
 
 LARGEST = 1 << 24
 """Points up to which one thread is as good as several, and below any tick."""
@@ -45,7 +46,22 @@ def compile_map(node: EinSum) -> Runner | None:
         out = empty(shape, dtype)
         return {name: function(first(operands), second(operands), out=out)}
 
-    return ignoring(run)
+    def write(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+        args = [_written(node, a, page, operands) for a in call.args]
+        out = page.line(f"{page.held(empty, 'f')}({shape!r}, {page.held(dtype)})")
+        page.lines.append(f"{page.held(function, 'f')}({', '.join(args)}, {out})")
+        return {name: out}
+
+    return ignoring(run, write)
+
+
+def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[Laid]) -> str:
+    """The name of an argument, which NumPy itself repeats over the keys that it does not have."""
+    if not isinstance(expr, Value):
+        assert isinstance(expr, Const)
+        return page.held(expr.dtype.numpy.type(expr.value))
+    view = spread(node, node.operands[expr.operand], node.schema.shape)
+    return write_view(page, view, operands[expr.operand].array(expr.field), repeats=False)
 
 
 def _read(node: EinSum, expr: Expr) -> Read:

@@ -35,12 +35,17 @@ def threads() -> int:
 
     One within a piece, so that a kernel made of kernels does not start them twice.
     """
-    if getattr(_state, "working", False):
+    if is_piece():
         return 1
     allowed = os.environ.get("NUMBA_NUM_THREADS", "")
     if allowed.isdigit() and int(allowed) > 0:
         return int(allowed)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_piece() -> bool:
+    """True within a piece, and within `alone`."""
+    return getattr(_state, "working", False)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.einsum import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick, Written
+from einsql.lines import Laid, Page
 
 KEPT = 64
 """Ranges whose kernels are kept."""
@@ -41,6 +42,17 @@ class Limit:
         if self.upper:
             return lo, max(lo, min(hi, at + (not self.strict)))
         return min(hi, max(lo, at + self.strict)), hi
+
+    def write(self, page: Page, ends: list[str], operands: Sequence[Laid]) -> None:
+        """Writes `cut` for the names of a label's bounds, which it changes."""
+        lo, hi = ends
+        at = _source(self.value, operands)
+        if self.upper:
+            text = at if self.strict else f"{at} + 1"
+            ends[1] = page.line(f"max({lo}, min({hi}, {text}))")
+        else:
+            text = f"{at} + 1" if self.strict else at
+            ends[0] = page.line(f"min({hi}, max({lo}, {text}))")
 
 
 def limit_of(node: EinSum, term: Expr) -> Limit | None:
@@ -74,6 +86,19 @@ def _value(e: Expr, operands: Sequence[Fields]) -> int:
     assert isinstance(e, Call)
     args = [_value(a, operands) for a in e.args]
     return args[0] if e.fn == "cast" else max(args) if e.fn == "greatest" else min(args)
+
+
+def _source(e: Expr, operands: Sequence[Laid]) -> str:
+    """Python text of `_value`."""
+    if isinstance(e, Value):
+        return f"int({operands[e.operand].array(e.field)})"
+    if isinstance(e, Const):
+        return repr(int(e.value))
+    assert isinstance(e, Call)
+    args = [_source(a, operands) for a in e.args]
+    if e.fn == "cast":
+        return args[0]
+    return f"{'max' if e.fn == 'greatest' else 'min'}({', '.join(args)})"
 
 
 def without_limits(node: EinSum) -> tuple[EinSum, tuple[Limit, ...]] | None:
@@ -122,9 +147,13 @@ def over_ranges(
         bounds = {x: ((a := node.axis(x)).lo, a.hi) for x in labels}
         for m in summed:
             bounds[m.label] = m.cut(*bounds[m.label], operands)
-        key = tuple(bounds.values())
+        return chosen(tuple(bounds.values()))(operands, tick)
+
+    def chosen(key: tuple[tuple[int, int], ...]) -> Runner:
+        """The runner for bounds of the labels."""
         runner = known.get(key)
         if runner is None:
+            bounds = dict(zip(labels, key, strict=True))
             axes = tuple(
                 replace(a, lo=bounds[a.label][0], hi=bounds[a.label][1])
                 if a.label in bounds else a
@@ -133,6 +162,17 @@ def over_ranges(
             if len(known) >= KEPT:
                 known.pop(next(iter(known)))
             runner = known[key] = compile_node(replace(node, axes=axes))
-        return runner(operands, tick)
+        return runner
 
-    return run
+    def write(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
+        if keys:
+            return None
+        ends = {x: [str((a := node.axis(x)).lo), str(a.hi)] for x in labels}
+        for m in summed:
+            m.write(page, ends[m.label], operands)
+        key = "".join(f"({lo}, {hi}), " for lo, hi in ends.values())
+        given = "".join(f"{o.whole}, " for o in operands)
+        made = page.line(f"{page.held(chosen, 'f')}(({key}))(({given}), {page.tick})")
+        return {o.name: page.line(f"{made}[{o.name!r}]") for o in node.outputs}
+
+    return Written(run, write)

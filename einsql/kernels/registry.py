@@ -18,12 +18,13 @@ from einsql.kernels.contraction import (
     is_plain_sum,
     is_streamed,
 )
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
 from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
+from einsql.lines import Laid, Page, write_of
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -282,7 +283,16 @@ def _together(parts: Sequence[tuple[str, Runner]]) -> tuple[str, Runner]:
             fields |= runner(operands, _share(tick, n, len(runners)))
         return fields
 
-    return "+".join(dict.fromkeys(name for name, _ in parts)), run
+    def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str] | None:
+        names: dict[str, str] = {}
+        for write in map(write_of, runners):
+            found = None if write is None else write(page, operands)
+            if found is None:
+                return None
+            names |= found
+        return names
+
+    return "+".join(dict.fromkeys(name for name, _ in parts)), Written(run, lines)
 
 
 def _share(tick: Tick, number: int, of: int) -> Tick:

@@ -34,6 +34,7 @@ from einsql.intervals import never_overflows
 from einsql.kernels.kernel import Runner
 from einsql.kernels.reductions import UFUNCS, running_type
 from einsql.kernels.scalar import refuse
+from einsql.lines import Laid, Page, Shown, Taken
 from einsql.schema import DType
 
 LARGEST = 2**16
@@ -151,58 +152,64 @@ def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
 
     Floating-point conditions are ignored by who calls this, for constants, and what it makes.
     """
+    page = Page("tick")
+    operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
+    names = write_straight(node, domain, page, operands)
+    if names is None:
+        return None
+    if operands:
+        page.lines.insert(0, f"{''.join(f'{o.name}, ' for o in operands)} = operands")
+    shown = Shown(names).whole
+    made: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
+    return made
+
+
+def write_straight(
+    node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
+) -> dict[str, str] | None:
+    """Writes a node's NumPy calls; gives the names of its fields, or None as above."""
     if not domain.pointwise and domain.kept < len(node.keys):
         return None  # each point says to which key it belongs
     try:
-        return _Writer(node, domain).runner()
+        return _Writer(node, domain, page, operands).fields()
     except UnsuitedError:
         return None
 
 
+_NAMES: dict[str, Any] = {
+    "empty": np.empty, "where": np.where, "refuse": refuse, "cast_array": cast_array,
+    "widen": widen, "narrow": narrow, "broadcast_to": np.broadcast_to, "both": np.bitwise_and,
+}  # fmt: skip
+
+
 class _Writer:
-    def __init__(self, node: EinSum, domain: Domain) -> None:
+    def __init__(
+        self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
+    ) -> None:  # fmt: skip
         self.node = node
         self.domain = domain
+        self.page = page
+        self.operands = operands
         self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {
-            "asarray": np.asarray, "empty": np.empty, "where": np.where, "refuse": refuse,
-            "cast_array": cast_array, "widen": widen, "narrow": narrow,
-            "broadcast_to": np.broadcast_to, "both": np.bitwise_and,
-        }  # fmt: skip
         self.known: dict[object, _Var] = {}
         self.given: set[str] = set()
         self.kept = 0
-        self.count = 0
+        page.names.update(_NAMES)
 
-    def runner(self) -> Runner:
+    def fields(self) -> dict[str, str]:
+        """Writes the node."""
         node = self.node
         mask = None if self.domain.mask is None else self.literal(self.domain.mask)
         if self.domain.guards:
             mask = self.both(mask, self.expr(node.guard, mask))
-        shown: list[str] = []
-        for o in node.outputs:
-            make = self.single if self.domain.pointwise else self.reduced
-            shown.append(f"{o.name!r}: {make(o, mask).name}")
-        given = "".join(f"o{n}, " for n in range(len(node.operands)))
-        text = [
-            "def run(operands, tick):",
-            *([f"    {given}= operands"] if given else []),
-            *(f"    {line}" for line in self.lines),
-            "    tick(1.0)",
-            f"    return {{{', '.join(shown)}}}",
-        ]
-        exec(compile("\n".join(text), "<einsql node>", "exec"), self.names)
-        made: Runner = self.names["run"]
-        return made
+        make = self.single if self.domain.pointwise else self.reduced
+        return {o.name: make(o, mask).name for o in node.outputs}
 
     # ---- names
 
     def held(self, value: object, stem: str = "c") -> str:
         """A name for a value that is there already."""
-        self.count += 1
-        self.names[name := f"{stem}{self.count}"] = value
-        return name
+        return self.page.held(value, stem)
 
     def literal(self, value: np.ndarray) -> _Var:
         """A name for an array that is the same at every run."""
@@ -219,9 +226,7 @@ class _Writer:
 
     def line(self, text: str, shape: tuple[int, ...], dtype: np.dtype, own: bool = False) -> _Var:
         """A new name for what an expression gives; without axes NumPy gives scalars."""
-        self.count += 1
-        name = f"v{self.count}"
-        self.lines.append(f"{name} = {text if shape else f'asarray({text})'}")
+        name = self.page.line(text if shape else f"asarray({text})")
         return _Var(name, shape, dtype, own)
 
     # ---- expressions
@@ -272,7 +277,7 @@ class _Writer:
         given = ", ".join(a.name for a in args)
         if failure is not None:
             selected = "None" if mask is None else mask.name
-            self.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
+            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
         if e.fn == "cast":
             return self.cast(args[0], e.dtype)
         target = e.dtype.carrier
@@ -288,12 +293,12 @@ class _Writer:
         shape = np.broadcast_shapes(*(a.shape for a in args))
         made = self.line(f"{self.held(function, 'f')}({given})", shape, target, new)
         if not (new and same and args[0].dtype == target and target.kind == "f"):
-            self.lines.append(
+            self.page.lines.append(
                 f"if {made.name}.dtype != {self.held(target)}: "
                 f"{made.name} = cast_array({made.name}, {self.held(e.dtype)})"
             )
             if not made.shape or function is SCALARS[e.fn].numpy:
-                self.lines.append(f"{made.name} = asarray({made.name})")
+                self.page.lines.append(f"{made.name} = asarray({made.name})")
         return made
 
     def cast(self, a: _Var, dtype: DType) -> _Var:
@@ -323,8 +328,10 @@ class _Writer:
         dtype, read = fields.dtype(e.field), self.domain.reads[e.operand]
         extents = tuple(k.extent for k in fields.keys)
         shape = read(np.broadcast_to(np.zeros((), dtype.numpy), extents)).shape
-        text = f"asarray(o{e.operand}[{e.field!r}])"
+        text = self.operands[e.operand].array(e.field)
         if isinstance(read, Indexed) and all(isinstance(x, slice | None) for x in read.index):
+            if read.is_whole(extents) and dtype is not DType.BFLOAT16:
+                return _Var(text, shape, dtype.carrier)
             if not read.is_whole(extents):
                 text = f"{text}[{self.held(read.index)}]"
         else:
@@ -396,5 +403,5 @@ class _Writer:
             self.given.add(value.name)  # another output gets an array of its own
             return value
         made = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
-        self.lines.append(f"{made.name}[...] = {value.name}")
+        self.page.lines.append(f"{made.name}[...] = {value.name}")
         return made

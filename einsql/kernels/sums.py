@@ -12,11 +12,14 @@ from math import prod
 import numpy as np
 
 from einsql.kernels import blas, pool
+from einsql.lines import Page
 
 SPREAD = 2**20
 """Elements from which threads are worth starting."""
 PIECE = 2**24
 """Elements that one of them sums at a time at most."""
+SMALL = 2**12
+"""Elements below which one call of NumPy sums in float64."""
 PLANES = 16
 """How many rows are added one after another in float32."""
 WIDE = 32
@@ -83,7 +86,7 @@ def _spread(
 
 def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
     """As `accurate_sum`, on the calling thread; not rounded to the type yet."""
-    if array.dtype != dtype or array.size < 4096:
+    if array.dtype != dtype or array.size < SMALL:
         return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
     order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
     flat = array.transpose(order)
@@ -158,6 +161,24 @@ def _strided(array: np.ndarray, gone: list[bool]) -> np.ndarray:
 def _rest(array: np.ndarray, gone: list[bool]) -> np.ndarray:
     axes = tuple(n for n, summed in enumerate(gone) if summed)
     return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64)) if axes else array
+
+
+def write_small_sum(page: Page, array: str, axes: tuple[int, ...], dtype: np.dtype) -> str:
+    """Writes `accurate_sum` of fewer elements than `SMALL`; gives the sums' name.
+
+    Args:
+        page: Where.
+        array: The array's name.
+        axes: The axes to sum.
+        dtype: As of `accurate_sum`.
+    """
+    reduce, wide = page.held(np.add.reduce, "f"), page.held(np.dtype(np.float64))
+    text = f"asarray({reduce}({array}, {axes!r}, {wide}, None, False, 0.0))"
+    if dtype != np.float64:
+        text += f".astype({page.held(dtype)})"
+    sums = page.line(text)
+    page.lines.append(f"{page.held(np.add, 'f')}({sums}, {page.held(dtype.type(0))}, {sums})")
+    return sums
 
 
 def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -22,9 +22,17 @@ from einsql.errors import InternalError
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr
-from einsql.kernels.straight import Domain, Indexed, Reading, compile_straight, is_suited
+from einsql.kernels.straight import (
+    Domain,
+    Indexed,
+    Reading,
+    compile_straight,
+    is_suited,
+    write_straight,
+)
 from einsql.kernels.sums import from_zero
 from einsql.kernels.views import arrangement
+from einsql.lines import Laid, Page
 from einsql.schema import DType
 
 BLOCK = 1 << 18
@@ -103,7 +111,11 @@ def compile_vector(node: EinSum) -> Runner:
             best = compile_straight(node, _domain(plan)) or run
         return best(operands, tick)
 
-    return ignoring(short)
+    def write(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+        suited = is_suited(node)
+        return write_straight(node, _domain(plan), page, operands) if suited else None
+
+    return ignoring(short, write)
 
 
 def is_gather(node: EinSum) -> bool:

@@ -10,9 +10,82 @@ import numpy as np
 
 from einsql.bfloat16 import stored
 from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
-from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
+from einsql.lines import Laid, Page
 
 View = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A view with axes in another order.
+
+    Attributes:
+        turn: The old axes in the new order.
+    """
+
+    turn: tuple[int, ...]
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The view of an array."""
+        return array.transpose(self.turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A view of a part, arranged, and repeated along keys that it does not have.
+
+    Attributes:
+        part: The part; None for all.
+        arrange: How its axes are turned; None for as they are.
+        lift: Where axes of length 1 are put in; None for nowhere.
+        shape: What that is repeated to.
+    """
+
+    part: tuple[slice, ...] | None
+    arrange: View | None
+    lift: tuple[slice | None, ...] | None = None
+    shape: tuple[int, ...] = ()
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The view of an array."""
+        array = array if self.part is None else array[self.part]
+        array = array if self.arrange is None else self.arrange(array)
+        return array if self.lift is None else np.broadcast_to(array[self.lift], self.shape)
+
+
+def write_view(page: Page, view: View | None, name: str, repeats: bool = True) -> str:
+    """Writes a view of an array.
+
+    Args:
+        page: Where.
+        view: The view; None for the array as it is.
+        name: The array's.
+        repeats: Whether it is repeated, or only given the axes along which it would be.
+
+    Returns:
+        The name of the view.
+    """
+    text = name
+    if isinstance(view, Repeated) and not repeats:
+        return name
+    if isinstance(view, Seen):
+        text = text if view.part is None else f"{text}[{page.held(view.part)}]"
+        text = _turned(page, view.arrange, text)
+        if view.lift is not None:
+            text = f"{text}[{page.held(view.lift)}]"
+            if repeats:
+                text = f"{page.held(np.broadcast_to, 'f')}({text}, {view.shape!r})"
+    else:
+        text = _turned(page, view, text)
+    return name if text == name else page.line(text)
+
+
+def _turned(page: Page, arrange: View | None, text: str) -> str:
+    if isinstance(arrange, Turned):
+        return f"{text}.transpose({arrange.turn!r})"
+    return text if arrange is None else f"{page.held(arrange, 'f')}({text})"
+
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -41,8 +114,7 @@ def arrangement(labels: Sequence[str], order: Sequence[str]) -> View | None:
     if tuple(labels) == tuple(order):
         return None
     if len(labels) == len(order):
-        turn = tuple(labels.index(x) for x in order)
-        return lambda array: array.transpose(turn)
+        return Turned(tuple(labels.index(x) for x in order))
     letter = {label: _LETTERS[n] for n, label in enumerate(order)}
     spec = "".join(letter[x] for x in labels) + "->" + "".join(letter[x] for x in order)
     return lambda array: np.einsum(spec, array)
@@ -58,11 +130,7 @@ def reading(node: EinSum, operand: Operand, order: Sequence[str]) -> View | None
     """
     part = window(node, operand)
     arrange = arrangement(operand.labels, order)
-    if part is None:
-        return arrange
-    if arrange is None:
-        return lambda array: array[part]
-    return lambda array: arrange(array[part])
+    return arrange if part is None else Seen(part, arrange)
 
 
 def matches(node: EinSum) -> bool:
@@ -133,7 +201,13 @@ def compile_views(node: EinSum) -> Runner | None:
             fields[name] = array if view is None else view(array)
         return fields
 
-    return run
+    def write(page: Page, laid: Sequence[Laid]) -> dict[str, str]:
+        names = {name: page.line(page.held(array)) for name, array in literals.items()}
+        for name, operand, field, view in reads:
+            names[name] = write_view(page, view, laid[operand].array(field))
+        return names
+
+    return Written(run, write)
 
 
 def is_plain(node: EinSum, expr: Expr) -> bool:
@@ -150,20 +224,28 @@ def spread(node: EinSum, operand: Operand, shape: tuple[int, ...]) -> View | Non
     if len(held) == len(node.keys):
         return view
     if not held and view is None and prod(shape) < 2**31:  # `ndarray` counts the bytes
-        return lambda scalar: _repeated(scalar, shape)
+        return Repeated(shape)
     lift = tuple(slice(None) if k in operand.labels else None for k in node.keys)
-
-    def repeat(array: np.ndarray) -> np.ndarray:
-        return np.broadcast_to((array if view is None else view(array))[lift], shape)
-
-    return repeat
+    if isinstance(view, Seen):
+        return Seen(view.part, view.arrange, lift, shape)
+    return Seen(None, view, lift, shape)
 
 
-def _repeated(scalar: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """As `numpy.broadcast_to` of an array without axes, in a fifth of the time."""
-    made = np.ndarray(shape, scalar.dtype, scalar, 0, (0,) * len(shape))
-    made.flags.writeable = False
-    return made
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """As `numpy.broadcast_to` of an array without axes, in a fifth of the time.
+
+    Attributes:
+        shape: What it is repeated to.
+    """
+
+    shape: tuple[int, ...]
+
+    def __call__(self, scalar: np.ndarray) -> np.ndarray:
+        """The view of an array."""
+        made = np.ndarray(self.shape, scalar.dtype, scalar, 0, (0,) * len(self.shape))
+        made.flags.writeable = False
+        return made
 
 
 VIEWS = Kernel(

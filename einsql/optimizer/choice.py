@@ -34,7 +34,7 @@ from einsql.placements import Partial, Tiles
 from einsql.supersteps import COPIES, Collective, state_bytes, tuple_bytes
 
 FOLLOWED = 256
-"""Element-wise operations of so many cells may run wherever most of their data lies."""
+"""Operations of so many cells that may run anywhere run where most of their data lies."""
 
 Ways = Mapping[int, Sequence[Completion]]
 """The completions of partial sources, by the identity of these."""
@@ -238,14 +238,14 @@ def _still_partial(
 def _candidates(
     node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways, free: bool
 ) -> Iterator[Cells]:
-    """Cells under each order of the grid, and where element-wise work finds its data."""
+    """Cells under each order of the grid, and where element-wise or few cells find their data."""
     first: Cells | None = None
     for cells in grids(node, cut, sites):
         first = first or cells
         yield cells
-    if first is None or not node.is_elementwise:
+    if first is None or not (node.is_elementwise or len(first.sites) < sites):
         return
-    if free:
+    if free and node.is_elementwise:
         largest = volumes(first.boxes).max()
         for n, s in enumerate(sources):
             for way in ways.get(id(s), ()):

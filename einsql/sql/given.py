@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -30,6 +28,7 @@ from einsql.einsum import (
 from einsql.errors import NotSupportedError
 from einsql.schema import DType, Field, Schema
 from einsql.sql.casts import cast_expr
+from einsql.sql.feeding import Feed, Scalar, feeding
 from einsql.sql.host import (
     BUCKET,
     FIELD,
@@ -45,7 +44,7 @@ from einsql.sql.host import (
     source,
 )
 from einsql.sql.typed import NULL, Typed, integer
-from einsql.sql.windows import View, Views, part_of
+from einsql.sql.windows import View, Views
 
 
 def bind_parameter(value: object) -> Typed:
@@ -86,21 +85,6 @@ def kind(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
-    """An input without keys and what it is.
-
-    Attributes:
-        name: Of the input.
-        text: Its value as a Python expression, as `host.source` spells it.
-        dtype: Its type.
-    """
-
-    name: str
-    text: str
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
 class Use:
     """What a plan makes of parameters.
 
@@ -118,11 +102,11 @@ class Use:
     scalars: tuple[Scalar, ...] = ()
     views: tuple[View, ...] = ()
     _key: Evaluate = field(init=False, compare=False, repr=False)
-    _scalars: Evaluate = field(init=False, compare=False, repr=False)
+    _feed: Feed = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_key", evaluator((*self.keys, *self.tests)))
-        object.__setattr__(self, "_scalars", evaluator(s.text for s in self.scalars))
+        object.__setattr__(self, "_feed", feeding(self.scalars, self.views))
 
     def key(self, values: Values) -> object | None:
         """What the plan depends on besides types, or None if it does not hold for the values."""
@@ -133,15 +117,14 @@ class Use:
         count = len(self.keys)
         if not all(found[count:]):
             return None
+        if not self.fixed:
+            return found[:count]
         # Spelled, for 0.0 and -0.0 are equal, and NaN is not equal to itself.
         return (*found[:count], *(repr(values[n - 1]) for n in self.fixed))
 
     def feed(self, values: Values, inputs: dict[str, Any]) -> None:
         """Adds what the plan reads of the parameters, and through them, to its inputs."""
-        for s, value in zip(self.scalars, self._scalars(values), strict=True):
-            inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
-        for view in self.views:
-            inputs[view.name] = part_of(view, inputs)
+        self._feed(values, inputs)
 
 
 NOTHING = Use()

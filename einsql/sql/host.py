@@ -83,10 +83,11 @@ def bucket(extent: int) -> int:
     return BUCKET if extent <= BUCKET else 1 << (extent - 1).bit_length()
 
 
-_KNOWN: dict[str, Any] = {
+KNOWN: dict[str, Any] = {
     "fit": _fit, "quotient": _quotient, "remainder": _remainder, "as_float": _as_float,
     "bucket": bucket, "__builtins__": {"int": int, "abs": abs, "min": min, "max": max},
 }  # fmt: skip
+"""What such expressions call."""
 _SPELLED = {
     "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "neg": "(-{0})",
     "abs": "abs({0})", "idiv": "quotient({0}, {1})", "mod": "remainder({0}, {1}, {2})",
@@ -166,5 +167,5 @@ def evaluator(sources: Iterable[str]) -> Evaluate:
     It raises OverflowError or ZeroDivisionError where the statement would.
     """
     text = "".join(f"{s}, " for s in sources)
-    made: Evaluate = eval(f"lambda p: ({text})", dict(_KNOWN))  # our own text, of numbers alone
+    made: Evaluate = eval(f"lambda p: ({text})", dict(KNOWN))  # our own text, of numbers alone
     return made

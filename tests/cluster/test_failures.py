@@ -262,8 +262,8 @@ def _no_memory(*_: object) -> np.ndarray:
 def test_ctrl_c_and_interrupt_cancel_on_all_ranks(
     con: einsql.Connection, interruptible: None
 ) -> None:
-    con.register("a", np.ones((SIZE, 4000)), dims=("i", "j"))
-    con.register("b", np.ones((4000, 4000)), dims=("j", "k"))
+    con.register("a", np.ones((SIZE, 2000)), dims=("i", "j"))
+    con.register("b", np.ones((2000, 2000)), dims=("j", "k"))
     right, seconds = product(con), []
     for seed in range(REPEAT):
         stopped = threading.Event()

@@ -1,6 +1,6 @@
 """Opens files that nobody should trust, in a process with little memory; for test_hostile_files.
 
-Usage: hostile.py fuzz SUFFIX SEED COUNT | hostile.py open PATH…
+Usage: hostile.py fuzz SEED COUNT SUFFIX… | hostile.py open PATH…
 Prints `ok` or the error's reason for each file; anything else ends it.
 """
 
@@ -103,6 +103,7 @@ def damage(chance: random.Random, content: bytes) -> bytes:
 
 def fuzz(suffix: str, seed: int, count: int) -> None:
     """Damages a file at random, again and again."""
+    shutil.rmtree("f.zarr", ignore_errors=True)
     path = sound(suffix)
     con = einsql.connect()
     con.execute(TENSOR)
@@ -136,7 +137,9 @@ def main() -> None:
     """Runs what the command line says, and looks at the memory it took."""
     what, *given = sys.argv[1:]
     if what == "fuzz":
-        fuzz(given[0], int(given[1]), int(given[2]))
+        for suffix in given[2:]:
+            print(suffix)
+            fuzz(suffix, int(given[0]), int(given[1]))
     else:
         opened(given)
     # ru_maxrss would count what the process that started this one had resident.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
@@ -106,22 +106,29 @@ def test_boxes_make_the_file(
     assert same(OTHERS[suffix](path), array)
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("suffix", IN_PARTS)
-def test_processes_read_and_write_their_own(tmp_path: Path, suffix: str) -> None:
+def test_processes_read_and_write_their_own(
+    tmp_path: Path, suffix: str, processes: ProcessPoolExecutor
+) -> None:
     array = np.random.default_rng(0).standard_normal((700, 300)).astype(np.float32)
     path = str(tmp_path / f"a.{suffix}")
     boxes = [
         np.array(b) for b in ([(0, 350), (0, 300)], [(350, 700), (0, 7)], [(350, 700), (7, 300)])
     ]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        draft = files.create(path, DType.FLOAT, array.shape)
-        assert not os.path.exists(path)
-        pieces = [array[slice(*b[0]), slice(*b[1])] for b in boxes]
-        list(pool.map(files.write_box, [draft] * 3, boxes, pieces))
-        files.commit(draft)
-        found = files.open_tensor(path)
-        back = pool.map(reopened, [found.description] * 3, boxes)
-        assert all(same(b, p) for b, p in zip(back, pieces, strict=True))
+    draft = files.create(path, DType.FLOAT, array.shape)
+    assert not os.path.exists(path)
+    pieces = [array[slice(*b[0]), slice(*b[1])] for b in boxes]
+    list(processes.map(files.write_box, [draft] * 3, boxes, pieces))
+    files.commit(draft)
+    found = files.open_tensor(path)
+    back = processes.map(reopened, [found.description] * 3, boxes)
+    assert all(same(b, p) for b, p in zip(back, pieces, strict=True))
     assert same(found.array, array)
     assert os.listdir(tmp_path) == [f"a.{suffix}"]
 

@@ -65,18 +65,30 @@ FROM n GROUP BY s""",
     "(SELECT h, s, MAX(val) AS val FROM p GROUP BY h, s) w USING (h, s)",
 }
 ROWS, INNER, HEADS, DEPTH = 37, 45, 3, 16
+F, D = np.float32, np.float64
+BOTH = pytest.mark.parametrize("con", [F, D], indirect=True)
+TYPES: dict[str, list[type]] = {
+    "softmax": [F, D], "softmax of columns": [D], "softmax that is read twice": [F],
+    "cross-entropy": [D], "windows": [F, D], "layer norm": [F], "extremes": [D],
+    "attention": [F], "causal attention": [F, D], "window attention": [F],
+    "attention to what follows": [D], "attention with empty rows": [F],
+    "attention by parity": [D], "weights": [D], "weights and values": [F],
+}  # fmt: skip
+"""The types of each statement's tensors: what a group does, it does in both in one of them."""
 
 
-@pytest.fixture(params=[np.float32, np.float64])
+@pytest.fixture
 def con(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[einsql.Connection]:
+    """Tensors of FLOAT, or of the type that a test asks for."""
     monkeypatch.setattr(groups, "LEAST", 100)
     con = einsql.connect()
     rng = np.random.default_rng(0)
+    dtype = getattr(request, "param", F)
 
     def register(name: str, *dims: str, **extents: int) -> None:
-        array = rng.standard_normal(tuple(extents[d] for d in dims)).astype(request.param)
+        array = rng.standard_normal(tuple(extents[d] for d in dims)).astype(dtype)
         con.register(name, array, dims=dims)
 
     extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH}
@@ -97,6 +109,12 @@ def _steps(con: einsql.Connection, sql: str, given: tuple[int, ...] = ()) -> lis
 def _table(con: einsql.Connection, sql: str) -> np.ndarray:
     rows = con.execute(sql).fetchall()
     return np.array(sorted(rows), float).reshape(len(rows), -1)
+
+
+def _dtype(con: einsql.Connection) -> np.dtype:
+    """The type of this test's tensors."""
+    found: np.dtype = con.execute("SELECT s, t, val FROM x").fetch_numpy().dtype
+    return found
 
 
 class _Defined:
@@ -134,13 +152,16 @@ SINGLE = ("attention with empty rows", "attention to what follows", "attention b
 """Statements whose masks leave rows empty, or are no ranges."""
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize(
+    ("con", "name"), [(t, name) for name in STATEMENTS for t in TYPES[name]], indirect=["con"]
+)
 def test_nodes_run_together_as_one_by_one(con: einsql.Connection, name: str) -> None:
     sql = STATEMENTS[name]
     assert any("  group  " in line for line in _steps(con, sql)) or name in SINGLE
     _same(con, sql)
 
 
+@BOTH
 def test_sums_along_rows_are_handed_on_whatever_their_length(
     con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,29 +173,36 @@ def test_sums_along_rows_are_handed_on_whatever_their_length(
     _same(con, NORM)
 
 
+@BOTH
 @pytest.mark.parametrize("name", ["softmax", "causal attention", "weights"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_spreads_as_far_as_in_single_nodes(
     con: einsql.Connection, name: str, value: float
 ) -> None:
+    """Queries and values are DOUBLE, whatever the keys are: types may be mixed."""
     rng = np.random.default_rng(1)
-    for table, dims, shape in (
-        ("x", "st", (ROWS, INNER)),
-        ("q", "hsd", (HEADS, ROWS, DEPTH)),
-        ("v", "htd", (HEADS, INNER, DEPTH)),
+    for table, dims, shape, dtype in (
+        ("x", "st", (ROWS, INNER), _dtype(con)),
+        ("q", "hsd", (HEADS, ROWS, DEPTH), D),
+        ("v", "htd", (HEADS, INNER, DEPTH), D),
     ):
-        array = rng.standard_normal(shape)
+        array = rng.standard_normal(shape).astype(dtype)
         array[(..., ROWS // 2, 3)] = value
         con.register(table, array, dims=tuple(dims))
     _same(con, STATEMENTS[name])
 
 
+@BOTH
 def test_layouts_of_operands_do_not_matter(con: einsql.Connection) -> None:
-    rng = np.random.default_rng(2)
-    q = rng.standard_normal((DEPTH, ROWS, HEADS)).transpose(2, 1, 0)
-    k = np.broadcast_to(rng.standard_normal((INNER, DEPTH)), (HEADS, INNER, DEPTH))
-    v = rng.standard_normal((HEADS, 2 * INNER, DEPTH))[:, ::-2]
-    x = np.asfortranarray(rng.standard_normal((ROWS, INNER)))
+    rng, dtype = np.random.default_rng(2), _dtype(con)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(dtype)
+
+    q = normal(DEPTH, ROWS, HEADS).transpose(2, 1, 0)
+    k = np.broadcast_to(normal(INNER, DEPTH), (HEADS, INNER, DEPTH))
+    v = normal(HEADS, 2 * INNER, DEPTH)[:, ::-2]
+    x = np.asfortranarray(normal(ROWS, INNER))
     for table, dims, array in (("q", "hsd", q), ("k", "htd", k), ("v", "htd", v), ("x", "st", x)):
         con.register(table, array, dims=tuple(dims))
     for name in ("causal attention", "softmax"):
@@ -206,6 +234,7 @@ def test_an_overflow_within_a_group_is_reported(con: einsql.Connection) -> None:
         con.execute(sql).fetchall()
 
 
+@BOTH
 def test_a_group_is_explained_and_cancelled(con: einsql.Connection) -> None:
     sql = STATEMENTS["softmax"]
     (step,) = _steps(con, sql)

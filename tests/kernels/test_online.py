@@ -56,12 +56,22 @@ STATEMENTS = {
 }
 ROWS, INNER, HEADS, DEPTH = 37, 101, 2, 16
 PART = 64
+F, D = np.float32, np.float64
+TYPES: dict[str, list[type]] = {
+    "plain": [F, D], "causal": [D], "window": [F], "later": [D], "by hand": [F],
+    "added": [F, D], "masked": [F], "masked by two": [D],
+}  # fmt: skip
+"""The types of each statement's tensors: each kind of mask and both ends meet both types."""
+BOTH = pytest.mark.parametrize("con", [F, D], indirect=True)
+FINITE = ("plain", "causal", "added", "masked")
+RUNS = [(t, name) for name in STATEMENTS for t in TYPES[name]]
 
 
-@pytest.fixture(params=[np.float32, np.float64])
+@pytest.fixture
 def con(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[einsql.Connection]:
+    """Tensors of FLOAT, or of the type that a test asks for."""
     monkeypatch.setattr(groups, "LEAST", 100)
     monkeypatch.setattr(plan, "IN_CACHE", 1)
     monkeypatch.setattr(plan, "PART", PART)
@@ -69,7 +79,7 @@ def con(
     rng = np.random.default_rng(0)
     for name, dims in {"q": "hsd", "k": "htd", "v": "htd", "mask": "st"}.items():
         extents = {"s": ROWS, "t": INNER, "h": HEADS, "d": DEPTH}
-        array = rng.standard_normal([extents[d] for d in dims]).astype(request.param)
+        array = rng.standard_normal([extents[d] for d in dims]).astype(getattr(request, "param", F))
         con.register(name, array, dims=tuple(dims))
     con.register(
         "kept", (rng.random((ROWS, INNER)) < 0.3) | np.eye(ROWS, INNER, dtype=bool), dims=("s", "t")
@@ -101,11 +111,12 @@ def _registered(con: einsql.Connection, name: str, change: np.ndarray | float, a
     con.register(name, held, dims=tuple(dims))
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize(("con", "name"), RUNS, indirect=["con"])
 def test_parts_make_the_whole(con: einsql.Connection, name: str) -> None:
     _same(con, STATEMENTS[name])
 
 
+@BOTH
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_greatest_comes_first_or_last(con: einsql.Connection, order: int) -> None:
     rising = np.linspace(-300, 300, INNER)[::order]
@@ -113,6 +124,7 @@ def test_the_greatest_comes_first_or_last(con: einsql.Connection, order: int) ->
     _same(con, STATEMENTS["added"])
 
 
+@BOTH
 def test_masks_may_leave_parts_of_a_row_empty(con: einsql.Connection) -> None:
     rng = np.random.default_rng(3)
     kept = rng.integers(0, INNER, ROWS)
@@ -131,7 +143,9 @@ def test_rows_that_a_mask_leaves_empty_are_absent(con: einsql.Connection) -> Non
     assert len(_table(con, STATEMENTS["masked"])) == HEADS * len(kept[::2]) * DEPTH
 
 
-@pytest.mark.parametrize("name", ["plain", "causal", "added", "masked"])
+@pytest.mark.parametrize(
+    ("con", "name"), [run for run in RUNS if run[1] in FINITE], indirect=["con"]
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("table", ["q", "k", "v"])
 def test_what_is_not_finite_spreads_as_far_as_in_single_nodes(

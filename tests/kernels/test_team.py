@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
 
 from einsql.errors import InternalError
 from einsql.kernels import cache, pool, team
+from einsql.kernels.products import multiply
 from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.multiply import Multiplied
 
@@ -40,6 +43,7 @@ def kernel(piece, done, both, whose):
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+    monkeypatch.setattr(team, "_asked", -inf)  # so that it is seen
 
 
 THREADS = 2
@@ -157,8 +161,14 @@ _PRODUCTS = [
     ({"i": 1200, "k": 300}, "ik", "k", "i"),
     ({"i": 1200, "k": 300}, "k", "ki", "i"),
     ({"i": 1, "j": 1200, "k": 300}, "ik", "jk", "ij"),
+    ({"i": 1203, "k": 70}, "ik", "k", "i"),
+    ({"i": 603, "k": 4301}, "k", "ik", "i"),
+    ({"i": 603, "k": 8195}, "ik", "k", "i"),
+    ({"i": 1000, "k": 50}, "ik", "k", "i"),
     ({"b": 6, "i": 96, "j": 56, "k": 64}, "bik", "bkj", "bij"),
     ({"b": 6, "i": 96, "j": 56, "k": 64}, "bik", "kj", "ibj"),
+    ({"b": 3, "i": 3, "j": 1000, "k": 64}, "bik", "bjk", "bij"),
+    ({"b": 2, "i": 4, "j": 501, "k": 70}, "bki", "bjk", "bji"),
     ({"i": 80, "p": 4, "q": 8, "k": 16, "l": 24}, "ikl", "pqkl", "ipq"),
 ]
 
@@ -172,14 +182,15 @@ def test_products_are_those_of_numpy_however_they_lie(
     cache.load(_COUNT)  # Numba is there
     monkeypatch.setattr(team, "LEAST", 0.0)
     monkeypatch.setattr(team, "WAKE", 0.0)
+    monkeypatch.setattr(multiply, "ELSE", inf)  # as if other kernels had just run
     called: list[int] = []
-    run = team.run
+    start = team.start
 
-    def noted(function: int, rows: np.ndarray, threads: int) -> int:
-        called.append(len(rows))
-        return run(function, rows, threads)
+    def noted(job: tuple[int, ...], *more: Any) -> int:
+        called.append(job[0])
+        return start(job, *more)
 
-    monkeypatch.setattr(team, "run", noted)
+    monkeypatch.setattr(team, "start", noted)
     chance = np.random.default_rng(len(left))
     product = Multiplied(Labels(tuple(left), tuple(right), tuple(keys), extents), np.dtype(dtype))
     for layout in ("C", "F", "apart"):

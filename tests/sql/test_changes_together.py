@@ -236,8 +236,8 @@ def test_an_interrupt_at_any_line_leaves_the_old_state_or_the_new_one(
 
     monkeypatch.setattr(con.store, "overwrite", counted)
     line, undone, done = 1, 0, False
+    first = state()  # what every transaction here begins with, for all are rolled back
     while not done:
-        first = state()
         if transaction:
             con.execute("BEGIN")
         for sql in RESET:

@@ -64,6 +64,8 @@ class Form:
             return None
         if self.kind == "narrow" and left.strides[-1] != left.itemsize:
             return None  # each term of a row is in a line, and maybe on a page, of its own
+        if self.m == 1 and right.strides[-1] != right.itemsize:
+            return None  # a copy takes longer than the product
         return (_long if self.kind == "long" or self.k > TERMS else Direct)(left, right, out)
 
 

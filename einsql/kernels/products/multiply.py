@@ -24,12 +24,14 @@ from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
+from einsql.kernels.products.long_rows import multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
     LEAST,
     LONG,
     LONG_PRODUCT,
+    MOST,
     Work,
     cut,
     slices,
@@ -52,6 +54,8 @@ ELSE = 1.0
 """Seconds without other kernels after which products alone are taken to be wanted."""
 SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
+SEVERAL, PIECE = 8, 1e-5
+"""Pieces of a thread at most, and the seconds that one takes at least."""
 LONG_SUM = 2**12
 """Terms from which that pays."""
 FEW = 512
@@ -155,10 +159,15 @@ class _Plan:
         if by_columns:
             sides.reverse()
         self.blocks = [(start, size) for start, size, group in sides if group]
+        few = 1 < self.m <= ROWS and self.n * self.k <= CACHED
+        self.vectors = few and self.m * self.n * self.k > PACKED
         self.shape = tuple(labels.extent[x] for x in layout.result)
         self.turn = tuple(layout.result.index(x) for x in labels.keys)
         order = (*layout.batch, *layout.m, *layout.n)
         self.arranged = tuple(layout.result.index(x) for x in order)
+        # Short products and vectors are NumPy's, whose BLAS has threads of its own.
+        long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
+        self.other = long and not blas.is_numpys()
         self.whole = self._at_once()
 
     def _read(
@@ -177,14 +186,18 @@ class _Plan:
     def choose(self) -> Multiply:
         """How it is run: at once, or in pieces of the result or of the sum."""
         stack = prod(self.extents[: self.free])
-        pieces = wanted(self.work.seconds, LONG if stack > 1 else LONG_PRODUCT)
         copied = self.layout.left.copied, self.layout.right.copied
+        own = stack > 1 or any(copied) or self.other
+        long = LONG if stack > 1 else LONG_PRODUCT
+        most = BETWEEN if self.other and stack == 1 and not any(copied) else MOST
+        pieces = wanted(self.work.seconds, long, most)
         by_us: Multiply = self._at_hand(self.on_one)
         if pieces > 1:
             by_us = self._cut(pieces, copied)
         elif self.m * self.n * self.k <= (ALONE if min(self.m, self.n) > 1 else SHORT):
-            return self.whole  # of a stack, each by itself
-        if stack > 1 or any(copied) or pool.threads() == 1:
+            # Of a stack, each by itself.
+            return self._at_hand(self.whole) if stack > 1 and self.vectors else self.whole
+        if own or pool.threads() == 1:
             return by_us
         by_blas = self._by_blas()
         if self.work.seconds >= LARGE:
@@ -202,7 +215,7 @@ class _Plan:
         """
         stack = prod(self.extents[: self.free])
         form = Form(stack, self.m, self.n, self.k)
-        if form.kind is None:
+        if form.kind is None or (stack * self.m == 1 and self.work.seconds < team.LONG):
             return None
         whole = [slice(None)] * len(self.units)
 
@@ -243,25 +256,32 @@ class _Plan:
         copied = self.layout.left.copied or self.layout.right.copied
         if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
             return otherwise
-        parts = cut(self.extents[: self.kept], self.free, pool.threads(), self.blocks)
+        pieces = pool.threads()
+        if min(self.m, self.n) == 1:  # nothing is packed: who is done takes from the others
+            pieces *= max(1, min(SEVERAL, int(seconds / pieces / PIECE)))
+        parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
         known: list[Calls | None] = []
+        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             threads = team.at_hand(seconds)
-            if threads == 1 or known == [None]:
+            if threads == 1:
                 return otherwise(a, b, tick)
-            made, out = self._result()
             if not known:
+                out = self._result()[1]
                 known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
-            (calls,) = known
+            calls = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            with blas.OneThread():
+            made = empty(shape, work)
+            if calls.blas:
+                with blas.OneThread():
+                    calls.run(a, b, made, threads)
+            else:
                 calls.run(a, b, made, threads)
-            tick(1.0)
-            return made.transpose(self.turn)
+            return made if turn is None else made.transpose(turn)
 
         return run
 
@@ -276,7 +296,11 @@ class _Plan:
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
                 x, y, z = (np.broadcast_to(s, (*shape, *s.shape[-2:]))[at] for s in stacks)
-                found.append((x, y, z))
+                single = self.vectors and y.strides[0] == y.itemsize
+                if self.free and self.vectors and not single:
+                    return None  # too small for calls of matrices
+                step = 1 if single else len(x)
+                found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
         return calls_for(found, (a, b, out))
 
     def _at_once(self) -> Multiply:
@@ -290,18 +314,18 @@ class _Plan:
         (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
         turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
         matrix = (*stack, self.m, self.n)
-        rows = 1 < self.m <= ROWS and self.n * self.k <= CACHED
-        rows = rows and self.m * self.n * self.k > PACKED
+        vectors = self.vectors
+        product = blas.multiply if self.other else np.matmul
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
             right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
             made = empty(shape, work)
             out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
-            if rows and right.strides[-2] == work.itemsize:
+            if vectors and right.strides[-2] == work.itemsize:
                 left, right = left[..., None, :], right[..., None, :, :]
                 out = out[..., None, :]
-            np.matmul(left, right, out=out)
+            product(left, right, out=out)
             return made if turn is None else made.transpose(turn)
 
         return run
@@ -426,10 +450,10 @@ class _Plan:
         left, right, part = self._matrices(a, b, out, piece)
         stack = part.shape[: self.free]
         if part.size >= FEW or left.shape[-1] < LONG_SUM:
-            np.matmul(left, right, out=part)
+            (blas.multiply if self.other else np.matmul)(left, right, out=part)
         elif prod(stack) == 1:
             one = (0,) * self.free
-            _one(left[one], right[one], part[one])
+            multiply_long(left[one], right[one], part[one])
         elif left.shape[-2] == right.shape[-1] == 1:
             np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
         else:
@@ -447,22 +471,6 @@ def _left_to_blas(least: float) -> bool:
         least: Seconds after which no other kernel is taken to want them.
     """
     return monotonic() - _spun[0] < SPIN or pool.idle() > least
-
-
-def _one(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """A small product of long rows: numpy.matmul would keep other threads from running."""
-    if out.size == 1:
-        out[0, 0] = np.dot(left[0], right[:, 0])
-    elif blas.library() and blas.stepped(left)[1] and blas.stepped(right)[1] and _in_rows(out):
-        blas.gemm(left, right, out, 1.0, 0.0)
-    else:
-        np.matmul(left, right, out=out)
-
-
-def _in_rows(out: np.ndarray) -> bool:
-    rows, columns = out.shape
-    down, across = (s // out.itemsize for s in out.strides)
-    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
 
 
 def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -60,16 +60,17 @@ class Work:
         return least + self.copied / COPIES
 
 
-def wanted(seconds: float, long: float = LONG) -> int:
+def wanted(seconds: float, long: float = LONG, most: float = MOST) -> int:
     """Into how many pieces is to be cut what takes one thread so long; one for one thread.
 
     Args:
         seconds: What it takes one thread.
         long: Seconds from which there are more pieces than threads.
+        most: Seconds that a piece may take on one thread of several.
     """
     threads = pool.threads() if seconds >= SPREAD else 1
     several = 2 if seconds >= long and threads > 1 else 1
-    return max(threads * several, ceil(seconds / (MOST if pool.threads() > 1 else BETWEEN)))
+    return max(threads * several, ceil(seconds / (most if pool.threads() > 1 else BETWEEN)))
 
 
 def cut(

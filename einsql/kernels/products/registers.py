@@ -1,4 +1,4 @@
-"""The register tile of products that are read where they lie, and of rows that are added.
+"""Registers of products that are read where they lie: tiles, rows times a vector, rows added.
 
 What is here is compiled into kernels, so its text is part of their name on disk.
 """
@@ -13,6 +13,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 _INDEX = ir.IntType(64)
+_LINE = 64
+"""Bytes of a line of memory."""
 
 
 @intrinsic
@@ -72,10 +74,7 @@ def tile(
             sums = [builder.alloca(vector) for _ in range(high * across)]
         for s in sums:
             builder.store(ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many), s)
-        name = f"llvm.fmuladd.v{many}f{8 * nbytes}"
-        fma = builder.module.globals.get(name) or ir.Function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), name
-        )
+        fma = _function(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
         with cgutils.for_range(builder, depth_, intp=_INDEX) as loop:
             step = builder.mul(loop.index, along_)
             line = builder.mul(loop.index, below_)
@@ -98,6 +97,107 @@ def tile(
 
     i64 = types.int64
     return types.none(size, rows, lanes, width, *[i64] * 10), generate
+
+
+@intrinsic
+def dots(
+    _: Any,
+    size: Any,
+    rows: Any,
+    lanes: Any,
+    width: Any,
+    left: Any,
+    down: Any,
+    right: Any,
+    depth: Any,
+    ahead: Any,
+    adds: Any,
+    out: Any,
+    under: Any,
+) -> Any:
+    """Multiplies some rows with a vector; all distances are in bytes.
+
+    Args:
+        size: Bytes of an element, 4 for FLOAT and 8 for DOUBLE; like the next three a literal.
+        rows: How many rows.
+        lanes: Elements of a register, a power of two.
+        width: Registers of running sums of a row, a power of two.
+        left: Address of the first row, whose elements are contiguous.
+        down: From a row to the next.
+        right: Address of the vector, which is contiguous.
+        depth: How many terms there are, at least one register's.
+        ahead: From an element to what is brought nearer as it is read.
+        adds: Whether the sums are added to what is there.
+        out: Address of the first row's sum.
+        under: From a sum to the next.
+    """
+    literal = (size, rows, lanes, width)
+    if not all(isinstance(a, types.IntegerLiteral) for a in literal):
+        return None
+    nbytes, high, many, across = (a.literal_value for a in literal)
+    scalar = ir.DoubleType() if nbytes == 8 else ir.FloatType()
+    vector = ir.VectorType(scalar, many)
+    zeros = ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        left_, down_, right_, depth_, ahead_, adds_, out_, under_ = args[4:]
+        rows_at = [builder.add(left_, builder.mul(down_, _INDEX(m))) for m in range(high)]
+        with builder.goto_entry_block():
+            sums = [[builder.alloca(vector) for _ in range(across)] for _ in range(high)]
+        for s in (s for row in sums for s in row):
+            builder.store(zeros, s)
+        fma = _function(builder, f"llvm.fmuladd.v{many}f{8 * nbytes}", vector, [vector] * 3)
+
+        def read(at: Any) -> Any:
+            return builder.load(_pointer(builder, at, vector), align=nbytes)
+
+        def add(at: Any, register: int, kept: Any = None) -> None:
+            """Adds a register's products, of those lanes alone that are kept."""
+            term = read(builder.add(right_, at))
+            for row, begin in zip(sums, rows_at, strict=True):
+                other = read(builder.add(begin, at))
+                if kept is not None:
+                    other = builder.select(kept, other, zeros)
+                both = other, builder.select(kept, term, zeros) if kept is not None else term
+                total = row[register]
+                builder.store(builder.call(fma, [*both, builder.load(total)]), total)
+
+        step = many * nbytes
+        whole = builder.sdiv(depth_, _INDEX(many * across))
+        with cgutils.for_range(builder, whole, intp=_INDEX) as loop:
+            at = builder.mul(loop.index, _INDEX(step * across))
+            for register in range(across):
+                add(builder.add(at, _INDEX(register * step)), register)
+            for begin in rows_at:
+                soon = builder.add(builder.add(begin, at), ahead_)
+                for line in range(0, step * across, _LINE):
+                    _bring(builder, builder.add(soon, _INDEX(line)))
+        first = builder.mul(whole, _INDEX(across))
+        last = builder.sdiv(depth_, _INDEX(many))
+        with cgutils.for_range(builder, builder.sub(last, first), intp=_INDEX) as loop:
+            add(builder.mul(builder.add(first, loop.index), _INDEX(step)), 0)
+        rest = builder.sub(depth_, builder.mul(last, _INDEX(many)))
+        with builder.if_then(builder.icmp_signed(">", rest, _INDEX(0))):
+            # The last register is read whole, and what it shares with the one before is left out.
+            places = ir.Constant(ir.VectorType(_INDEX, many), [_INDEX(n) for n in range(many)])
+            from_ = _spread(builder, builder.sub(_INDEX(many), rest), places.type)
+            at = builder.mul(builder.sub(depth_, _INDEX(many)), _INDEX(nbytes))
+            add(at, 0, builder.icmp_signed(">=", places, from_))
+        reduce = f"llvm.vector.reduce.fadd.v{many}f{8 * nbytes}"
+        reduced = _function(builder, reduce, scalar, [scalar, vector])
+        for m, row in enumerate(sums):
+            parts = [builder.load(s) for s in row]
+            while len(parts) > 1:
+                parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            place = _pointer(builder, builder.add(out_, builder.mul(under_, _INDEX(m))), scalar)
+            none = ir.Constant(scalar, 0.0)
+            before = builder.select(adds_, builder.load(place, align=nbytes), none)
+            total = builder.call(reduced, [none, parts[0]], fastmath=("reassoc",))
+            builder.store(builder.fadd(before, total), place, align=nbytes)
+        return context.get_dummy_value()
+
+    i64 = types.int64
+    return types.none(*literal, *[i64] * 5, types.boolean, i64, i64), generate
 
 
 @intrinsic
@@ -138,6 +238,21 @@ def add_rows(
 
     i64 = types.int64
     return types.none(size, lanes, rows, i64, i64, i64), generate
+
+
+def _function(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+    """A function of LLVM's own."""
+    kind = ir.FunctionType(result, arguments)
+    return builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+
+
+def _bring(builder: Any, address: Any) -> None:
+    """Brings a line of memory into the second cache; the address may be any."""
+    word = ir.IntType(32)
+    place = builder.inttoptr(address, ir.IntType(8).as_pointer())
+    function = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+    found = builder.module.declare_intrinsic("llvm.prefetch", [place.type], function)
+    builder.call(found, [place, *(ir.Constant(word, n) for n in (0, 2, 1))])
 
 
 def _pointer(builder: Any, address: Any, to: Any) -> Any:

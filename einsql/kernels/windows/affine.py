@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -21,7 +22,8 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.intervals import can_raise
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.kernel import Fields, Runner, Tick, Written
+from einsql.lines import Laid, Page, write_of
 from einsql.schema import Key, Schema
 
 Look = Callable[[np.ndarray], np.ndarray]
@@ -41,6 +43,23 @@ def window_labels(node: EinSum) -> dict[str, Affine] | None:
         ):
             return None
     return derived
+
+
+@dataclass(frozen=True, slots=True)
+class Cropped:
+    """A part of a field, which nobody writes.
+
+    Attributes:
+        index: What NumPy takes between brackets.
+    """
+
+    index: tuple[Any, ...]
+
+    def __call__(self, field: np.ndarray) -> np.ndarray:
+        """The part."""
+        view: np.ndarray = field[self.index]
+        view.flags.writeable = False
+        return view
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +119,10 @@ def reading_of(node: EinSum, operand: Operand, derived: Mapping[str, Affine]) ->
         for s, x in zip(starts, (next(iter(i.steps), None) for i in indexes), strict=True)
     )
 
+    if plain:  # which NumPy does ten times as fast
+        return Reading(labels, shape, Cropped((*part, ...)), tuple(width), overlaps)
+
     def look(field: np.ndarray) -> np.ndarray:
-        if plain:  # which NumPy does ten times as fast
-            view = field[(*part, ...)]
-            view.flags.writeable = False
-            return view
         at = field[tuple(slice(s, s + 1) for s in starts)]
         strides = tuple(
             sum(s * b for s, b in zip(step, field.strides, strict=True)) for step in steps
@@ -141,7 +159,54 @@ class Windows:
             ]
             return run(views, tick)
 
-        return through
+        write = write_of(run)
+        if write is None:
+            return through
+
+        def lines(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+            return write(
+                page,
+                [
+                    o if r is None else _Looked(page, o, r.look)
+                    for o, r in zip(operands, self.readings, strict=True)
+                ],
+            )
+
+        return Written(through, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The fields of an operand as they are looked at, in a function that is written.
+
+    Attributes:
+        page: Where.
+        source: The operand.
+        look: How.
+        seen: Names of views that are written.
+    """
+
+    page: Page
+    source: Laid
+    look: Look
+    seen: dict[str, str] = field(default_factory=dict)
+
+    def array(self, field: str) -> str:
+        """See `Laid.array`."""
+        if field not in self.seen:
+            name, look = self.source.array(field), self.look
+            if isinstance(look, Cropped):
+                view = self.page.line(f"{name}[{self.page.held(look.index)}]")
+                self.page.lines.append(f"{view}.flags.writeable = False")
+            else:
+                view = self.page.line(f"{self.page.held(look, 'f')}({name})")
+            self.seen[field] = view
+        return self.seen[field]
+
+    @property
+    def whole(self) -> str:
+        """See `Laid.whole`."""
+        return f"{{{', '.join(f'{field!r}: {name}' for field, name in self.seen.items())}}}"
 
 
 def as_windows(node: EinSum) -> Windows | None:

@@ -112,20 +112,20 @@ def cut_problem(
         strategy = "eindecomp"
         schedules = STRATEGIES[strategy].choose(problem, sites, "", objective)
     schedules, cost = completed(published, schedules, sites, objective)
-    cuts = _cuts(published, schedules, sites, objective.memory)
+    cuts = _cuts(published, schedules, sites, objective)
     return Decomposition(strategy, sites, cuts, cost, notice)
 
 
 def _cuts(
-    problem: Problem, schedules: Schedules, sites: int, memory: int | None
+    problem: Problem, schedules: Schedules, sites: int, objective: Objective
 ) -> tuple[Cut, ...]:
-    free = free_candidates(sites)
+    free = free_candidates(sites, objective.exactly)
     floats = floats_moved(problem, schedules, sites)
     return tuple(
         Cut(
             v.name,
             dict(zip(v.labels, map(int, s.vector), strict=True)),
-            int(fits(v, free(v), memory).sum()),
+            int(fits(v, free(v), objective.memory).sum()),
             f.join,
             f.aggregate,
             f.repartition,

@@ -87,11 +87,12 @@ def model_of(problem: Problem, candidates: Candidates, objective: Objective = FL
     return Model(states, alone, edges)
 
 
-def free_candidates(p: int, memory: int | None = None) -> Candidates:
-    """Every viable vector: exactly p calls for contractions, at most p for the rest.
+def free_candidates(p: int, exactly: bool = True, memory: int | None = None) -> Candidates:
+    """Every viable vector of at most p calls.
 
     Args:
         p: Kernel calls.
+        exactly: Whether contractions take exactly so many.
         memory: Bytes a cell may take.
 
     Raises:
@@ -100,7 +101,7 @@ def free_candidates(p: int, memory: int | None = None) -> Candidates:
     made: dict[object, np.ndarray] = {}
 
     def candidates(v: Vertex) -> np.ndarray:
-        states = viable(v, p, exactly=v.contraction)
+        states = viable(v, p, exactly=exactly and v.contraction)
         if memory is None or not v.computes:
             return states
         key = (id(states), *cost_key(v))

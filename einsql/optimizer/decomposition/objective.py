@@ -28,6 +28,10 @@ class Objective(Protocol):
     def memory(self) -> int | None:
         """Bytes a cell may take; None for any number."""
 
+    @property
+    def exactly(self) -> bool:
+        """True if a contraction takes exactly one call per site, whatever fewer would cost."""
+
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Cost of an operation under each of its vectors."""
 
@@ -49,6 +53,11 @@ class Floats:
     """Floats moved at worst, as EinDecomp counts them (EinDecomp §7)."""
 
     memory: int | None = None
+
+    @property
+    def exactly(self) -> bool:
+        """As EinDecomp has it: a call that is not made moves nothing, so one would be best."""
+        return True
 
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """Floats that calls read and merging moves."""

@@ -59,13 +59,13 @@ def refine(
     """
     factors = prime_factors(sites)
     if start:
-        free = free_candidates(sites, objective.memory)
+        free = free_candidates(sites, objective.exactly, objective.memory)
         return _settled(problem, list(start), free, log(factors[-1]), LONG, objective)
     vectors = [np.ones(len(v.labels), np.int64) for v in problem.vertices]
     for n, factor in enumerate(factors):
         # Fewer sites than there will be need not hold it all.
         p = prod(factors[: n + 1])
-        free = free_candidates(p, objective.memory if p == sites else None)
+        free = free_candidates(p, objective.exactly, objective.memory if p == sites else None)
         vectors = _settled(problem, vectors, free, log(factor), ROUNDS, objective)
     return vectors
 

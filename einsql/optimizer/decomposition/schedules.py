@@ -92,7 +92,7 @@ class _Completing:
         self.problem, self.sites, self.objective = problem, sites, objective
         self.found = [None if v.publishes else next(given) for v in problem.vertices]
         self.readers = problem.readers
-        self.free = free_candidates(sites)
+        self.free = free_candidates(sites, objective.exactly)
         self.layouts: dict[object, Schedule] = {}
         self.alone: dict[object, float] = {}
         self.moved: dict[object, float] = {}

@@ -35,6 +35,11 @@ class Seconds:
     sites: int
     memory: int | None = None
 
+    @property
+    def exactly(self) -> bool:
+        """A contraction may stay whole, or take few sites: the others are seen to be idle."""
+        return False
+
     def vertex(self, v: Vertex, vectors: np.ndarray) -> np.ndarray:
         """The largest cell, a call's overhead, and merging partial results.
 

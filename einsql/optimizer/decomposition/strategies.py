@@ -72,7 +72,7 @@ def _unpublished(problem: Problem, vectors: list[np.ndarray]) -> Schedules:
 
 def _eindecomp(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = with_published(problem)
-    model = model_of(shared, free_candidates(sites, objective.memory), objective)
+    model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is not None:
         own = _unpublished(shared, _picked(model, choice))
@@ -118,7 +118,7 @@ def _published(problem: Problem, sites: int, objective: Objective) -> Iterator[S
 
 def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedules]:
     """What strategies would do that free candidates have not: operations may be repeated."""
-    free = free_candidates(sites)
+    free = free_candidates(sites, objective.exactly)
     found = _full(problem, named_schedules(problem, sites), sites, objective)
     found += _full(problem, _by_labels(problem, sites), sites, objective)
     return [
@@ -134,10 +134,10 @@ def _others(problem: Problem, sites: int, objective: Objective) -> list[Schedule
 def _full(
     problem: Problem, found: Iterable[Schedules], sites: int, objective: Objective
 ) -> list[Schedules]:
-    """Those within the memory that keep as many sites busy as every contraction can."""
-    free = free_candidates(sites)
+    """Those within the memory that keep as many sites busy as every contraction has to."""
+    free = free_candidates(sites, objective.exactly)
     least = [
-        int(free(v)[0].prod()) if v.contraction else 0 if v.computes else -1
+        int(free(v)[0].prod()) if objective.exactly and v.contraction else 0 if v.computes else -1
         for v in problem.vertices
     ]
     return [
@@ -153,7 +153,7 @@ def _full(
 
 def _exact(problem: Problem, sites: int, _: str, objective: Objective) -> Schedules:
     shared = with_published(problem)
-    model = model_of(shared, free_candidates(sites, objective.memory), objective)
+    model = model_of(shared, free_candidates(sites, objective.exactly, objective.memory), objective)
     choice = eliminate(model)
     if choice is None:
         found = solve(model)

@@ -1,0 +1,142 @@
+"""A program that is repeated, as one function: the lines of its nodes one after another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.lines import Laid, Page, Shown, Taken, bare_of, write_of
+
+if TYPE_CHECKING:
+    from einsql.engine.executor import Step
+
+Fields = Mapping[str, np.ndarray]
+Tick = Callable[[float], None]
+Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
+
+LARGE = 2**16
+"""Points of steps after which progress is told, which also asks whether to go on."""
+MANY = 8
+"""Short steps after which it is told, too."""
+
+
+def write_program(
+    inputs: Sequence[tuple[int, str]], steps: Sequence[Step], roots: Sequence[int],
+    part: Callable[[Tick, int], Tick],
+) -> Run | None:  # fmt: skip
+    """A function that does what the steps do, or None where that would not be shorter.
+
+    Floating-point conditions are ignored by who calls it.
+
+    Args:
+        inputs: The slots of inputs with their names.
+        steps: The steps, in order.
+        roots: Slots of what it gives.
+        part: Makes the progress of a step, of which `number` is set.
+    """
+    page = Page("part")
+    writer = _Writer(page, len(steps))
+    page.names["Part"] = part
+    page.lines.append(f"part = Part(tick, {len(steps)})")
+    for slot, name in inputs:
+        writer.lay(slot, Taken(page, page.line(f"inputs[{name!r}]")))
+    for number, step in enumerate(steps):
+        writer.step(number, step)
+    if not writer.written:
+        return None
+    shown = ", ".join(writer.laid[slot].whole for slot in roots)
+    made: Run = page.function(
+        "run(inputs, tick)", f"part.number = {len(steps)}", "part(0.0)", f"return ({shown},)"
+    )
+    return made
+
+
+class _Writer:
+    """Writes steps.
+
+    Attributes:
+        page: Where.
+        laid: What lies in each slot.
+        written: How many steps have said their lines.
+    """
+
+    def __init__(self, page: Page, count: int) -> None:
+        self.page = page
+        self.laid: dict[int, Laid] = {}
+        self.written = 0
+        self._count = count
+        self._shown: Counter[str] = Counter()
+        self._since, self._points = 0, 0
+
+    def lay(self, slot: int, fields: Laid) -> None:
+        """Something lies in a slot from now on."""
+        self.laid[slot] = fields
+        self._shown.update(_variables(fields))
+
+    def step(self, number: int, step: Step) -> None:
+        """Writes a step, and what is dead afterwards."""
+        page = self.page
+        page.lines.append(f"part.number = {number}")
+        start = len(page.made)
+        before = {s: len(_variables(self.laid[s])) for s in step.sources}
+        if not self._lines(step):
+            self._call(step)
+        for slot in before:  # fields that have been read now stay as long as the others
+            self._shown.update(_variables(self.laid[slot])[before[slot] :])
+        dead = [name for name in page.made[start:] if not self._shown[name]]
+        for slot in step.free:
+            names = _variables(self.laid.pop(slot))
+            self._shown.subtract(names)
+            dead += [name for name in dict.fromkeys(names) if not self._shown[name]]
+        if dead:
+            page.lines.append(f"del {', '.join(dead)}")
+        self._tell(number, step)
+
+    def _lines(self, step: Step) -> bool:
+        """Writes the lines that a step's runner says."""
+        write = write_of(step.runner)
+        if write is None:
+            return False
+        page, operands = self.page, [self.laid[s] for s in step.sources]
+        mark = len(page.lines), len(page.made)
+        read = [(o, dict(o.read)) for o in operands if isinstance(o, Taken)]
+        names = write(page, operands)
+        if names is None:
+            del page.lines[mark[0] :], page.made[mark[1] :]
+            for taken, before in read:
+                taken.read = before
+            return False
+        self.written += 1
+        self.lay(step.targets[0], Shown(names))
+        return True
+
+    def _call(self, step: Step) -> None:
+        """Writes the call of a step's runner."""
+        page = self.page
+        given = "".join(f"{self.laid[s].whole}, " for s in step.sources)
+        if step.runner is not None:
+            run = page.held(bare_of(step.runner), "f")
+            made = page.line(f"{run}(({given}), part)")
+            self.lay(step.targets[0], Taken(page, made, plain=True))
+            return
+        made = page.line(f"{page.held(step.run, 'f')}(({given}), part)")
+        for n, slot in enumerate(step.targets):
+            self.lay(slot, Taken(page, page.line(f"{made}[{n}]"), plain=True))
+
+    def _tell(self, number: int, step: Step) -> None:
+        self._since, self._points = self._since + 1, self._points + step.points
+        if self._points >= LARGE or self._since >= MANY:
+            self._since = self._points = 0
+            if number + 1 < self._count:
+                self.page.lines += [f"part.number = {number + 1}", "part(0.0)"]
+
+
+def _variables(fields: Laid) -> list[str]:
+    """What a function has of fields, in the order in which it got it."""
+    if isinstance(fields, Taken):
+        return [fields.name, *fields.read.values()]
+    assert isinstance(fields, Shown)
+    return list(fields.names.values())
