@@ -45,6 +45,8 @@ def given_values(sql: object, parameters: object) -> tuple[object, ...]:
     if parameters is None:
         return ()
     if type(parameters) is list or type(parameters) is tuple:  # most are, and tests take longer
+        if parameters:
+            refuse_names(sql)
         return tuple([p if type(p) is int and -_MOST <= p < _MOST else _given_value(p)
                       for p in parameters])  # fmt: skip
     if isinstance(parameters, Mapping):

@@ -97,3 +97,77 @@ def test_a_failed_run_leaves_numpy_as_it_was(con: einsql.Connection) -> None:
             con.execute("SELECT i, LN(x.val) / 0 AS val FROM x").fetch_numpy()
         with pytest.raises(RuntimeWarning):
             np.log(X)
+
+
+SELECTS = [
+    "SELECT i, val * ?2 AS val FROM tt WHERE i BETWEEN ?1 AND ?1 + 3",
+    "SELECT SUM(val) AS val FROM tt WHERE i <= ?1 AND i < ?2",
+    "SELECT i, val FROM tt WHERE i = ?1 + ?2",
+    "WITH p AS (SELECT i, val FROM tt WHERE i BETWEEN ?1 AND ?1 + 3) "
+    "SELECT p.i, p.val - m.val AS val FROM p, (SELECT MAX(val) AS val FROM p) AS m WHERE ?2 > 1",
+]
+CHANGES = [
+    "INSERT INTO tt SELECT ?1 AS i, SUM(val) * ?2 AS val FROM x",
+    "INSERT INTO tt SELECT i + ?1 AS i, val + ?2 AS val FROM x",
+    "INSERT OR REPLACE INTO uu SELECT ?1 AS i, ?2 AS k, MAX(val) AS val FROM x",
+    "INSERT INTO uu SELECT ?1 AS i, ?2 AS k, MAX(val) AS val FROM x",
+    "WITH m AS (SELECT MAX(val) AS val FROM x), "
+    "a AS (INSERT INTO tt SELECT ?1 AS i, val FROM m) "
+    "INSERT OR REPLACE INTO uu SELECT ?2 AS i, ?1 AS k, val FROM m",
+    "UPDATE tt SET val = val + ?2 WHERE i = ?1",
+]
+VALUES = [
+    (3, 2), (0, 5), (19, 1), (4, 4), (7, 3), (20, 2), (3, 2), (-1, 2), (18, 6), (5, 0), (2**40, 1),
+    (2**63 - 1, 1), (6, 6), (1, 7),
+]  # fmt: skip
+
+
+def prepared() -> einsql.Connection:
+    con = einsql.connect()
+    con.register("x", X, dims=("i",))
+    con.execute("CREATE TENSOR tt (i DIM(20), val FLOAT) DEFAULT 0")
+    con.execute("CREATE TENSOR uu (i DIM(20), k DIM(8), val DOUBLE)")
+    con.execute("INSERT INTO tt SELECT i, val FROM x")
+    return con
+
+
+def outcome(con: einsql.Connection, text: str, values: tuple[int, int]) -> object:
+    """What a statement gives, or what is wrong with it; and what is stored afterwards."""
+    try:
+        found: object = con.execute(text, list(values)).rowcount
+        if text in SELECTS:
+            found = con.execute(text, list(values)).fetchall()
+    except einsql.Error as error:
+        found = type(error), str(error)
+    stored = [con.execute(f"SELECT * FROM {name}").fetchall() for name in ("tt", "uu")]
+    return found, stored
+
+
+@pytest.mark.parametrize("text", [*SELECTS, *CHANGES])
+def test_every_run_is_as_a_first_one(text: str) -> None:
+    """Whatever the values: within bounds or beyond, of keys that are there or not."""
+    with prepared() as con:
+        for n, values in enumerate(VALUES):
+            with prepared() as fresh:
+                if text in CHANGES:  # the same history, each of whose statements is a first one
+                    for before in VALUES[:n]:
+                        fresh.forget_plans()
+                        outcome(fresh, text, before)
+                fresh.forget_plans()
+                assert outcome(con, text, values) == outcome(fresh, text, values), values
+
+
+def test_an_insert_that_is_a_box_is_rolled_back(con: einsql.Connection) -> None:
+    con.execute("CREATE TENSOR tt (i DIM(20), val DOUBLE) DEFAULT 0")
+    text = "INSERT INTO tt SELECT ? AS i, SUM(val) + ? AS val FROM x"
+    for n in range(5):
+        con.execute(text, [n, n])
+    before = con.execute("SELECT * FROM tt").fetch_numpy().copy()
+    con.execute("BEGIN")
+    con.execute(text, [2, 9])
+    assert con.execute("SELECT * FROM tt").fetch_numpy()[2] == pytest.approx(9)
+    con.execute("ROLLBACK")
+    assert con.execute("SELECT * FROM tt").fetch_numpy().tolist() == before.tolist()
+    with pytest.raises(einsql.IntegrityError):
+        con.execute(text, [20, 9])
+    assert con.execute("SELECT * FROM tt").fetch_numpy().tolist() == before.tolist()

@@ -19,8 +19,8 @@ Run = Callable[[Mapping[str, Fields], Tick], Sequence[Fields]]
 
 LARGE = 2**16
 """Points of steps after which progress is told, which also asks whether to go on."""
-MANY = 8
-"""Short steps after which it is told, too."""
+TIMES = 8
+"""How often it is told in any case while short steps run, if there are so many."""
 
 
 def write_program(
@@ -48,9 +48,7 @@ def write_program(
     if not writer.written:
         return None
     shown = ", ".join(writer.laid[slot].whole for slot in roots)
-    made: Run = page.function(
-        "run(inputs, tick)", f"part.number = {len(steps)}", "part(0.0)", f"return ({shown},)"
-    )
+    made: Run = page.function("run(inputs, tick)", "tick(1.0)", f"return ({shown},)")
     return made
 
 
@@ -128,10 +126,10 @@ class _Writer:
 
     def _tell(self, number: int, step: Step) -> None:
         self._since, self._points = self._since + 1, self._points + step.points
-        if self._points >= LARGE or self._since >= MANY:
+        if self._points >= LARGE or self._since * TIMES >= self._count:
             self._since = self._points = 0
             if number + 1 < self._count:
-                self.page.lines += [f"part.number = {number + 1}", "part(0.0)"]
+                self.page.lines.append(f"tick({(number + 1) / self._count!r})")
 
 
 def _variables(fields: Laid) -> list[str]:

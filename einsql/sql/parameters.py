@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -127,6 +128,7 @@ def _marked(sql: str) -> Marked:
         raise error.locate(sql) from None
 
 
+@lru_cache(maxsize=512)  # of texts that have none; one that is repeated is long
 def refuse_names(sql: str) -> None:
     """Requires that no parameter has a name, for values in an order.
 
