@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -82,8 +83,8 @@ def connect(
             to start, or "world", those of the job that this program is a rank of, or another
             connection's `cluster`, shared with it; "mpiexec", the command that starts them,
             with {n} for their number; "mpi_host", the name under which they reach this
-            machine. On ranks "sites" is their number and "cost" is seconds unless they are
-            given. See docs/mpi.md.
+            machine. On ranks "sites" is their number, "cost" is seconds and "latency" is
+            150us unless they are given. See docs/mpi.md.
 
     Raises:
         InterfaceError: An argument is of a wrong type, or the job's ranks are used up.
@@ -93,6 +94,7 @@ def connect(
         ProgrammingError: A setting is unknown.
         SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
     """
+    from einsql.machine import RANK_LATENCY
     from einsql.session import Connection  # with all that runs statements
     from einsql.settings import RANKS, Settings, changed_settings
 
@@ -112,6 +114,8 @@ def connect(
     if cluster is not None:
         settings.sites = settings.sites if "sites" in options else cluster.ranks
         settings.cost = settings.cost if "cost" in options else "seconds"
+        if "latency" not in options:
+            settings.machine = replace(settings.machine, latency=RANK_LATENCY)
     if in_memory:
         return Connection(cluster, settings)
     opened, ticket = _opened(database, read_only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -44,6 +45,33 @@ def array_relation(
         )
     found = as_numpy(array)
     return from_array(found, default_names(found.ndim) if dims is None else dims)
+
+
+def shown_columns(held: Stored) -> tuple[str, ...]:
+    """The columns that SQL shows of an array: keys, then values."""
+    return (*(k.name for k in held.schema.keys), *(f.name for f in held.schema.values))
+
+
+def check_names(name: object, dims: object) -> None:
+    """Requires a tensor's name, and keys' names or none.
+
+    Raises:
+        InterfaceError: They are none.
+    """
+    if not isinstance(name, str) or not name or name.endswith("()"):
+        raise InterfaceError(f"A tensor cannot be named {name!r}")
+    if isinstance(dims, str) or not isinstance(dims, Sequence | None):
+        raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
+
+
+def is_table(value: object) -> bool:
+    """True for tables of Python's: DataFrames of pandas and polars, and Arrow tables."""
+    kind = type(value)
+    known = ("DataFrame", "LazyFrame", "Table", "RecordBatch", "RecordBatchReader")
+    return kind.__name__ in known and kind.__module__.partition(".")[0] in _TABLES_OF
+
+
+_TABLES_OF = ("pandas", "polars", "pyarrow")
 
 
 def default_names(rank: int) -> tuple[str, ...]:

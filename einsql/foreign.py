@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql import hybrid
+from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
-from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.quoting import in_quotes
 from einsql.settings import SETTINGS, Settings, setting_text
 from einsql.sql.hybrid import guard
@@ -86,6 +87,35 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         rows = list(found.rows())
         return int(rows[0][0]) if rows else -1
     return -1 if found.names == ("Success",) and word not in _SHOWING else found
+
+
+def register_table(con: Connection, name: str, rows: object) -> None:
+    """Makes a temporary table of a DataFrame or an Arrow table.
+
+    Raises:
+        ProgrammingError: A stored tensor, a view or another table has the name.
+        InterfaceError: DuckDB cannot read it.
+    """
+    with con._busy:
+        duck, found = con.duck, con.store.get(name)
+        if isinstance(found, Tensor) and found.borrowed:
+            con.store.unregister(name)
+        elif found is not None:
+            raise ProgrammingError(f'"{name}" exists', hint="Take another name, or drop it.")
+        if not duck.is_registered(name):
+            duck.refuse(name)
+        try:
+            with translated(""), duck.showing({_ROWS: rows}):
+                duck.execute(f"CREATE OR REPLACE TEMP TABLE {in_quotes(name)} AS FROM {_ROWS}")
+        except Error as error:
+            kind = type(rows).__name__
+            raise InterfaceError(f"The {kind} is no table: {error.reason}") from None
+        duck.registered.add(name.lower())
+        con.forget_plans()
+        con.store.database.tables = object()
+
+
+_ROWS = "__einsql_rows"
 
 
 def _verb(structure: Structure) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from einsql import errors
 from einsql.deep_stack import with_deep_stack
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -80,7 +80,12 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
     con.store.refresh()
     statement, doubt = parse(text)
     if doubt is not None:
-        _try(con, statement, text, cursor)
+        try:
+            _try(con, statement, text, cursor)
+        except NotSupportedError as error:
+            told = doubt.position if "at or near" in doubt.reason else None
+            if told is None or error.position is None or error.position <= told:
+                raise
         raise doubt.locate(text)
     if not isinstance(statement, st.Transaction):
         con.duck.refuse_aborted()

@@ -16,7 +16,7 @@ import numpy as np
 from sqlglot import exp
 
 from einsql import errors
-from einsql.arrays import array_in_scope, array_relation
+from einsql.arrays import array_in_scope, array_relation, check_names, is_table, shown_columns
 from einsql.bfloat16 import loaded
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
@@ -33,6 +33,7 @@ from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
 from einsql.programs import compiled
+from einsql.quoting import in_quotes
 from einsql.running import run_text
 from einsql.settings import Settings
 from einsql.sql.given import Given
@@ -152,35 +153,36 @@ class Connection:
 
         Args:
             name: The tensor's name; another registered array of this name is replaced.
-            array: NumPy, anything with DLPack, SciPy sparse or an Arrow tensor.
+            array: NumPy, DLPack, SciPy sparse, Arrow; a DataFrame without dims becomes a table.
             dims: Key names, one for each axis; `d0`, `d1`, … without. The value is `val`.
-            fill: 0 if elements that a sparse array does not store are zeros. Without it
-                their keys are absent; a stored zero is a key with value 0 either way.
+            fill: 0 if elements that a sparse array does not store are zeros, else they are absent.
 
         Raises:
-            InterfaceError: It is no array of a tensor type, names do not fit its axes, or a
-                sparse array stores an element twice.
-            ProgrammingError: A stored tensor or a view has the name.
+            InterfaceError: It is no tensor, dims do not fit, or it stores an element twice.
+            ProgrammingError: A stored tensor, a view or a table has the name.
         """
         self._open()
-        if not isinstance(name, str) or not name or name.endswith("()"):
-            raise InterfaceError(f"A tensor cannot be named {name!r}")
-        if isinstance(dims, str) or not isinstance(dims, Sequence | None):
-            raise InterfaceError(f"dims are key names, not {dims!r}", hint="Give dims=('i', 'j').")
-        self.duck.refuse(name)
-        held = array_relation(array, None if dims is None else tuple(dims), fill)
-        schema = held.schema
-        columns = (*(k.name for k in schema.keys), *(f.name for f in schema.values))
-        self.store.register(Tensor(name, held, columns, borrowed=True))
+        check_names(name, dims)
+        if dims is None and is_table(array):
+            from einsql.foreign import register_table  # few sessions need it
+
+            register_table(self, name, array)
+        else:
+            self.duck.refuse(name)
+            held = array_relation(array, None if dims is None else tuple(dims), fill)
+            self.store.register(Tensor(name, held, shown_columns(held), borrowed=True))
 
     def unregister(self, name: str) -> None:
-        """Forgets a registered array, in a transaction as outside of it.
+        """Forgets a registered array, in a transaction as outside of it, or a registered table.
 
         Raises:
-            ProgrammingError: No array is registered under the name.
+            ProgrammingError: Nothing is registered under the name.
         """
         self._open()
-        self.store.unregister(str(name))
+        if self.duck.is_registered(str(name)):
+            self.execute(f"DROP TABLE temp.{in_quotes(str(name))}")
+        else:
+            self.store.unregister(str(name))
 
     def explain(
         self, sql: str, *, analyze: bool = False, verbose: bool = False, simulate: bool = False,
@@ -376,8 +378,6 @@ class Connection:
         if self.settings.sites == lost.before:
             self.settings = replace(self.settings, sites=lost.left)
         self.notices.append(f"{lost.reason}; {lost.left} ranks go on")
-
-    # ---- queries
 
     def query_binder(
         self, late: bool = False, fixed: AbstractSet[int] = frozenset(),

@@ -117,6 +117,19 @@ def test_an_exp_takes_longer_than_a_product() -> None:
     assert both["seconds"] == pytest.approx(2e6 * (2 / m.map_float + 1 / m.exp_float) + memory)
 
 
+def test_a_gather_reads_no_more_of_its_table_than_it_has_points() -> None:
+    con = einsql.connect()
+    con.execute("SET cost = 'seconds'")
+    con.register("words", np.ones((100_000, 16), np.float32), dims=("v", "i"))
+    con.register("word", np.array([7, 3]), dims=("t",))
+    sql = "SELECT w.t, e.i, e.val FROM word AS w JOIN words AS e ON e.v = w.val"
+    m = con.settings.machine
+    for sites in (1, 2):
+        total = explained(con, sql, f"SITES {sites}, ")["total"]
+        assert total["seconds"] < 2 * (m.call_overhead + m.latency)
+        assert total["memory"] >= 100_000 * 16 * 4 // sites
+
+
 def test_seconds_move_less_on_a_slow_network_and_answers_stay() -> None:
     con = connection(4)
     expected = con.execute(QUERIES[1]).fetchall()

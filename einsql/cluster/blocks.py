@@ -133,7 +133,7 @@ class RankBlockProgram(AtRanks):
         Raises:
             Error: As `Cluster.call`.
         """
-        result, measure = self._ran(inputs, tick)
+        result, measure = self._ran(inputs, tick, measured=True)
         return SiteRun(RankBlocks(self._cluster, result, self._root.schema, run), measure)
 
     def _ship(self, plan: int) -> Command:

@@ -1,4 +1,8 @@
-"""What the driver tells ranks to do, and what they answer."""
+"""What the driver tells ranks to do, and what they answer.
+
+None of them has slots: frozen classes with them are pickled field by field, in Python, and a
+small statement takes no longer than its messages.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ Handle = int
 """Names the tiles of one relation at all ranks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Started:
     """The first thing a process says, before it starts MPI.
 
@@ -37,7 +41,7 @@ class Started:
         return f"process {self.pid} on {self.host}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hello:
     """What a rank says once MPI has started.
 
@@ -50,7 +54,7 @@ class Hello:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ship:
     """A program that will be run, perhaps several times."""
 
@@ -60,7 +64,7 @@ class Ship:
     jit: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShipBlocks:
     """A plan over blocks that will be run, perhaps several times.
 
@@ -74,7 +78,7 @@ class ShipBlocks:
     jit: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kept:
     """A stored tensor whose tiles lie at the ranks as the program wants them.
 
@@ -86,7 +90,7 @@ class Kept:
     names: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sent:
     """A stored tensor whose tiles come with the message.
 
@@ -99,7 +103,7 @@ class Sent:
     keep: Handle | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Read:
     """A tensor in a file, of which each rank reads what it needs.
 
@@ -113,7 +117,7 @@ class Read:
     boxes: Mapping[int, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slice:
     """The same part of every tile of what comes from elsewhere.
 
@@ -128,21 +132,23 @@ class Slice:
 Source = Kept | Sent | Read | Slice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """Runs a program over the given tensors; the result stays where it is made.
 
     Attributes:
         loads: Where the tiles of each Load come from, by the number of the step.
         result: The handle of what it gives.
+        measured: Whether the driver wants to know what each step took.
     """
 
     plan: int
     loads: Mapping[int, Source]
     result: Handle
+    measured: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fill:
     """Reads tiles of a file and keeps them; the answer is how many bytes were read."""
 
@@ -150,7 +156,7 @@ class Fill:
     source: Read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Paste:
     """Makes tiles of kept ones, with new values in some cells.
 
@@ -165,7 +171,7 @@ class Paste:
     pieces: Mapping[int, tuple[tuple[slice | EllipsisType, ...], Mapping[str, np.ndarray]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Write:
     """Writes tiles into a file that is being made.
 
@@ -182,7 +188,7 @@ class Write:
     boxes: Mapping[int, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Count:
     """Asks how many keys of some tiles meet all terms."""
 
@@ -191,7 +197,7 @@ class Count:
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fetch:
     """Asks for parts of tiles, every field of one before the next.
 
@@ -205,12 +211,12 @@ class Fetch:
     parts: Sequence[tuple[int, tuple[slice | EllipsisType, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shutdown:
     """Ends the rank."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decline:
     """Instead of a command that this rank cannot have.
 
@@ -226,7 +232,7 @@ class Decline:
 Command = Ship | ShipBlocks | Run | Fill | Paste | Write | Count | Fetch | Shutdown | Decline
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Order:
     """A command with its number.
 
@@ -246,14 +252,14 @@ class Order:
         return isinstance(self.command, Run)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cancel:
     """Stops the command of this number."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Regroup:
     """Leave the communicator, for a rank has gone, and form one without it.
 
@@ -263,14 +269,14 @@ class Regroup:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fallen:
     """The last message of a rank: why it ends."""
 
     reason: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """How far a rank is."""
 
@@ -278,7 +284,7 @@ class Progress:
     fraction: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done:
     """What a command gave at a rank."""
 
@@ -286,7 +292,7 @@ class Done:
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failed:
     """A command failed.
 

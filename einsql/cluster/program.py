@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import ReferenceType, ref
 
@@ -255,6 +255,19 @@ class RankFields(PlacedFields):
         return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
 
 
+@dataclass(frozen=True, slots=True)
+class _Dealing:
+    """Tiles of a stored tensor that ranks are sent.
+
+    Attributes:
+        numbers: For each rank those of its tiles.
+        covers: Whether one copy of all tiles is the tensor, each key once.
+    """
+
+    numbers: list[list[int]]
+    covers: bool
+
+
 class AtRanks(ABC):
     """What is shipped to the ranks once, and run there as often as wanted."""
 
@@ -272,13 +285,22 @@ class AtRanks(ABC):
         self._jit = jit
         self._keep = keep
         self._plan: Lease | None = None
+        self._dealt: dict[tuple[int, int], _Dealing] = {}
+        self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
 
     @abstractmethod
     def _ship(self, plan: int) -> Command:
         """What tells the ranks of it, under the number of a plan."""
 
-    def _ran(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Lease, SiteMeasure]:
+    def _ran(
+        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
+    ) -> tuple[Lease, SiteMeasure]:
         """Runs it: the handle of what it gave, and what every step and every site took.
+
+        Args:
+            inputs: What it reads.
+            tick: Raises to cancel.
+            measured: Whether that is of interest; if not, ranks tell of small results only.
 
         Raises:
             Error: As `Cluster.call`.
@@ -297,7 +319,7 @@ class AtRanks(ABC):
                     loads[rank][n] = source
         result = cluster.tiles()
         runs: dict[int, Command] = {
-            r: Run(self._plan.number, own, result.number) for r, own in loads.items()
+            r: Run(self._plan.number, own, result.number, measured) for r, own in loads.items()
         }
         measures = cluster.call(runs, tick)
         for done in kept:
@@ -341,16 +363,24 @@ class AtRanks(ABC):
         lease = cluster.tiles()
         if isinstance(fields, RankFields) and placed:
             kept.append(partial(fields.add, tiles, self.program.sites, lease))
-        elif covers(tiles, step.source.schema):
+        elif self._dealing(step).covers:
             found = RankFields(
                 cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
             )
             kept.append(partial(self._keep, step.source.name, fields, found))
-        rank = ranks_of(tiles.sites, self.program.sites, cluster.ranks)
-        return [
-            Sent(sliced(step, fields, np.flatnonzero(rank == r).tolist()), lease.number)
-            for r in range(cluster.ranks)
-        ]
+        return [Sent(sliced(step, fields, n), lease.number) for n in self._dealing(step).numbers]
+
+    def _dealing(self, step: Load) -> _Dealing:
+        """Which rank gets which tiles; found out once for a step of the program."""
+        ranks, tiles = self._cluster.ranks, step.tiles
+        found = self._dealt.get((id(step), ranks))
+        if found is None:
+            rank = ranks_of(tiles.sites, self.program.sites, ranks)
+            numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
+            found = _Dealing(numbers, covers(tiles, step.source.schema))
+            if id(step) in self._loads:
+                self._dealt[id(step), ranks] = found
+        return found
 
     def _part(
         self, step: Load, part: RankPart, kept: list[Callable[[], None]], tick: Tick
@@ -365,12 +395,8 @@ class AtRanks(ABC):
             made = whole.moved(moving(part, step.tiles), tick)
             kept.append(partial(_forget, made.lease))  # ranks have it until they have run
             return [Kept(made.lease.number, made.names)] * cluster.ranks
-        rank = ranks_of(step.tiles.sites, self.program.sites, cluster.ranks)
         arrays = {name: part[name] for name in part}
-        return [
-            Sent(sliced(step, arrays, np.flatnonzero(rank == r).tolist()), None)
-            for r in range(cluster.ranks)
-        ]
+        return [Sent(sliced(step, arrays, n), None) for n in self._dealing(step).numbers]
 
 
 class RankProgram(AtRanks):
@@ -397,11 +423,16 @@ class RankProgram(AtRanks):
         Raises:
             Error: As `Cluster.call`.
         """
-        return self.measured(inputs, tick)[0]
+        return self._given(inputs, tick, measured=False)[0]
 
     def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
         """As `run`, with what every step and every site took."""
-        result, measure = self._ran(inputs, tick)
+        return self._given(inputs, tick, measured=True)
+
+    def _given(
+        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
+    ) -> tuple[Fields, SiteMeasure]:
+        result, measure = self._ran(inputs, tick, measured=measured)
         tiles = self.program.steps[self.program.root].tiles
         fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
         if measure.tiles and is_small(self.schema):

@@ -219,6 +219,8 @@ class Rank:
         if not isinstance(program, BlockProgram) and is_small(program.schema):
             once = program.program.steps[program.program.root].tiles.once
             measure.tiles = {n: fields for n, fields in held.items() if n < once}
+        if not command.measured:
+            measure = SiteMeasure(tiles=measure.tiles)
         return Done(number, measure)
 
     def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:

@@ -1,7 +1,8 @@
 """Messages over a socket: a pickle, and its arrays behind it without a copy.
 
 Arrays go in pieces, so that a long message can be withdrawn between two of them, and one
-that does not fit into memory leaves the socket where the next message starts.
+that does not fit into memory leaves the socket where the next message starts. Small arrays
+are copied into the pickle instead: a message of nothing else is written and read at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 
 PIECE = 2**23
 """Bytes that are sent without asking whether the message is still wanted."""
+
+PACKED = 2**13
+"""Bytes of an array, at most, that is copied: to write and read it by itself takes longer."""
 
 _MORE, _NO_MORE = b"\1", b"\0"
 
@@ -60,9 +64,10 @@ def send(
     body = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     views = [b.raw() for b in buffers]
     head = (getattr(message, "number", 0), getattr(message, "together", False), body)
-    connection.send_bytes(pickle.dumps((*head, [v.nbytes for v in views])))
+    packed = [bytearray(v) if v.nbytes <= PACKED else v.nbytes for v in views]
+    connection.send_bytes(pickle.dumps((*head, packed), protocol=5))
     out = connection.fileno()
-    for view in views:
+    for view in (v for v in views if v.nbytes > PACKED):
         for start in range(0, view.nbytes, PIECE):
             if not wanted():
                 os.write(out, _NO_MORE)
@@ -89,12 +94,15 @@ def receive(
         EOFError: The other side has gone.
         OSError: Likewise.
     """
-    number, together, body, sizes = pickle.loads(connection.recv_bytes())
-    source, buffers = connection.fileno(), []
+    number, together, body, packed = pickle.loads(connection.recv_bytes())
+    source, buffers = connection.fileno(), list[np.ndarray | bytearray]()
     reason: BaseException | None = None
     spare: memoryview | None = None
-    targets = into if len(into) == len(sizes) else (None,) * len(sizes)
-    for size, target in zip(sizes, targets, strict=True):
+    targets = into if len(into) == len(packed) else (None,) * len(packed)
+    for size, target in zip(packed, targets, strict=True):
+        if isinstance(size, bytearray):
+            buffers.append(size if target is None else _copied(size, target))
+            continue
         buffer = None
         if reason is None:
             try:
@@ -127,6 +135,13 @@ def _memory(target: np.ndarray | None, size: int) -> np.ndarray:
     if target is None or target.nbytes != size or not target.flags.c_contiguous:
         return np.empty(size, np.uint8)
     return target.reshape(-1).view(np.uint8)
+
+
+def _copied(packed: bytearray, target: np.ndarray) -> np.ndarray:
+    """What was packed, in the target if it fits there."""
+    found = _memory(target, len(packed))
+    found[:] = np.frombuffer(packed, np.uint8)
+    return found
 
 
 def _write(out: int, parts: list[memoryview]) -> None:

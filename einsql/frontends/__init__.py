@@ -2,7 +2,7 @@
 
 A program is traced once with arrays: they record what is done with them (`array`, with what
 each function means in `elementwise`, `indexing`, `assignment`, `shapes`, `joins`, `reductions`,
-`running`, `products`; which arrays show the same elements, in `views`), equal
+`running`, `products`, `composed`; which arrays show the same elements, in `views`), equal
 steps being one (`steps`). `statement` and `select` write the steps as SQL, which the session
 binds, plans and runs as any other; docs/trace.md.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from einsql.frontends import (  # they define functions
     assignment,
+    composed,
     indexing,
     joins,
     products,
@@ -25,8 +26,8 @@ from einsql.frontends.program import Dims, Recorded, Traced
 from einsql.session import Connection
 
 __all__ = [
-    "Traced", "assignment", "indexing", "joins", "products", "reductions", "running", "shapes",
-    "trace",
+    "Traced", "assignment", "composed", "indexing", "joins", "products", "reductions", "running",
+    "shapes", "trace",
 ]  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from types import CodeType, FrameType
 from einsql.errors import NotSupportedError
 
 _LIBRARIES = ("einsql", "numpy", "scipy", "torch", "opt_einsum")
+_SHOWN = 100
+"""Characters of a line that are shown."""
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 
 
@@ -40,6 +42,7 @@ def place() -> str:
         return ""
     code, line = frame.f_code, frame.f_lineno
     text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     where = f" (line {line} of {os.path.basename(code.co_filename)}, in {code.co_name}"
     return f"{where}: {text})" if text else f"{where})"
 

@@ -145,21 +145,31 @@ class StepCosts:
 
     def _traffic_bytes(self, n: int, step: Local) -> np.ndarray:
         """Bytes of each cell as memory counts them: what stays in a cache takes a third."""
-        there, passed = self._cell_bytes(n, step)
+        there, passed = self._cell_bytes(n, step, read=True)
         return there + passed / CACHED
 
-    def _cell_bytes(self, n: int, step: Local) -> tuple[np.ndarray, np.ndarray]:
+    def _cell_bytes(
+        self, n: int, step: Local, *, read: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of each cell, the tiles it reads and the one it makes.
+
+        Args:
+            n: The number of the step.
+            step: The step.
+            read: Whether to count of operands only what points can read, one element each.
 
         Returns:
             Of tiles that are there, and of what cells hand on piece by piece.
         """
         node = with_state(step.node) if step.partial else step.node
         total = np.zeros((2, len(step.cells)))
+        points = extents(step.cells).prod(axis=1, dtype=np.float64)
         total[int(n in self._hidden)] += self._elements(step.tiles) * tuple_bytes(node)
         for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
-            read = self._elements(self.program.steps[source].tiles)
-            total[int(source in self._hidden)] += read[pick] * tuple_bytes(o.source)
+            there = self._elements(self.program.steps[source].tiles)[pick]
+            if read:
+                there = np.minimum(there, points)  # of a gather's table few rows
+            total[int(source in self._hidden)] += there * tuple_bytes(o.source)
         return total[0], total[1]
 
     def largest(self, n: int, step: Local) -> int:

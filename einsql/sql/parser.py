@@ -138,7 +138,7 @@ class Reader(DefinitionReader):
         """The statement as one of DuckDB's.
 
         Raises:
-            Error: The one given, if it is none.
+            Error: The one given, if it is none; DuckDB's where that reads further.
         """
         self.at = start
         begins = self.position()
@@ -146,7 +146,10 @@ class Reader(DefinitionReader):
             raise error
         try:
             check_grammar(" " * begins + self.sql[begins:])
-        except ProgrammingError:
+        except ProgrammingError as wrong:
+            told = isinstance(error, NotSupportedError) and wrong.position is not None
+            if told and (error.position or 0) < (wrong.position or 0):
+                raise wrong from None
             raise error from None
         return Foreign(self.sql, self.word(), begins, error)
 

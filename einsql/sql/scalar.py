@@ -203,7 +203,7 @@ class ScalarBinder:
     def parameter(self, node: exp.Expr) -> Typed:
         """`?` or `$n`; the parser numbers them, and the session has a value for each."""
         if isinstance(node, exp.Placeholder):
-            raise unsupported(f"The parameter {node.sql()}", node, "Write ? or $1.")
+            raise unsupported(f"The parameter {node.sql()}", node, "Write ?, $1 or $name.")
         return self.env.parameters.typed(int(node.name))
 
     def greater(self, node: exp.Expr) -> Typed:

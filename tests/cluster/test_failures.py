@@ -259,6 +259,21 @@ def _no_memory(*_: object) -> np.ndarray:
     raise MemoryError
 
 
+def test_small_arrays_come_as_large_ones_do() -> None:
+    ends = [Connection(s.detach()) for s in socket.socketpair()]
+    arrays = [np.arange(n, dtype=np.int64).reshape(2, -1) for n in (4, 0, wire.PACKED)]
+    wanted = [np.zeros_like(a) for a in arrays]
+    for into in ([], wanted, [np.zeros(3)] * 3):
+        wire.send(ends[0], arrays)
+        found = wire.receive(ends[1], into=into)
+        for n, (a, b) in enumerate(zip(found, arrays, strict=True)):
+            np.testing.assert_array_equal(a, b)
+            assert a.flags.writeable
+            assert n == 1 or np.shares_memory(a, wanted[n]) is (into is wanted)
+    for end in ends:
+        end.close()
+
+
 def test_ctrl_c_and_interrupt_cancel_on_all_ranks(
     con: einsql.Connection, interruptible: None
 ) -> None:

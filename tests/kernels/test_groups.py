@@ -53,6 +53,14 @@ n AS (SELECT s, t, (x.val - a.val) / (b.val - a.val) AS val
       FROM x JOIN a USING (s) JOIN b USING (s))
 SELECT s, ARG_MAX(t, val) AS best, COUNT(CASE WHEN val > 0.5 THEN 1 END) AS many
 FROM n GROUP BY s""",
+    "product with a mask": """WITH p AS
+(SELECT q.h, q.s, k.t, SUM(q.val * k.val) AS val FROM q JOIN k USING (h, d) GROUP BY q.h, q.s, k.t)
+SELECT p.h, x.s, x.t, CASE WHEN x.val > 0 THEN p.val * 2 ELSE x.val END AS val
+FROM p JOIN x USING (s, t)""",
+    "product of columns with a mask": """WITH p AS
+(SELECT q.s, v.t, SUM(q.val * v.val) AS val FROM q JOIN v USING (h, d)
+ WHERE q.h = 1 GROUP BY q.s, v.t)
+SELECT t, s, GREATEST(p.val, x.val) AS val, p.val AS p FROM p JOIN x USING (s, t)""",
     "attention": ATTENTION.format(where="") + VALUES,
     "causal attention": ATTENTION.format(where="WHERE t <= s") + VALUES,
     "window attention": ATTENTION.format(where="WHERE t <= s AND t > s - 5") + VALUES,
@@ -69,12 +77,16 @@ F, D = np.float32, np.float64
 BOTH = pytest.mark.parametrize("con", [F, D], indirect=True)
 TYPES: dict[str, list[type]] = {
     "softmax": [F, D], "softmax of columns": [D], "softmax that is read twice": [F],
+    "product with a mask": [F, D], "product of columns with a mask": [F],
     "cross-entropy": [D], "windows": [F, D], "layer norm": [F], "extremes": [D],
     "attention": [F], "causal attention": [F, D], "window attention": [F],
     "attention to what follows": [D], "attention with empty rows": [F],
     "attention by parity": [D], "weights": [D], "weights and values": [F],
 }  # fmt: skip
-"""The types of each statement's tensors: what a group does, it does in both in one of them."""
+"""The types of each statement's tensors: products, softmaxes and masks meet both.
+
+What else groups run is loops, of which test_loops.py tests every function in every type.
+"""
 
 
 @pytest.fixture
@@ -207,6 +219,36 @@ def test_layouts_of_operands_do_not_matter(con: einsql.Connection) -> None:
         con.register(table, array, dims=tuple(dims))
     for name in ("causal attention", "softmax"):
         _same(con, STATEMENTS[name])
+
+
+@pytest.mark.parametrize(("deep", "grouped"), [(64, True), (65, False)])
+def test_a_product_runs_with_what_uses_its_elements_unless_sums_are_long(
+    con: einsql.Connection, deep: int, grouped: bool
+) -> None:
+    con.register("a", np.ones((ROWS, deep), np.float32), dims=("s", "d"))
+    con.register("c", np.ones((deep, INNER), np.float32), dims=("d", "t"))
+    sql = (
+        "WITH p AS (SELECT s, t, SUM(a.val * c.val) AS val FROM a JOIN c USING (d) GROUP BY s, t) "
+        "SELECT s, t, p.val - x.val AS val FROM p JOIN x USING (s, t)"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is grouped
+    _same(con, sql)
+
+
+@pytest.mark.parametrize(
+    ("con", "wide"), [(F, 8), (F, 16), (F, 17), (D, 8), (D, 9)], indirect=["con"]
+)
+def test_narrow_right_sides_are_multiplied_by_tiles_of_their_own(
+    con: einsql.Connection, wide: int
+) -> None:
+    right = np.random.default_rng(wide).standard_normal((wide, INNER)).astype(_dtype(con))
+    con.register("w", right, dims=("w", "t"))
+    sql = (
+        "WITH p AS (SELECT s, t, GREATEST(val, 0) AS val FROM x) "
+        "SELECT s, w, SUM(p.val * w.val) AS val FROM p JOIN w USING (t) GROUP BY s, w"
+    )
+    assert any("  group  " in line for line in _steps(con, sql)) is (wide <= find.DEEPEST_MAP)
+    _same(con, sql)
 
 
 @pytest.mark.parametrize(("wide", "grouped"), [(14, True), (40, False)])

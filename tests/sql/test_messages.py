@@ -191,3 +191,21 @@ def test_parameters_that_do_not_fit_say_what_does() -> None:
     with pytest.raises(einsql.ProgrammingError, match="cannot be a Tensor") as caught:
         con.execute("SELECT i FROM x WHERE val = ?", [torch.tensor(0.5)])
     assert "item()" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sql", "at", "reason"),
+    [
+        ("CREATE TABLE t (n INTEGER, by DOUBLE)", "by", "Syntax error"),
+        ("ALTER TABLE t ADD CLUMN y INT", "INT", "Syntax error"),
+        ("SELECT i, val - @val - 1 AS v FROM x ORDER BY i", "@", "Syntax error"),
+        ("CREATE TENSR t (n INTEGER, by DOUBLE)", "TENSR", "CREATE TENSR is outside"),
+        ("SELEC 1", "SELEC", "no SELEC statement"),
+    ],
+)
+def test_a_syntax_error_of_duckdbs_is_told_where_it_is(sql: str, at: str, reason: str) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.arange(3.0), dims=("i",))
+        with pytest.raises(einsql.Error, match=reason) as error:
+            con.execute(sql)
+    assert error.value.position == sql.index(at)

@@ -94,6 +94,7 @@ class Duck:
         aborted: Whether a statement has failed so that the transaction can only be undone.
         names_changed: Whether the transaction may have made tables.
         dropped: Names of tables that it has dropped, perhaps, in small letters.
+        registered: Names, in small letters, of temporary tables of rows that the session was given.
         asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
     """
 
@@ -118,6 +119,7 @@ class Duck:
         self._given: set[str] = set()
         self._name = ""
         self.aborted = self.names_changed = self.asked = False
+        self.registered: set[str] = set()
         self.dropped: set[str] = set()
 
     @property
@@ -318,6 +320,12 @@ class Duck:
             [name, self.database, name, self.database],
         )
         return bool(found)
+
+    def is_registered(self, name: str) -> bool:
+        """True if a temporary table of the name was made of rows of Python's."""
+        found = "SELECT 1 FROM duckdb_tables() WHERE lower(table_name) = ? AND temporary"
+        low = name.lower()
+        return low in self.registered and bool(self.execute(found, [low]))
 
     def columns(self, name: str) -> list[tuple[str, str]]:
         """The columns of a table with their types, as DuckDB writes these.

@@ -26,7 +26,7 @@ _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="nump
 _IMPORTS = """\
 from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold, rescale
 from einsql.kernels.groups.tiles import (
-    any_empty, clear, copy, copy_numbers, multiply, not_finite, pack, spoilt,
+    any_empty, clear, copy, copy_numbers, multiply, multiply_narrow, not_finite, pack, spoilt,
 )
 from einsql.kernels.runtime import at, real
 """
@@ -171,9 +171,13 @@ class _Writer(Online):
         adds = self.param(int(at in self.sums))
         if at in self.sums:
             self.rescale(at)
+        from einsql.kernels.groups.tiles import is_narrow  # imports Numba
+
+        narrow = is_narrow(size, node.axis(product.wide).extent)
         self.emit(
-            f"multiply({left}, {between}, rows, {right}, {depth}, {terms}, {columns}, "
-            f"{into}, {self.param(stride)}, {constant}, {panel}, {size}, {adds})"
+            f"multiply{'_narrow' if narrow else ''}({left}, {between}, rows, {right}, {depth}, "
+            f"{terms}, {columns}, {into}, {self.param(stride)}, {constant}, {panel}, {size}, "
+            f"{adds})"
         )
 
     def right(self, at: int, m: Member, product: Product, panel: str) -> tuple[str, str]:

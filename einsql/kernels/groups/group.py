@@ -139,7 +139,7 @@ class Group:
             o = m.node.operands[operand]
             arrays[at, operand, name] = _strided(m.node, o, name, made[id(o.source)][name])
         panel = {
-            at: width(m.node.outputs[0].dtype.numpy.itemsize)
+            at: width(m.node.outputs[0].dtype.numpy.itemsize, m.node.axis(m.product.wide).extent)
             for at, m in enumerate(plan.members)
             if m.product is not None
         }

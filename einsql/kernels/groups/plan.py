@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -124,14 +124,24 @@ def make_plan(nodes: Sequence[EinSum], visible: Sequence[bool]) -> Plan | None:
         return None
     extent = {c: hi - lo for c, (lo, hi) in classes.bounds.items()}
     for block in sorted(classes.cut, key=lambda c: (-extent[c], -classes.cut.index(c))):
-        rows = tuple(c for c in classes.rows if c != block)
-        ordered = replace(classes, rows=(*rows, block))
-        found = members(nodes, ordered, visible, block)
-        if found is not None and _limits_fit(found):
-            found = deferred(found, ordered.rows, block)
-            fits, _ = masks_fit(found)
-            return _sized(nodes, found, ordered) if fits else None
+        for ordered in _rows(classes, block):
+            found = members(nodes, ordered, visible, block)
+            if found is not None and _limits_fit(found):
+                found = deferred(found, ordered.rows, block)
+                fits, _ = masks_fit(found)
+                return _sized(nodes, found, ordered) if fits else None
     return None
+
+
+def _rows(classes: Classes, block: int) -> Iterator[Classes]:
+    """The classes with one that is cut in blocks, the last of the rows.
+
+    First with all others of them; then with one of these inside the rows, for a product whose
+    result is used element by element has both of its keys in common with who uses it.
+    """
+    others = [c for c in classes.rows if c != block]
+    for left_out in (None, *(c for c in reversed(classes.cut) if c != block)):
+        yield replace(classes, rows=(*(c for c in others if c != left_out), block))
 
 
 def _limits_fit(found: Iterable[Member]) -> bool:

@@ -41,103 +41,115 @@ DEPTH = 512
 """Terms that are added to each other before their sum is added to the result."""
 
 
-def width(itemsize: int) -> int:
-    """Elements in a row of a tile."""
-    return WIDE * BYTES // itemsize
+def width(itemsize: int, columns: int) -> int:
+    """Elements in a row of a tile, for right sides of so many columns."""
+    return BYTES // itemsize * (1 if is_narrow(itemsize, columns) else WIDE)
 
 
-@_compiled
-def _tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
-    """Sets c to keep · c + scale · a · b for one tile.
+def is_narrow(itemsize: int, columns: int) -> bool:
+    """True if one vector holds a row of the right side."""
+    return columns * itemsize <= BYTES
 
-    `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
-    `c` (address, bytes between rows). Rows beyond those there are read the last one again,
-    and what they make is put aside.
-    """
-    element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
-    size = 4 if scale == types.float32 else 8
-    vector = ir.VectorType(element, BYTES // size)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        left, right, result, factor, kept = args
-        start, step, terms, rows = (builder.extract_value(left, n) for n in range(4))
-        into, stride = (builder.extract_value(result, n) for n in range(2))
-        last = builder.sub(rows, word(1))
+def _tile(tall: int, wide: int) -> Any:
+    """What computes tiles of so many rows, and vectors in a row."""
 
-        def row(n: int) -> Any:
-            """Address of a row of the left side, or of the last one there is."""
-            at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
-            return builder.add(start, builder.mul(at, step))
+    @_compiled
+    def tile(_: Any, a: Any, b: Any, c: Any, scale: Any, keep: Any) -> Any:
+        """Sets c to keep · c + scale · a · b for one tile.
 
-        def pointer(address: Any, kind: Any) -> Any:
-            return builder.inttoptr(address, kind.as_pointer())
+        `a` is (address, bytes between rows, number of terms, rows there are), `b` an address,
+        `c` (address, bytes between rows). Rows beyond those there are read the last one again,
+        and what they make is put aside.
+        """
+        element = ir.FloatType() if scale == types.float32 else ir.DoubleType()
+        size = 4 if scale == types.float32 else 8
+        vector = ir.VectorType(element, BYTES // size)
 
-        bases = [row(n) for n in range(TALL)]
-        room = ir.ArrayType(vector, WIDE)
-        aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
-        spare = builder.ptrtoint(aside, word)
-        before = builder.block
-        loop = builder.append_basic_block("terms")
-        after = builder.append_basic_block("store")
-        zero = ir.Constant(vector, [0.0] * vector.count)
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at = builder.phi(word)
-        at.add_incoming(word(0), before)
-        sums = [[builder.phi(vector) for _ in range(WIDE)] for _ in range(TALL)]
-        for held in sums:
-            for s in held:
-                s.add_incoming(zero, before)
-        ahead = builder.mul(at, word(WIDE * BYTES))
-        loads = [
-            builder.load(
-                pointer(builder.add(right, builder.add(ahead, word(n * BYTES))), vector),
-                align=size,
-            )
-            for n in range(WIDE)
-        ]
-        along = builder.mul(at, word(size))
-        new = []
-        for n, held in enumerate(sums):
-            x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
-            spread = _spread(builder, x, vector)
-            new.append(
-                [
-                    builder.fadd(
-                        s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            word = ir.IntType(64)
+            left, right, result, factor, kept = args
+            start, step, terms, rows = (builder.extract_value(left, n) for n in range(4))
+            into, stride = (builder.extract_value(result, n) for n in range(2))
+            last = builder.sub(rows, word(1))
+
+            def row(n: int) -> Any:
+                """Address of a row of the left side, or of the last one there is."""
+                at = builder.select(builder.icmp_signed("<", word(n), last), word(n), last)
+                return builder.add(start, builder.mul(at, step))
+
+            def pointer(address: Any, kind: Any) -> Any:
+                return builder.inttoptr(address, kind.as_pointer())
+
+            bases = [row(n) for n in range(tall)]
+            room = ir.ArrayType(vector, wide)
+            aside = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]  # Numba's own
+            spare = builder.ptrtoint(aside, word)
+            before = builder.block
+            loop = builder.append_basic_block("terms")
+            after = builder.append_basic_block("store")
+            zero = ir.Constant(vector, [0.0] * vector.count)
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            at = builder.phi(word)
+            at.add_incoming(word(0), before)
+            sums = [[builder.phi(vector) for _ in range(wide)] for _ in range(tall)]
+            for held in sums:
+                for s in held:
+                    s.add_incoming(zero, before)
+            ahead = builder.mul(at, word(wide * BYTES))
+            loads = [
+                builder.load(
+                    pointer(builder.add(right, builder.add(ahead, word(n * BYTES))), vector),
+                    align=size,
+                )
+                for n in range(wide)
+            ]
+            along = builder.mul(at, word(size))
+            new = []
+            for n, held in enumerate(sums):
+                x = builder.load(pointer(builder.add(bases[n], along), element), align=size)
+                spread = _spread(builder, x, vector)
+                new.append(
+                    [
+                        builder.fadd(
+                            s, builder.fmul(spread, y, flags=("contract",)), flags=("contract",)
+                        )
+                        for s, y in zip(held, loads, strict=True)
+                    ]
+                )
+            following = builder.add(at, word(1))
+            at.add_incoming(following, loop)
+            for held, made in zip(sums, new, strict=True):
+                for s, t in zip(held, made, strict=True):
+                    s.add_incoming(t, loop)
+            builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
+            builder.position_at_end(after)
+            scales = _spread(builder, factor, vector)
+
+            def store(adds: bool) -> None:
+                for n in range(tall):
+                    there = builder.icmp_signed("<", word(n), rows)
+                    line = builder.select(
+                        there, builder.add(into, builder.mul(word(n), stride)), spare
                     )
-                    for s, y in zip(held, loads, strict=True)
-                ]
-            )
-        following = builder.add(at, word(1))
-        at.add_incoming(following, loop)
-        for held, made in zip(sums, new, strict=True):
-            for s, t in zip(held, made, strict=True):
-                s.add_incoming(t, loop)
-        builder.cbranch(builder.icmp_signed("<", following, terms), loop, after)
-        builder.position_at_end(after)
-        scales = _spread(builder, factor, vector)
+                    for m in range(wide):
+                        cell = pointer(builder.add(line, word(m * BYTES)), vector)
+                        made = builder.fmul(new[n][m], scales)
+                        if adds:
+                            made = builder.fadd(made, builder.load(cell, align=size))
+                        builder.store(made, cell, align=size)
 
-        def store(adds: bool) -> None:
-            for n in range(TALL):
-                there = builder.icmp_signed("<", word(n), rows)
-                line = builder.select(there, builder.add(into, builder.mul(word(n), stride)), spare)
-                for m in range(WIDE):
-                    cell = pointer(builder.add(line, word(m * BYTES)), vector)
-                    made = builder.fmul(new[n][m], scales)
-                    if adds:
-                        made = builder.fadd(made, builder.load(cell, align=size))
-                    builder.store(made, cell, align=size)
+            with builder.if_else(kept) as (added, alone):
+                with added:
+                    store(True)
+                with alone:
+                    store(False)
+            return context.get_dummy_value()
 
-        with builder.if_else(kept) as (added, alone):
-            with added:
-                store(True)
-            with alone:
-                store(False)
-        return context.get_dummy_value()
+        return types.void(a, b, c, scale, keep), generate
 
-    return types.void(a, b, c, scale, keep), generate
+    return tile
 
 
 def _spread(builder: Any, value: Any, vector: Any) -> Any:
@@ -231,38 +243,49 @@ def any_empty(extremes: Any, step: int, rows: int) -> bool:
     return found
 
 
-@part
-def multiply(
-    left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
-    into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
-) -> None:  # fmt: skip
-    """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
+def _multiplier(tall: int, wide: int) -> Any:
+    """Multiplies blocks by tiles of so many rows, and vectors in a row."""
+    tile = _tile(tall, wide)
 
-    Args:
-        left: Address of the left block's first row.
-        step: Bytes from one of its rows to the next; its elements lie together.
-        rows: Its rows.
-        right: Address of the panels.
-        depth: Terms that a panel has.
-        terms: First and last of those that count.
-        columns: First and last column wanted; whole panels are computed.
-        into: Address of the result's first row.
-        stride: Bytes from one of its rows to the next.
-        scale: The factor.
-        panel: Columns of a panel.
-        size: Bytes of an element.
-        adds: 1 if the product is added to what is there, otherwise 0.
-    """
-    first = columns[0] // panel * panel
-    for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):
-        count = min(DEPTH, terms[1] - start)
-        for n in range(first, columns[1], panel):
-            beside = right + (n * depth + start * panel) * size
-            for r in range(0, rows, TALL):
-                _tile(
-                    (left + r * step + start * size, step, max(count, 1), min(TALL, rows - r)),
-                    beside,
-                    (into + r * stride + n * size, stride),
-                    scale,
-                    adds != 0 or start > terms[0],
-                )
+    @part
+    def multiply(
+        left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
+        into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
+    ) -> None:  # fmt: skip
+        """Sets a block to scale · left · right, or adds that, for some terms and panels of columns.
+
+        Args:
+            left: Address of the left block's first row.
+            step: Bytes from one of its rows to the next; its elements lie together.
+            rows: Its rows.
+            right: Address of the panels.
+            depth: Terms that a panel has.
+            terms: First and last of those that count.
+            columns: First and last column wanted; whole panels are computed.
+            into: Address of the result's first row.
+            stride: Bytes from one of its rows to the next.
+            scale: The factor.
+            panel: Columns of a panel.
+            size: Bytes of an element.
+            adds: 1 if the product is added to what is there, otherwise 0.
+        """
+        first = columns[0] // panel * panel
+        for start in range(terms[0], max(terms[1], terms[0] + 1), DEPTH):
+            count = min(DEPTH, terms[1] - start)
+            for n in range(first, columns[1], panel):
+                beside = right + (n * depth + start * panel) * size
+                for r in range(0, rows, tall):
+                    tile(
+                        (left + r * step + start * size, step, max(count, 1), min(tall, rows - r)),
+                        beside,
+                        (into + r * stride + n * size, stride),
+                        scale,
+                        adds != 0 or start > terms[0],
+                    )
+
+    return multiply
+
+
+multiply = _multiplier(TALL, WIDE)
+multiply_narrow = _multiplier(WIDE * TALL, 1)
+"""For right sides whose rows one vector holds."""

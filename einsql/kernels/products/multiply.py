@@ -9,7 +9,7 @@ other kernel is at work, for spinning threads are at hand sooner than sleeping o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil, inf, prod
 from time import monotonic
 from typing import Any
@@ -39,8 +39,8 @@ from einsql.kernels.products.pieces import (
 )
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
+from einsql.kernels.products.whole import FEW, LONG_SUM, Multiply, at_once, unless_same
 
-Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 Unit = tuple[str, ...]
 """Labels that are one axis."""
 
@@ -56,10 +56,6 @@ SPIN = 0.1
 """Seconds that BLAS's own threads go on spinning after a product."""
 SEVERAL, PIECE = 8, 1e-5
 """Pieces of a thread at most, and the seconds that one takes at least."""
-LONG_SUM = 2**12
-"""Terms from which that pays."""
-FEW = 512
-"""Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
 ROWS, CACHED, PACKED = 4, 2**17, 10**5
 """Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
 that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
@@ -111,7 +107,7 @@ class Multiplied:
             return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
-        plan = _Plan(self, layout, work)
+        plan = Plan(self, layout, work)
         same = a.dtype == b.dtype == self.work
         if self.compiles and same and not copied and points >= COMPILED:
             return plan.in_place(a, b) or plan.choose()
@@ -130,7 +126,7 @@ class Multiplied:
         return False
 
 
-class _Plan:
+class Plan:
     """A layout with the views and the pieces it stands for."""
 
     def __init__(self, product: Multiplied, layout: Layout, work: Work) -> None:
@@ -168,7 +164,7 @@ class _Plan:
         # Short products and vectors are NumPy's, whose BLAS has threads of its own.
         long = self.work.seconds >= LITTLE and min(self.m, self.n) > 1
         self.other = long and not blas.is_numpys()
-        self.whole = self._at_once()
+        self.whole = at_once(self)
 
     def _read(
         self, side: Side, labels: tuple[str, ...], groups: tuple[list[Unit], list[Unit]]
@@ -263,7 +259,7 @@ class _Plan:
         if prod(parts) == 1:
             return otherwise
         known: list[Calls | None] = []
-        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
+        work, shape, turn = self.product.work, self.shape, unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
             threads = team.at_hand(seconds)
@@ -303,34 +299,7 @@ class _Plan:
                 found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
         return calls_for(found, (a, b, out))
 
-    def _at_once(self) -> Multiply:
-        """All of it by one call, its views known before."""
-        stack = self.extents[: self.free]
-        few = prod(stack) * self.m * self.n < FEW and self.k >= LONG_SUM
-        if few or self.layout.left.copied or self.layout.right.copied:
-            return self._by_piece
-        work, shape, turn = self.product.work, self.shape, _unless_same(self.turn)
-        arranged = _unless_same(self.arranged)
-        (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in self.reads)
-        turn_a, turn_b = _unless_same(order_a), _unless_same(order_b)
-        matrix = (*stack, self.m, self.n)
-        vectors = self.vectors
-        product = blas.multiply if self.other else np.matmul
-
-        def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
-            left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
-            right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
-            made = empty(shape, work)
-            out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
-            if vectors and right.strides[-2] == work.itemsize:
-                left, right = left[..., None, :], right[..., None, :, :]
-                out = out[..., None, :]
-            product(left, right, out=out)
-            return made if turn is None else made.transpose(turn)
-
-        return run
-
-    def _by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+    def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it as the one piece."""
         made, out = self._result()
         self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
@@ -471,11 +440,6 @@ def _left_to_blas(least: float) -> bool:
         least: Seconds after which no other kernel is taken to want them.
     """
     return monotonic() - _spun[0] < SPIN or pool.idle() > least
-
-
-def _unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
-    """An order of axes, or None for that which they have."""
-    return None if turn == tuple(range(len(turn))) else turn
 
 
 def _units(group: tuple[str, ...], apart: bool) -> list[Unit]:

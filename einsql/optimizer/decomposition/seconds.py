@@ -51,12 +51,14 @@ class Seconds:
         m = self.machine
         rounds = -(-vectors.prod(axis=1) // self.sites)
         point = m.arithmetic(v.effort, contraction=v.contraction, double=v.double)
-        work = _volume(tiles(v.extents, vectors)) * point
+        points = _volume(tiles(v.extents, vectors))
+        work = points * point
         cut = restricted(vectors, v.keys)
         result = _volume(tiles(v.shape, cut)) * v.state_bytes
         nbytes = result.copy()
         for use in v.uses:
-            nbytes += _volume(tiles(use.shape, restricted(vectors, use.axes))) * use.nbytes
+            read = _volume(tiles(use.shape, restricted(vectors, use.axes)))
+            nbytes += np.minimum(read, points) * use.nbytes  # of a gather's table few rows
         once = work + nbytes / m.memory_bandwidth + m.call_overhead
         group = vectors[:, list(v.reduced)].prod(axis=1)
         share = np.where(_spreads(v.shape, cut, group), group, 1)

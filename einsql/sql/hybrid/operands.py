@@ -64,7 +64,8 @@ def _over_tables(star: exp.Star, is_tensor: Callable[[str], bool]) -> bool:
 def _names_of_with(select: exp.Expr) -> set[str]:
     """The names of WITH in reach of a SELECT, in small letters."""
     found = set[str]()
-    inside, node = None, select
+    inside: exp.Expr | None = None
+    node: exp.Expr | None = select
     while node is not None:
         clause = node.args.get("with_")
         for cte in () if clause is None else clause.expressions:

@@ -1,0 +1,88 @@
+"""Products by one call of NumPy, their views known before: what calls take counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.buffers import empty
+from einsql.kernels import blas
+from einsql.kernels.kernel import Tick
+
+if TYPE_CHECKING:
+    from einsql.kernels.products.multiply import Plan
+
+Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
+
+FEW = 512
+"""Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
+LONG_SUM = 2**12
+"""Terms of a long sum: from which that matters, and from which cutting it pays."""
+
+
+def at_once(plan: Plan) -> Multiply:
+    """All of it by one call, its views known before."""
+    stack = plan.extents[: plan.free]
+    few = prod(stack) * plan.m * plan.n < FEW and plan.k >= LONG_SUM
+    if few or plan.layout.left.copied or plan.layout.right.copied:
+        return plan.by_piece
+    work, shape, turn = plan.product.work, plan.shape, unless_same(plan.turn)
+    arranged = unless_same(plan.arranged)
+    (order_a, shape_a), (order_b, shape_b) = (r.whole() for r in plan.reads)
+    turn_a, turn_b = unless_same(order_a), unless_same(order_b)
+    if plan.m == plan.n == 1:
+        return _vectors_at_once(plan)
+    matrix = (*stack, plan.m, plan.n)
+    vectors = plan.vectors
+    product = blas.multiply if plan.other else np.matmul
+
+    def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
+        right = (b if turn_b is None else b.transpose(turn_b)).reshape(shape_b)
+        made = empty(shape, work)
+        out = (made if arranged is None else made.transpose(arranged)).reshape(matrix)
+        if vectors and right.strides[-2] == work.itemsize:
+            left, right = left[..., None, :], right[..., None, :, :]
+            out = out[..., None, :]
+        product(left, right, out=out)
+        return made if turn is None else made.transpose(turn)
+
+    return run
+
+
+def _vectors_at_once(plan: Plan) -> Multiply:
+    """Inner products, where calls of NumPy take longer than sums."""
+    stack, work = tuple(plan.extents[: plan.free]), plan.product.work
+    turns, shapes = [], []
+    for read in plan.reads:
+        order, whole = read.whole()
+        turns.append(unless_same(order))
+        shapes.append((*whole[:-2], plan.k))
+    (turn_a, turn_b), (shape_a, shape_b) = turns, shapes
+    shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
+    plain = arranged is None and shape == stack
+
+    def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
+        left = a if turn_a is None else a.transpose(turn_a)
+        right = b if turn_b is None else b.transpose(turn_b)
+        if left.shape != shape_a:
+            left = left.reshape(shape_a)
+        if right.shape != shape_b:
+            right = right.reshape(shape_b)
+        made = empty(shape, work)
+        if plain:
+            out = made
+        else:
+            out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
+        np.vecdot(left, right, out)
+        return made if turn is None else made.transpose(turn)
+
+    return run
+
+
+def unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
+    """An order of axes, or None for that which they have."""
+    return None if turn == tuple(range(len(turn))) else turn
