@@ -13,6 +13,7 @@ from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
 from einsql.sql.parser import parse
+from einsql.sql.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.changes import Changing
@@ -83,8 +84,7 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
         try:
             _try(con, statement, text, cursor)
         except NotSupportedError as error:
-            told = doubt.position if "at or near" in doubt.reason else None
-            if told is None or error.position is None or error.position <= told:
+            if not _stumbles_before(text, doubt, error):
                 raise
         raise doubt.locate(text)
     if not isinstance(statement, st.Transaction):
@@ -112,6 +112,19 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
     found = _other(con, statement, text, cursor)
     if found is not None and alone is not None and not found.is_volatile:
         con.remember_plan(alone[0], found)
+
+
+def _stumbles_before(text: str, doubt: Error, refusal: Error) -> bool:
+    """True if DuckDB's grammar cannot read something that stands before what is refused.
+
+    A refusal's position is the first name or value of what it names, such as the table of
+    `ONLY t`, where the grammar stops at ONLY: what lies between is words of one construct.
+    """
+    told, refused = doubt.position, refusal.position
+    if told is None or refused is None or "at or near" not in doubt.reason:
+        return False
+    between = (t for t in tokenize(text) if told < t.start < refused)
+    return any(is_name_or_value(t) for t in between)
 
 
 def _try(con: Connection, statement: st.Statement, text: str, cursor: Cursor) -> None:

@@ -39,6 +39,11 @@ def is_parameter(token: Token) -> bool:
     return token.token_type is TokenType.PLACEHOLDER
 
 
+def is_name_or_value(token: Token) -> bool:
+    """True for names, literals and parameters, which are neither keywords nor signs."""
+    return token.token_type in (TokenType.VAR, TokenType.NUMBER, TokenType.PLACEHOLDER, *_QUOTED)
+
+
 def word_of(token: Token) -> str:
     """A token in upper case; empty for quoted text, which is no keyword."""
     return "" if token.token_type in _QUOTED else token.text.upper()

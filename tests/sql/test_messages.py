@@ -209,3 +209,22 @@ def test_a_syntax_error_of_duckdbs_is_told_where_it_is(sql: str, at: str, reason
         with pytest.raises(einsql.Error, match=reason) as error:
             con.execute(sql)
     assert error.value.position == sql.index(at)
+
+
+@pytest.mark.parametrize(
+    ("sql", "at", "reason"),
+    [
+        ("SELECT i FROM ONLY x", "x", "ONLY is outside"),
+        ("SELECT i FROM ONLY x ORDER BY i, val LIMIT 1", "ONLY", "Syntax error"),
+        ("UPDATE a SET v = 1 ORDER BY abs(-i)", "abs", "ORDER BY in UPDATE"),
+        ('UPDATE a SET v = 1 ORDER BY -("i" + 1)', '"i"', "ORDER BY in UPDATE"),
+        ("DELETE FROM a, x WHERE a.i = x.i", "x", "several tables"),
+    ],
+)
+def test_what_is_refused_is_named_where_duckdb_stops_at_it(sql: str, at: str, reason: str) -> None:
+    with einsql.connect() as con:
+        con.register("x", np.arange(3.0), dims=("i",))
+        con.execute("CREATE TENSOR a (i DIM(3), v INTEGER)")
+        with pytest.raises(einsql.Error, match=reason) as error:
+            con.execute(sql)
+    assert error.value.position == sql.index(at)
