@@ -17,7 +17,7 @@ __all__ = ["con"]  # its tensors serve every test here
 
 APART = (
     ("attention", 2), ("causal attention", 2), ("weights", 2), ("weights and values", 2),
-    ("layer norm", 2), ("layer norm", 3),
+    ("layer norm", 2), ("layer norm", 3), ("product of columns with a mask", 2),
 )  # fmt: skip
 """Statements cut so that sites need what others have, for so many of them."""
 

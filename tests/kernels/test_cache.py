@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
 import subprocess
@@ -136,3 +137,15 @@ def test_a_statement_leaves_while_a_kernel_compiles(
     again: Any = cache.load(SOURCE, tick)
     assert again is kernel
     assert sum(kernel.stats.cache_misses.values()) == 1
+
+
+def test_no_two_functions_of_kernels_have_one_name() -> None:
+    """Kernels that different processes compiled would call one of them for both."""
+    names: dict[tuple[str, str], object] = {}
+    for name in cache.COMPILED:
+        module = importlib.import_module(f"einsql.kernels.{name.replace('/', '.')}")
+        for made in vars(module).values():
+            function = getattr(made, "py_func", None)
+            if function is not None:
+                key = function.__module__, function.__qualname__
+                assert names.setdefault(key, made) is made, key

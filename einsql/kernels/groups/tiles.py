@@ -247,7 +247,6 @@ def _multiplier(tall: int, wide: int) -> Any:
     """Multiplies blocks by tiles of so many rows, and vectors in a row."""
     tile = _tile(tall, wide)
 
-    @part
     def multiply(
         left: int, step: int, rows: int, right: int, depth: int, terms: Any, columns: Any,
         into: int, stride: int, scale: Any, panel: int, size: int, adds: int,
@@ -283,7 +282,9 @@ def _multiplier(tall: int, wide: int) -> Any:
                         adds != 0 or start > terms[0],
                     )
 
-    return multiply
+    # Machine code finds it by its name, also in kernels that another process compiled.
+    multiply.__qualname__ = f"multiply_{tall}_{wide}"
+    return part(multiply)
 
 
 multiply = _multiplier(TALL, WIDE)
