@@ -18,6 +18,7 @@ from einsql.engine.relation import PlacedFields
 from einsql.engine.result import PIECE
 from einsql.engine.store import Tensor
 from tests.cluster.conftest import Connected
+from tests.oracle.ranks import measured
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
@@ -47,6 +48,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     found, real = Watch(), Cluster.call
 
     def call(self: Cluster, commands: Mapping[int, Any], *rest: Any, **named: Any) -> list[Any]:
+        commands = {rank: measured(c) for rank, c in commands.items()}
         found.before(list(commands.values()))
         answers = real(self, commands, *rest, **named)
         found.seen += zip(commands.values(), answers, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,17 @@ class WatchedCluster(Cluster):
         into: Mapping[int, Sequence[np.ndarray]] | None = None,
     ) -> list[Any]:  # fmt: skip
         """As `Cluster.call`."""
+        commands = {rank: measured(c) for rank, c in commands.items()}
         answers = super().call(commands, tick, into)
         if any(isinstance(c, Run) for c in commands.values()):
             self.runs += 1
             self.moved += any(any(measure.sent) for measure in answers)
         return answers
+
+
+def measured(command: Command) -> Command:
+    """The command; a run is also asked what it took."""
+    return replace(command, measured=True) if isinstance(command, Run) else command
 
 
 def changing(
