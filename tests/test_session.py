@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -260,3 +262,19 @@ def test_interrupt_cancels_and_the_session_goes_on(con: einsql.Connection) -> No
     thread.join()
     con.progress = None
     assert con.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_closed_connection_leaves_nothing_to_the_garbage_collector() -> None:
+    array = np.ones((10, 10))
+    seen = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        with einsql.connect() as con:
+            con.register("r", array, dims=("i", "j"))
+            con.execute("SELECT i, SUM(val) AS s FROM r GROUP BY i").fetchall()
+            con.execute("SELECT SUM(val) AS s FROM r WHERE i = ?", [3]).fetchall()
+        del array, con
+        assert seen() is None
+    finally:
+        gc.enable()

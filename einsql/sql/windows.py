@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import numpy as np
 import numpy.typing as npt
@@ -129,7 +130,7 @@ class Views:
     """The windows that are read in one statement, each made once."""
 
     def __init__(self, given: Given) -> None:
-        self._given = given
+        self._given: Given = proxy(given)  # which has these: a cycle would keep its arrays
         self._made: dict[object, Node] = {}
         self._windows: dict[int, tuple[Node, dict[int, Window]]] = {}
         self.inputs: list[View] = []
