@@ -97,7 +97,11 @@ def polyval(p: Any, x: Any) -> Any:
 
 
 @implements(np.vander)
-def vander(x: TracedArray, N: int | None = None, increasing: bool = False) -> Any:  # noqa: N803
+def vander(
+    x: TracedArray,
+    N: int | None = None,  # noqa: N803 - as NumPy names it
+    increasing: bool = False,
+) -> Any:
     """np.vander."""
     if x.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")

@@ -14,6 +14,7 @@ from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, 
 from einsql.engine.executor import REPEATED, Fields, Program
 from einsql.errors import DataError, InterruptedError
 from einsql.kernels import compile_node
+from einsql.kernels.kernel import Runner
 from einsql.schema import DType, Field, Key, Schema
 
 F, B = DType.FLOAT, DType.BIGINT
@@ -70,7 +71,7 @@ def _programs(draw: st.DrawFn) -> tuple[list[Node], dict[str, Fields]]:
     return [nodes[-1], *more], given_fields
 
 
-def _compiled(node: EinSum) -> tuple[str, object]:
+def _compiled(node: EinSum) -> tuple[str, Runner]:
     return compile_node(node, "never")
 
 
@@ -86,7 +87,7 @@ def _bytes(found: Sequence[Fields]) -> list[dict[str, tuple[object, ...]]]:
 @given(_programs())
 def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Fields]]) -> None:
     roots, inputs = made
-    program = Program(roots[0], _compiled, more=roots[1:])  # type: ignore[arg-type]  # a runner
+    program = Program(roots[0], _compiled, more=roots[1:])
     names = {name for _, name in program.inputs}
     given_fields = {name: fields for name, fields in inputs.items() if name in names}
     before = {name: fields["x0"].copy() for name, fields in inputs.items()}
@@ -103,7 +104,7 @@ def _chain(length: int) -> Program:
     for _ in range(length):
         x = Value(0, "x0", F)
         node = _node("i", [(node, "i")], [Call("add", (x, Call("exp", (x,), F)), F)], None)
-    return Program(node, _compiled)  # type: ignore[arg-type]  # as above
+    return Program(node, _compiled)
 
 
 ONES: Mapping[str, Fields] = {"in0": {"x0": np.ones(5, np.float32)}}
