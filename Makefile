@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz gradients \
-    everywhere ranks failures kills sqlalchemy concurrent clean
+.PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
+    gradients everywhere ranks failures kills sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -54,6 +54,10 @@ optimality: $(VENV)/.dev  ## measure how far from the best cut searches end
 
 fuzz: $(VENV)/.dev  ## compare N=20000 random queries with DuckDB
 	$(BIN)/python -m tests.fuzz --queries $(N)
+
+properties: $(VENV)/.dev  ## run the property tests on examples drawn anew
+	EINSQL_EXAMPLES_DRAWN=new $(BIN)/pytest tests/kernels tests/engine tests/optimizer tests/console \
+	    tests/gpu tests/test_tra.py tests/test_plan_page.py
 
 gradients: $(VENV)/.dev  ## compare 5000 random gradients with differences, 200 with torch.autograd
 	$(BIN)/python -m tests.gradient.campaign --losses 5000 --torch 200

@@ -1,16 +1,19 @@
-"""What running the tests itself takes is kept small."""
+"""How tests run: property tests draw fixed examples, and collections of garbage are rare."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(  # no test depends on how fast the machine is
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+_ANY_MACHINE = settings(  # no test depends on the speed of the machine
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-settings.load_profile("any machine")
+settings.register_profile("fixed", _ANY_MACHINE, derandomize=True)
+settings.register_profile("new", _ANY_MACHINE, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("EINSQL_EXAMPLES_DRAWN", "fixed"))
 
 FIRST = ("test_tour.py", "test_oracle.py", "test_simulation.py")
 """Files of tests that take long: begun at the end, one would be run by one worker alone."""

@@ -23,7 +23,7 @@ def test_one_tile_shares_memory_both_ways() -> None:
     assert np.shares_memory(back.fields["val"], array)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(hs.data())
 def test_tiles_give_the_relation_back(data: hs.DataObject) -> None:
     shape = tuple(data.draw(hs.lists(hs.integers(1, 7), max_size=3)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
@@ -79,11 +79,7 @@ def _bytes(found: Sequence[Fields]) -> list[dict[str, tuple[object, ...]]]:
     return [{n: (a.dtype, a.shape, a.tobytes()) for n, a in f.items()} for f in found]
 
 
-@settings(
-    deadline=None,
-    max_examples=200,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=200)
 @given(_programs())
 def test_later_runs_are_as_the_first(made: tuple[list[Node], dict[str, Fields]]) -> None:
     roots, inputs = made

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
@@ -23,6 +23,7 @@ from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick
 from einsql.schema import DType
 from tests.gpu.nodes import awkward, pairs, scalars
+from tests.kernels.compiling import PROPERTY
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, Runner, cases, check
 from tests.kernels.test_kernels import copies, products
@@ -33,12 +34,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 EXAMPLES = int(os.environ.get("EINSQL_EXAMPLES", "25"))
-PROPERTY = settings(
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.generate,),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 def runner(node: EinSum, memory: Memory, least: int = 16) -> Runner:

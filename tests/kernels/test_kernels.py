@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
@@ -29,9 +29,6 @@ from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array
 
-SETTINGS = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
 D, F, H, I64 = DType.DOUBLE, DType.FLOAT, DType.HALF, DType.BIGINT
 
 
@@ -69,10 +66,10 @@ def _axes(draw: st.DrawFn) -> tuple[Axis, ...]:
 
 
 @st.composite
-def products(draw: st.DrawFn) -> Case:
+def products(draw: st.DrawFn, dtypes: tuple[DType, ...] = (F, F, D, H)) -> Case:
     """Sums of products of at most two operands, their factors cast, scaled and squared."""
     axes = draw(_axes())
-    dtype = draw(st.sampled_from((F, F, D, H)))
+    dtype = draw(st.sampled_from(dtypes))
     narrower = {F: (F, H, DType.TINYINT), D: (D, F, DType.INTEGER), H: (H,)}[dtype]
     operands, arrays = draw(_operands(axes, narrower, 2))
     factors: list[Expr] = []
@@ -151,7 +148,7 @@ def test_kernel(kernel: Kernel) -> None:
         return
     strategy, examples = EXAMPLES[kernel.name]
 
-    @settings(SETTINGS, max_examples=examples)
+    @settings(max_examples=examples)
     @given(strategy)
     def answers(case: Case) -> None:
         runner = kernel.match(case.node)
@@ -161,7 +158,7 @@ def test_kernel(kernel: Kernel) -> None:
     answers()
 
 
-@settings(SETTINGS, max_examples=100)
+@settings(max_examples=100)
 @given(gathers())
 def test_gathers_that_come_again(case: Case) -> None:
     """They are compiled then."""
@@ -176,7 +173,7 @@ def test_gathers_that_come_again(case: Case) -> None:
 
 @pytest.mark.parametrize("near", [0, 2**16], ids=["sorted", "scattered"])
 def test_segments_on_two_threads(near: int) -> None:
-    @settings(SETTINGS, max_examples=15)
+    @settings(max_examples=15)
     @given(segments())
     def answers(case: Case) -> None:
         runner = SEGMENTS.match(case.node)
@@ -193,14 +190,14 @@ def test_segments_on_two_threads(near: int) -> None:
         answers()
 
 
-@settings(SETTINGS, max_examples=150)
+@settings(max_examples=150)
 @given(cases())
 def test_registry_without_numba(case: Case) -> None:
     _, runner = compile_node(case.node, jit="never")
     check(case, runner)
 
 
-@settings(SETTINGS, max_examples=100)
+@settings(max_examples=100)
 @given(cases(), st.integers(1, 6))
 def test_vector_in_blocks(case: Case, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -208,7 +205,7 @@ def test_vector_in_blocks(case: Case, size: int) -> None:
         check(case, compile_vector(case.node))
 
 
-@settings(SETTINGS, max_examples=200)
+@settings(max_examples=200)
 @given(products(), st.sampled_from([1, 32]), st.sampled_from([0.0, 3.5e-10, 1.0]))
 def test_contraction_in_pieces(case: Case, least: int, in_line: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -457,7 +454,7 @@ def test_an_embedding_lookup_takes_rows() -> None:
     np.testing.assert_array_equal(runner(operands, no_tick)["val"], e[rows - 1].T)
 
 
-@settings(SETTINGS, max_examples=200)
+@settings(max_examples=200)
 @given(st.one_of(cases(), copies(), products(), operations(), gathers(), segments()))
 def test_only_views_alias_operands(case: Case) -> None:
     """What says which inputs a result may show relies on it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Input, Label, Operand, Output, Value
 from einsql.errors import DataError
@@ -17,9 +17,6 @@ from einsql.kernels.vector import compile_vector
 from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import Case, cases, no_tick
 
-SETTINGS = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
 F, I64 = DType.FLOAT, DType.BIGINT
 
 
@@ -32,7 +29,7 @@ def outcome(run: Runner, arrays: list[Fields]) -> dict[str, tuple[object, ...]] 
     return {n: (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(max_examples=400)
 @given(cases())
 def test_later_runs_are_as_the_first(case: Case) -> None:
     runner = compile_vector(case.node)

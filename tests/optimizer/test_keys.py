@@ -53,7 +53,7 @@ def _expression(chance: Random) -> Expr:
     return Affine(steps, chance.randint(-2, 2)).expr()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(seed=st.integers(0, 2**32))
 def test_computed_keys_keep_their_meaning(seed: int) -> None:
     graph = windows(seed)

@@ -243,7 +243,7 @@ def test_no_rule_is_without_an_example() -> None:
     assert [r for s in STAGES for r in s.rules if r.name not in NAMES] == []
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(seed=st.integers(0, 2**32), off=st.sets(st.sampled_from(NAMES), max_size=5))
 def test_random_graphs_keep_their_meaning(seed: int, off: set[str]) -> None:
     check(random_graph(seed), seed, disabled=frozenset(off))
@@ -256,7 +256,7 @@ def test_each_rule_alone_keeps_the_meaning(rule: Rule) -> None:
         check(graph, seed, disabled=frozenset(NAMES) - {rule.name})
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_joins_keep_their_meaning_in_every_order(seed: int) -> None:
     check(random_join(seed), seed)
