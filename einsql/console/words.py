@@ -32,7 +32,7 @@ _KEYWORDS, _FUNCTIONS = {*KEYWORDS, "OUTER", "RIGHT", "INNER"}, {*FUNCTIONS, *TA
 
 _TOKEN = re.compile(
     r"""(?P<comment>--[^\n]*|/\*[\s\S]*?(?:\*/|\Z))
-      | (?P<string>'(?:[^']|'')*(?:'|\Z))
+      | (?P<string>'(?:[^']++|'')*+(?:'|\Z))
       | (?P<name>"(?:[^"]|"")*(?:"|\Z))
       | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
       | (?P<word>[^\W\d]\w*)

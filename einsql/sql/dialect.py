@@ -13,6 +13,7 @@ from typing import ClassVar
 import sqlglot
 from sqlglot import TokenType, exp
 from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError, TokenError
 
 
 class EinSQL(DuckDB):
@@ -38,10 +39,12 @@ def parsed(text: str) -> exp.Expr:
     """The syntax tree of a statement.
 
     Raises:
-        sqlglot.errors.ParseError: A syntax error.
+        sqlglot.errors.ParseError: A syntax error, or a text without tokens.
     """
     token = _reading.set(True)
     try:
         return sqlglot.parse_one(text, dialect=EinSQL)
+    except TokenError as error:
+        raise ParseError(str(error)) from error
     finally:
         _reading.reset(token)

@@ -177,7 +177,11 @@ class QueryBinder:
         return TileSelect(self).bind(select)
 
     def with_ctes(self, query: exp.Expr, run: Callable[[], T]) -> T:
-        """Binds the WITH clause, then runs with its names in reach."""
+        """Binds what is read of the WITH clause, then runs with its names in reach.
+
+        A part that nothing reads is not bound, so an unknown column in it is no error, as in
+        DuckDB.
+        """
         clause = query.args.get("with_")
         if clause is None:
             return run()
@@ -185,14 +189,17 @@ class QueryBinder:
         if clause.args.get("recursive"):
             raise unsupported("WITH RECURSIVE", clause)
         self.ctes.append({})
+        read = _names_read(query, clause)
         try:
             for cte in clause.expressions:
                 check_syntax(cte)
                 name = cte.alias
                 if name.lower() in self.ctes[-1] or name.lower() in self.changing:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
-                if isinstance(cte.this, exp.Insert | exp.Update | exp.Delete | exp.Merge):
+                if isinstance(cte.this, _CHANGES):
                     self._changed(cte)
+                    continue
+                if name.lower() not in read:
                     continue
                 made = self.bind_any(cte.this)
                 if isinstance(made, Relation):
@@ -329,3 +336,20 @@ class QueryBinder:
             raise locate(error, node) from None
         finally:
             self.joining.pop()
+
+
+_CHANGES = (exp.Insert, exp.Update, exp.Delete, exp.Merge)
+"""Parts of WITH that run whether or not something reads them."""
+
+
+def _names_read(query: exp.Expr, clause: exp.With) -> set[str]:
+    """Identifiers, in small letters, of a query and of the parts of its WITH that it reads."""
+    words = {n.name.lower() for n in query.walk(prune=lambda n: n is clause) if _is_word(n)}
+    for cte in reversed(clause.expressions):
+        if cte.alias.lower() in words or isinstance(cte.this, _CHANGES):
+            words |= {n.name.lower() for n in cte.this.walk() if _is_word(n)}
+    return words
+
+
+def _is_word(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Identifier | exp.Anonymous | exp.Var)

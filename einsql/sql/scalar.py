@@ -19,6 +19,7 @@ from einsql.sql.arguments import surplus, text
 from einsql.sql.functions import NAMED
 from einsql.sql.given import Given
 from einsql.sql.literals import negated, number, parse_type, read_text, whole_number
+from einsql.sql.long_literals import LEAST, STAND_IN
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 from einsql.sql.typed import (
     NULL,
@@ -333,6 +334,9 @@ class ScalarBinder:
     def anonymous(self, node: exp.Expr) -> Typed:
         """Functions sqlglot does not know by name."""
         name, args = str(node.this).lower(), node.expressions
+        if name == STAND_IN:
+            hint = "Join a tensor or a table of the values."
+            raise unsupported(f"IN with {LEAST:,} or more literals", node.parent or node, hint)
         if _anonymous_aggregate(node):
             return self.env.aggregate(node, None)
         if name in NAMED and len(args) == NAMED[name][1]:

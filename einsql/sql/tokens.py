@@ -10,6 +10,7 @@ from sqlglot.errors import TokenError
 
 from einsql.errors import ProgrammingError, nearest
 from einsql.sql.dialect import EinSQL
+from einsql.sql.long_literals import without_long_literals
 from einsql.sql.parameters import mark
 
 _WORD = re.compile(r"[^\W\d][\w$]*")
@@ -23,7 +24,7 @@ def tokenize(sql: str) -> list[Token]:
     """
     marked = mark(sql)
     try:
-        tokens = list(EinSQL().tokenize(marked.text))
+        tokens = list(EinSQL().tokenize(without_long_literals(marked.text)))
     except TokenError as error:
         raise ProgrammingError("The statement cannot be read") from error
     for token in tokens:

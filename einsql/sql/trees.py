@@ -12,6 +12,7 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.sql.dialect import parsed
 from einsql.sql.grammar import check_grammar, spaced
 from einsql.sql.hints import numbered, placed
+from einsql.sql.long_literals import without_long_literals
 from einsql.sql.parameters import mark, place
 from einsql.sql.tokens import TokenReader, did_you_mean
 
@@ -83,7 +84,7 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
     """
     marked = mark(sql)
     # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
-    body, hints = numbered(marked.text[start:], start)
+    body, hints = numbered(without_long_literals(marked.text)[start:], start)
     text = " " * (start - len(prefix)) + prefix + body
     ahead = max(0, len(prefix) - start)
     apart, blanks = spaced(text)

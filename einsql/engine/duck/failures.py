@@ -14,7 +14,7 @@ _HEAD = re.compile(r"^(?:[A-Z][\w ]*?)(?: Error)?: ")
 _READING = re.compile(r"\n*^ *file = ([^\n]*)\n.*", re.DOTALL | re.MULTILINE)
 """What DuckDB says of a CSV file that it could not read: its name and every option."""
 _ADVICE = re.compile(r"\n(?:Possible (?:fixes|solutions)|The search space used was):.*", re.DOTALL)
-_LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_LITERAL = re.compile(r"'((?:[^']++|'')*+)'")
 _FILE = re.compile(r"(?i)\.(csv|tsv|txt|parquet|json|jsonl|ndjson|xlsx|db|duckdb)(\.(gz|zst))?$")
 _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
 _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)

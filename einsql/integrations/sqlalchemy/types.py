@@ -199,7 +199,7 @@ def named_type(text: str) -> types.TypeEngine[Any]:
     if found := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text):
         return types.DECIMAL(int(found[1]), int(found[2]))
     if text.startswith("ENUM("):
-        names = re.findall(r"'((?:[^']|'')*)'", text)
+        names = re.findall(r"'((?:[^']++|'')*+)'", text)
         return types.Enum(*(n.replace("''", "'") for n in names))
     if text in _WHOLE:
         return WHOLE(text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import ParseError
 
 from einsql.quoting import in_quotes
 from einsql.sql.aggregates import AGGREGATES
@@ -349,7 +349,7 @@ class _Groups:
         a, b = structure.span(Range(core.block.range.first, last))
         try:
             tree = parsed(edits.result(a, b).text)
-        except (ParseError, TokenError):
+        except ParseError:
             return False
         aliases = {e.alias.lower() for e in tree.expressions if isinstance(e, exp.Alias)}
         for column in tree.find_all(exp.Column):
