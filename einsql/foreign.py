@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql import hybrid
+from einsql.engine.database.exported import manifest_of
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.quoting import in_quotes
+from einsql.quoting import in_quotes, literal
 from einsql.settings import SETTINGS, Settings, setting_text
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
@@ -40,8 +41,8 @@ _INSTEAD = {
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
     ("DROP", "view"): "DROP VIEW {} drops it.",
 }
-_MAKING = ("CREATE", "ALTER", "IMPORT")
-"""Statements that may make tables; COPY FROM DATABASE is another."""
+_MAKING = ("CREATE", "ALTER")
+"""Statements that may make tables; COPY FROM DATABASE and PRAGMA import_database are others."""
 _READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
 """Others that may read tables and tensors, which are to be of one commit."""
 
@@ -160,7 +161,7 @@ def check(con: Connection, structure: Structure, refusal: Error) -> None:
     carried = guard.carried(tokens)
     if carried is not None and _holds_ours(con, carried[0]):
         raise guard.refuse_export(carried[1])
-    if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
+    if structure.word(0) == "PRAGMA" and len(tokens) > 1 and con.settings.enable_external_access:
         _check_import(tokens)
     _check_names(con, structure, refusal)
 
@@ -202,16 +203,38 @@ def _holds_ours(con: Connection, database: str) -> bool:
 
 
 def _check_import(tokens: Sequence[Token]) -> None:
-    """Refuses to import what names the catalog."""
-    if tokens[1:2] and tokens[1].text.lower() not in ("database", "import_database"):
+    """Refuses PRAGMA import_database of what DuckDB cannot import."""
+    if tokens[1].text.lower() != "import_database":
         return
+    folder, position = tokens[-1].text, tokens[-1].start
+    for token in tokens[2:]:
+        if token.token_type is TokenType.STRING:
+            folder, position = token.text, token.start
+    if os.path.exists(manifest_of(folder)):
+        raise NotSupportedError(
+            "DuckDB would import tables and leave the tensors, views and macros behind",
+            hint=f"IMPORT DATABASE {literal(folder)} imports all of it.",
+            position=position,
+        )
+    try:
+        check_scripts(folder)
+    except NotSupportedError as error:
+        error.position = position
+        raise
+
+
+def check_scripts(folder: str) -> None:
+    """Refuses to import what names the catalog.
+
+    Raises:
+        NotSupportedError: It does.
+    """
     for name in ("schema.sql", "load.sql"):
-        with suppress(OSError), open(os.path.join(tokens[-1].text, name), "rb") as file:
+        with suppress(OSError), open(os.path.join(folder, name), "rb") as file:
             if guard.CATALOG.encode() in file.read().lower():
                 raise NotSupportedError(
                     f"{file.name} names {guard.CATALOG}, einsql's own schema",
-                    hint="Remove these lines: tensors are not in an export.",
-                    position=tokens[-1].start,
+                    hint="Remove these lines: einsql reads its own part of an export elsewhere.",
                 )
 
 
