@@ -205,7 +205,7 @@ def import_database(con: Connection, statement: Import) -> None:
     folder = os.path.realpath(os.path.expanduser(statement.path))
     try:
         with _at(statement.at):
-            foreign.check_scripts(folder)
+            foreign.check_scripts(con, folder)
             listed = os.path.exists(manifest_of(folder))
             objects = read_objects(folder, definition) if listed else []
             _check_place(con, objects)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -219,6 +221,30 @@ def test_nothing_is_overwritten(path: str, tmp_path: Path, taken: str) -> None:
             with pytest.raises(einsql.OperationalError, match="enable_external_access"):
                 con.execute(f"{statement} '{tmp_path / 'other.db'}'")
         assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("statement", ["BACKUP TO", "EXPORT DATABASE"])
+def test_a_disk_that_is_full_changes_nothing(path: str, tmp_path: Path, statement: str) -> None:
+    """In DuckDB's file, its log, its checkpoint and the payload: a limit on files stands for it."""
+    said = set()
+    with einsql.connect(path) as con:
+        con.execute(TENSORS)
+        con.execute("CREATE TABLE t AS SELECT range AS i, 'word' || range AS w FROM range(4000)")
+        con.execute(f"BACKUP TO '{tmp_path / 'first.db'}'")
+        before = files(tmp_path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for limit in (2_000, 14_000, 40_000, 300_000, 900_000):
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+                with pytest.raises(einsql.OperationalError, match="File too large") as caught:
+                    con.execute(f"{statement} '{tmp_path / 'new.db'}'")
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert files(tmp_path) == before
+            said.add(re.sub(r"part-[-0-9a-f]+|[\d,]{2,}", "…", caught.value.reason))
+            con.execute("UPDATE w SET val = 1; INSERT INTO t VALUES (1, 'a')")
+        con.execute(f"{statement} '{tmp_path / 'new.db'}'")
+    assert len(said) >= (4 if statement == "BACKUP TO" else 2)
 
 
 @pytest.mark.parametrize("how", ["interrupt", "Ctrl-C"])

@@ -143,6 +143,9 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
         "no payload's name",
     ),
     (written("load.sql", "DELETE FROM __einsql.objects"), "einsql's own schema"),
+    (written("load.sql", "-- a\nCOMMIT; SELECT error('never')"), "holds COMMIT"),
+    (written("load.sql", "INSERT INTO t SELECT 1, 'a'; SET max_memory = '1GB'"), "max_memory"),
+    (written("load.sql", "INSERT INTO t SELECT 1, 'a"), "quote|closed|read"),
 ]  # fmt: skip
 
 

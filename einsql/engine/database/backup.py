@@ -16,6 +16,7 @@ from einsql.engine.database.memory import Database, State
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import Duck
 from einsql.engine.duck.copying import copy_database
+from einsql.engine.duck.failures import translated
 from einsql.engine.files.drafts import part_name, synchronise, writing
 from einsql.engine.objects import Object, Tensor
 from einsql.engine.relation import DistantFields, distinct
@@ -91,7 +92,7 @@ def back_up(
                     row = rows.row_of(item, state.generation, layout)
                     rows.insert(duck.execute, f"{in_quotes(attached)}.__einsql", row)
             directory.sync()
-            duck.execute(f"CHECKPOINT {in_quotes(attached)}")
+            duck.run(lambda: _checkpoint(duck, attached, path), lambda _: progress.add(0))
         _publish(part, target, owned)
     except BaseException:
         _discard(part, target, owned)
@@ -174,6 +175,23 @@ def _copy_tables(
         identity = renewed(duck.execute, home)
     progress.add(tables - progress.done)
     return state, identity, progress
+
+
+def _checkpoint(duck: Duck, attached: str, path: str) -> None:
+    """Has DuckDB write its log into the file.
+
+    Raises:
+        Error: It cannot.
+    """
+    import duckdb  # it is open
+
+    with translated(""):
+        try:
+            duck.con.execute(f"CHECKPOINT {in_quotes(attached)}").fetchall()
+        except duckdb.IOException as error:
+            # DuckDB says that "the database" is invalid, and means the new one.
+            reason = str(error).split("Original error: ")[-1]
+            raise OperationalError(f"'{path}' cannot be written: {reason}") from None
 
 
 def _size_on_disk(path: str | None) -> int:
