@@ -185,7 +185,11 @@ def _publish(part: str, target: str) -> None:
                     os.fsync(file.fileno())
         synchronise(part)
         os.rename(part, target)
-        synchronise(os.path.dirname(target))
+        try:
+            synchronise(os.path.dirname(target))
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
 
 
 # ---- IMPORT

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql import hybrid
-from einsql.engine.database.exported import manifest_of
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
@@ -213,6 +212,8 @@ def _check_import(con: Connection, tokens: Sequence[Token]) -> None:
     for token in tokens[2:]:
         if token.token_type is TokenType.STRING:
             folder, position = token.text, token.start
+    from einsql.engine.database.exported import manifest_of  # 10 ms, and few statements need it
+
     if os.path.exists(manifest_of(folder)):
         raise NotSupportedError(
             "DuckDB would import tables and leave the tensors, views and macros behind",
