@@ -78,7 +78,7 @@ sqlalchemy: $(VENV)/.dev  ## run SQLAlchemy's own suite for dialects
 kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
 	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/database/test_kills.py
 
-concurrent: $(VENV)/.dev  ## write with one connection and read with ten for five minutes
+concurrent: $(VENV)/.dev  ## write, back up and read on twelve connections for five minutes
 	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/database/test_together.py -k readers_see
 
 clean:  ## remove the environment and everything generated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from sqlglot import Token, TokenType
@@ -15,12 +15,13 @@ from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local
 from einsql.engine.store import Tensor
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.quoting import in_quotes
+from einsql.quoting import in_quotes, literal
 from einsql.settings import SETTINGS, Settings, setting_text
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
+from einsql.sql.lexical import scan
 from einsql.sql.parser import is_qualified
-from einsql.sql.tokens import tokenize
+from einsql.sql.tokens import tokenize, word_of
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -40,8 +41,10 @@ _INSTEAD = {
     ("DROP", "tensor"): "DROP TENSOR {} drops it.",
     ("DROP", "view"): "DROP VIEW {} drops it.",
 }
-_MAKING = ("CREATE", "ALTER", "IMPORT")
-"""Statements that may make tables; COPY FROM DATABASE is another."""
+_MAKING = ("CREATE", "ALTER")
+"""Statements that may make tables; COPY FROM DATABASE and PRAGMA import_database are others."""
+_TRANSACTION = ("BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT")
+"""Statements that begin or end a transaction."""
 _READING = ("INSERT", "UPDATE", "DELETE", "MERGE", "MERGE INTO", "WITH", "COPY")
 """Others that may read tables and tensors, which are to be of one commit."""
 
@@ -160,8 +163,8 @@ def check(con: Connection, structure: Structure, refusal: Error) -> None:
     carried = guard.carried(tokens)
     if carried is not None and _holds_ours(con, carried[0]):
         raise guard.refuse_export(carried[1])
-    if structure.word(0) in ("IMPORT", "PRAGMA") and con.settings.enable_external_access:
-        _check_import(tokens)
+    if structure.word(0) == "PRAGMA" and len(tokens) > 1 and con.settings.enable_external_access:
+        _check_import(con, tokens)
     _check_names(con, structure, refusal)
 
 
@@ -201,18 +204,56 @@ def _holds_ours(con: Connection, database: str) -> bool:
     return con.duck.holds_catalog(name)
 
 
-def _check_import(tokens: Sequence[Token]) -> None:
-    """Refuses to import what names the catalog."""
-    if tokens[1:2] and tokens[1].text.lower() not in ("database", "import_database"):
+def _check_import(con: Connection, tokens: Sequence[Token]) -> None:
+    """Refuses PRAGMA import_database of what DuckDB cannot import."""
+    if tokens[1].text.lower() != "import_database":
         return
+    folder, position = tokens[-1].text, tokens[-1].start
+    for token in tokens[2:]:
+        if token.token_type is TokenType.STRING:
+            folder, position = token.text, token.start
+    from einsql.engine.database.exported import manifest_of  # 10 ms, and few statements need it
+
+    if os.path.exists(manifest_of(folder)):
+        raise NotSupportedError(
+            "DuckDB would import tables and leave the tensors, views and macros behind",
+            hint=f"IMPORT DATABASE {literal(folder)} imports all of it.",
+            position=position,
+        )
+    try:
+        check_scripts(con, folder)
+    except Error as error:
+        error.position = position
+        raise
+
+
+def check_scripts(con: Connection, folder: str) -> None:
+    """Refuses to import what names the catalog or ends the transaction of the import.
+
+    Raises:
+        Error: A script of the directory does.
+    """
     for name in ("schema.sql", "load.sql"):
-        with suppress(OSError), open(os.path.join(tokens[-1].text, name), "rb") as file:
-            if guard.CATALOG.encode() in file.read().lower():
+        path = os.path.join(folder, name)
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                script = file.read()
+        except OSError:
+            continue  # DuckDB says what is missing
+        if guard.CATALOG in script.lower():
+            raise NotSupportedError(
+                f"{path} names {guard.CATALOG}, einsql's own schema",
+                hint="Remove these lines: einsql reads its own part of an export elsewhere.",
+            )
+        for span in scan(script):
+            tokens = tokenize(script[span.start : span.end])
+            if word_of(tokens[0]) in _TRANSACTION:
                 raise NotSupportedError(
-                    f"{file.name} names {guard.CATALOG}, einsql's own schema",
-                    hint="Remove these lines: tensors are not in an export.",
-                    position=tokens[-1].start,
+                    f"{path} holds {tokens[0].text}, and is imported as one transaction",
+                    hint="Remove these lines.",
                 )
+            guard.refuse(tokens, con.duck.database)
+            guard.refuse_setting(tokens, con.settings.enable_external_access)
 
 
 def _check_described(con: Connection, structure: Structure) -> None:

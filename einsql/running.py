@@ -148,11 +148,12 @@ def _other(
     from einsql.changes import Changing  # as above
     from einsql.statements import changes_tables, run_statement
 
-    alone = isinstance(statement, st.Transaction | st.Vacuum)
+    alone = isinstance(statement, st.Transaction | st.Vacuum | st.Backup)
     tables = isinstance(statement, st.CreateTensor | st.Copy) or (
         isinstance(statement, st.Change) and not changes_tables(con, statement.tree)
     )
-    with nullcontext() if alone else con.store.statement(tables):
+    makes = isinstance(statement, st.Import)
+    with nullcontext() if alone else con.store.statement(tables, makes):
         found = run_statement(con, statement, text, cursor)
     if isinstance(found, Changing):
         return found

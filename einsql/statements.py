@@ -149,6 +149,8 @@ def run_statement(
             _show(con, statement, text, cursor)
         case st.Vacuum():
             con.store.vacuum()
+        case st.Backup() | st.Export() | st.Import():
+            _carry(con, statement, cursor)
         case st.Transaction():
             _TRANSACTIONS[statement.action](con)
         case _:
@@ -208,6 +210,20 @@ def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> Non
             _foreign(con, text, error, cursor)
         except errors.ProgrammingError:
             raise error from None  # nor has DuckDB such a table
+
+
+def _carry(con: Connection, statement: st.Backup | st.Export | st.Import, cursor: Cursor) -> None:
+    """Runs a statement that writes or reads a whole database."""
+    from einsql import exports  # few sessions need it
+
+    match statement:
+        case st.Backup():
+            exports.backup(con, statement)
+        case st.Import():
+            exports.import_database(con, statement)
+        case st.Export() if not exports.export(con, statement):
+            refusal = errors.NotSupportedError(f"{statement.database} is an attached database")
+            _foreign(con, statement.text, refusal, cursor)
 
 
 _TRANSACTIONS: dict[str, Callable[[Connection], None]] = {

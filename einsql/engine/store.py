@@ -267,14 +267,17 @@ class Store:
                 self._mean(low, new.get(low))
         self.seen = state
 
-    def statement(self, tables: bool = False) -> AbstractContextManager[None]:
+    def statement(
+        self, tables: bool = False, makes_tables: bool = False
+    ) -> AbstractContextManager[None]:  # fmt: skip
         """A statement that may write: whole or not at all, and a transaction if none runs.
 
         Args:
             tables: Whether it may read tables as well, which are to be of the same commit as
                 the tensors that it reads.
+            makes_tables: Whether it may make tables as well, which are to be committed with them.
         """
-        pins = tables and self.database.path is not None
+        pins = makes_tables or (tables and self.database.path is not None)
         if not pins or self._saved is not None or self._pinned:
             return self._whole()
         return self._pinning()
@@ -374,6 +377,13 @@ class Store:
             raise
         finally:
             self._pinned = False
+
+    @contextmanager
+    def newest(self) -> Iterator[State]:
+        """The newest commit; meanwhile DuckDB sees its tables. No transaction may be running."""
+        self.database.prepare()
+        with self._one_commit():
+            yield self.seen
 
     def _begin_duck(self) -> None:
         with self.database.lock:

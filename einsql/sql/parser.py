@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.sql.definitions import DefinitionReader
@@ -19,11 +19,14 @@ from einsql.sql.grammar import check_grammar
 from einsql.sql.loops import read_loop
 from einsql.sql.scalar import unsupported
 from einsql.sql.syntax import (
+    Backup,
     Calibrate,
     Change,
     Copy,
     Explain,
+    Export,
     Foreign,
+    Import,
     Query,
     Set,
     Show,
@@ -102,7 +105,8 @@ class Reader(DefinitionReader):
             "COMMIT": self.transaction, "END": self.transaction, "ROLLBACK": self.transaction,
             "ABORT": self.transaction, "INSERT": self.change, "UPDATE": self.change,
             "DELETE": self.change, "CALIBRATE": self.calibrate,
-            "VACUUM": self.vacuum,
+            "VACUUM": self.vacuum, "BACKUP": self.backup, "EXPORT": self.export,
+            "IMPORT": self.import_database,
         }  # fmt: skip
         if word not in readers:
             meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
@@ -112,7 +116,7 @@ class Reader(DefinitionReader):
                     f"einsql has no {word} statement",
                     hint=f"{meant}Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, "
                     "INSERT, UPDATE, DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, "
-                    "ROLLBACK, VACUUM, FOR, and those of DuckDB.",
+                    "ROLLBACK, VACUUM, BACKUP, EXPORT, IMPORT, FOR, and those of DuckDB.",
                     position=self.position(),
                 ),
             )
@@ -179,6 +183,40 @@ class Reader(DefinitionReader):
         self.take("VACUUM")
         self.end()
         return Vacuum()
+
+    def backup(self) -> Backup:
+        """BACKUP TO 'file'."""
+        self.take("BACKUP")
+        self.expect("TO", "after BACKUP")
+        position = self.position()
+        path = self.text("a file name in quotes")
+        self.end()
+        return Backup(path, position)
+
+    def export(self) -> Export:
+        """EXPORT DATABASE [name TO] 'directory' [(options)]."""
+        self.take("EXPORT")
+        self.expect("DATABASE", "after EXPORT")
+        position, name = self.position(), ""
+        if self.ended or self.tokens[self.at].token_type is not TokenType.STRING:
+            name = self.name("a directory in quotes")
+            self.expect("TO", "after the database")
+        path = self.text("a directory in quotes")
+        start = self.position()
+        if self.take("("):
+            self.parenthesised()
+        options = self.sql[start : self.position()].strip()
+        self.end()
+        return Export(name, path, options, self.sql, position)
+
+    def import_database(self) -> Import:
+        """IMPORT DATABASE 'directory'."""
+        self.take("IMPORT")
+        self.expect("DATABASE", "after IMPORT")
+        position = self.position()
+        path = self.text("a directory in quotes")
+        self.end()
+        return Import(path, self.sql, position)
 
     def set(self) -> Set:
         """SET name = value."""

@@ -192,6 +192,45 @@ class Vacuum:
 
 
 @dataclass(frozen=True, slots=True)
+class Backup:
+    """BACKUP TO a file.
+
+    Attributes:
+        at: Where the path stands.
+    """
+
+    path: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """EXPORT DATABASE [name TO] a directory.
+
+    Attributes:
+        database: What DuckDB calls it; empty for the one in use.
+        options: DuckDB's, in parentheses as written; empty without any.
+        text: The statement.
+        at: Where the database is named, or the path.
+    """
+
+    database: str
+    path: str
+    options: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """IMPORT DATABASE from a directory; the attributes as in Export."""
+
+    path: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A statement in the body of a loop.
 
@@ -251,5 +290,5 @@ class For:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Foreign | Transaction | Vacuum | For
+    | Calibrate | Show | Foreign | Transaction | Vacuum | Backup | Export | Import | For
 )  # fmt: skip

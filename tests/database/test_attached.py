@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,23 +77,21 @@ def test_nobody_but_einsql_writes_the_catalog(path: str, sql: str) -> None:
 def test_what_duckdb_cannot_carry_is_not_carried(path: str, tmp_path: Path) -> None:
     with einsql.connect(path) as con:
         con.execute("CREATE TABLE t AS SELECT 1 AS k; ATTACH ':memory:' AS o")
-        con.execute(f"EXPORT DATABASE '{tmp_path / 'bare'}'")
         con.execute("CREATE TENSOR w (i DIM(3), val DOUBLE) DEFAULT 1")
-        for sql in (
-            f"EXPORT DATABASE '{tmp_path / 'full'}'", "COPY FROM DATABASE model TO o",
-            f"EXPORT DATABASE Model TO '{tmp_path / 'full'}'",
-        ):  # fmt: skip
-            with pytest.raises(einsql.NotSupportedError, match="leave the tensors") as caught:
-                con.execute(sql)
-            assert "copy the file together with its directory" in str(caught.value)
-        assert not (tmp_path / "full").exists()
+        with pytest.raises(einsql.NotSupportedError, match="leave the tensors") as caught:
+            con.execute("COPY FROM DATABASE model TO o")
+        assert "BACKUP TO 'new.db' and EXPORT DATABASE" in str(caught.value)
     with einsql.connect() as con:
-        with pytest.raises(einsql.NotSupportedError, match="einsql's own schema"):
-            con.execute(f"IMPORT DATABASE '{tmp_path / 'bare'}'")
         con.execute(f"ATTACH '{path}' AS m; ATTACH ':memory:' AS o")
+        for sql in ("COPY FROM DATABASE m TO o", f"EXPORT DATABASE m TO '{tmp_path / 'full'}'"):
+            with pytest.raises(einsql.NotSupportedError, match="leave the tensors"):
+                con.execute(sql)
         with pytest.raises(einsql.NotSupportedError, match="leave the tensors"):
-            con.execute("COPY FROM DATABASE m TO o")
-        con.execute("CREATE TABLE t AS SELECT 1 AS k; COPY FROM DATABASE memory TO o")
-        con.execute("CREATE TENSOR w AS SELECT k AS i, k FROM o.t")
-        with pytest.raises(einsql.NotSupportedError, match="leave the tensors"):
-            con.execute(f"EXPORT DATABASE '{tmp_path / 'full'}'")
+            con.execute(f"USE m; EXPORT DATABASE '{tmp_path / 'full'}'")
+        assert not (tmp_path / "full").exists()
+        con.execute("USE memory; CREATE TABLE t AS SELECT 1 AS k; COPY FROM DATABASE memory TO o")
+        con.execute(f"EXPORT DATABASE o TO '{tmp_path / 'plain'}'")
+        assert sorted(os.listdir(tmp_path / "plain")) == ["load.sql", "schema.sql", "t.csv"]
+        con.execute("CREATE TENSOR w AS SELECT k AS i, k FROM o.t; USE o")
+        con.execute(f"EXPORT DATABASE memory TO '{tmp_path / 'own'}'")
+        assert "einsql.json" in os.listdir(tmp_path / "own")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -18,8 +21,8 @@ from einsql.engine.database.opening import open_database
 from einsql.session import Connection
 from tests.database.victim import SHAPE, commits, prepare, state
 
-COMMITS, READS = 12, 3
-"""What there has to be, of each reader; EINSQL_SECONDS lasts by the clock instead."""
+COMMITS, READS, BACKUPS = 12, 3, 2
+"""What there has to be, reads of each reader; EINSQL_SECONDS lasts by the clock instead."""
 PATIENCE = 240.0
 """Seconds after which a test that does not get on is over."""
 
@@ -29,11 +32,12 @@ def test_readers_see_one_commit_while_another_connection_writes(path: str) -> No
     prepare(path)
     start = time.monotonic()
     reads, wrong = [0] * 10, list[object]()
-    k = 0
+    k = backups = 0
 
     def goes_on() -> bool:
         taken = time.monotonic() - start
-        enough = taken >= seconds and k >= COMMITS and min(reads) >= READS
+        enough = k >= COMMITS and min(reads) >= READS and backups >= BACKUPS
+        enough = enough and taken >= seconds
         return not (enough or wrong or taken > seconds + PATIENCE)
 
     def read(number: int) -> None:
@@ -61,13 +65,30 @@ def test_readers_see_one_commit_while_another_connection_writes(path: str) -> No
         y = con.execute("SELECT MIN(val), MAX(val) FROM y").fetchall()[0]
         return {float(row[0]), *x, *y}
 
-    def watched(number: int) -> None:
+    def back_up() -> None:
+        nonlocal backups
+        newest = 0.0
+        with einsql.connect(path) as con:
+            while goes_on():
+                target = f"{path}.{backups}"
+                con.execute(f"BACKUP TO '{target}'")
+                with einsql.connect(target, read_only=True) as copy:
+                    found = state(copy)
+                    if len(found) != 1 or max(found) < newest:
+                        wrong.append(("backup", found, newest))
+                newest = max(found)
+                os.unlink(target)
+                shutil.rmtree(f"{target}.tensors")
+                backups += 1
+
+    def watched(work: Callable[[], None]) -> None:
         try:
-            read(number)
+            work()
         except BaseException as error:
             wrong.append(error)
 
-    threads = [threading.Thread(target=watched, args=(n,)) for n in range(10)]
+    work = [*(partial(read, n) for n in range(10)), back_up]
+    threads = [threading.Thread(target=watched, args=(each,)) for each in work]
     for thread in threads:
         thread.start()
     with einsql.connect(path) as con:
@@ -80,10 +101,11 @@ def test_readers_see_one_commit_while_another_connection_writes(path: str) -> No
             thread.join()
         con.execute("VACUUM")
         left = len(os.listdir(f"{path}.tensors"))
-    print(f"{time.monotonic() - start:.0f} s: {k} commits, {sum(reads)} reads")
+    print(f"{time.monotonic() - start:.0f} s: {k} commits, {sum(reads)} reads, {backups} backups")
     assert not wrong
     assert k >= COMMITS
     assert min(reads) >= READS
+    assert backups >= BACKUPS
     assert left == 3  # x, y and the marker
 
 

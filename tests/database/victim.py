@@ -1,13 +1,16 @@
 """A process that commits until it is killed, and what must be there afterwards.
 
-Commit k makes the row of the table t and every element of x and y equal k. The file of
-acknowledgements gets a line when a commit begins and one when it is done.
+Commit k makes the row of the table t and every element of x and y equal k. Every third commit is
+backed up. The file of acknowledgements gets a line when a commit or a backup begins and one when
+it is done.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +24,8 @@ from einsql.engine.database.rows import payload_of
 
 SHAPE = (300, 500)
 """Of x and y; a payload is some chunks long."""
+BACKUP = ".backup"
+"""How the names of backups end."""
 KEYS = f"i DIM({SHAPE[0]}), j DIM({SHAPE[1]})"
 
 
@@ -72,6 +77,10 @@ def run(path: str, told: str) -> None:
             os.write(log, f"begin {k}\n".encode())
             commits(con, k, f"{path}.source.npy")
             os.write(log, f"done {k}\n".encode())
+            if k % 3 == 0:
+                os.write(log, f"backup {k}\n".encode())
+                con.execute(f"BACKUP TO '{path}.{k}{BACKUP}'")
+                os.write(log, f"copied {k}\n".encode())
             if k % 7 == 0:
                 con.execute("VACUUM")
                 con.execute("BEGIN; UPDATE x SET val = -1; ROLLBACK")
@@ -94,7 +103,37 @@ def check(path: str, told: str) -> int:
         held = {payload_of(item) for item in con.store.objects.values()} - {None}
         there = set(os.listdir(f"{path}.tensors")) - {"einsql"}
         assert there == held, f"orphans: {there - held}, missing: {held - there}"
+    copied = {f"{path}.{k}{BACKUP}" for what, k in lines if what == "copied"}
+    check_backups(path, copied, int(k))
     return int(k)
+
+
+def check_backups(path: str, copied: set[str], newest: int) -> None:
+    """Asserts that each backup is one commit; removes them, and what killed ones have left.
+
+    Args:
+        path: The database.
+        copied: The backups that are acknowledged; those that were checked before are gone.
+        newest: The commit that the database holds.
+    """
+    pattern = re.compile(re.escape(path) + r"\.(\d+)" + re.escape(BACKUP))
+    folder = os.path.dirname(path)
+    there = [os.path.join(folder, name) for name in os.listdir(folder)]
+    for target in there:
+        number = pattern.fullmatch(target)
+        if number is not None:
+            with einsql.connect(target) as con:
+                assert state(con) == {float(number[1])}, f"{target} is no commit"
+            assert int(number[1]) <= newest
+    seen = Path(f"{path}.seen")
+    before = set(seen.read_text().split("\n")) if seen.exists() else set()
+    assert copied - before <= set(there), f"lost: {copied - before - set(there)}"
+    seen.write_text("\n".join(before | copied))
+    for left in there:
+        if BACKUP in left and os.path.isdir(left):
+            shutil.rmtree(left)
+        elif BACKUP in left:
+            os.unlink(left)
 
 
 def wait_for_commits(told: str, many: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
-from einsql.engine.database.payload import Layout, write_payload
+from einsql.engine.database.payload import Layout, Progress, ignore, write_payload
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.files.drafts import synchronise
 from einsql.engine.objects import Tensor
@@ -87,13 +87,36 @@ class Directory:
             self.sync()
             synchronise(os.path.dirname(os.path.abspath(self.path)))
 
-    def write(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
+    def store(self, tensor: Tensor, version: int, tick: Progress) -> Layout:
+        """Copies a tensor's payload, or writes one, where no other connection writes or sweeps.
+
+        Args:
+            tensor: What to write.
+            version: Part of the name of a file that is written.
+            tick: Called with the number of bytes after each piece; what it raises ends it.
+
+        Raises:
+            OperationalError: The payload is damaged, or cannot be written.
+        """
+        fields = tensor.relation.fields
+        if not isinstance(fields, StoredFields):
+            return self.write(tensor, version, set(), tick)
+        path = os.path.join(self.path, fields.layout.file)
+        with writing(path), open(path, "xb") as file:
+            fields.copy(file.fileno(), tick)
+            os.fsync(file.fileno())
+        return fields.layout
+
+    def write(
+        self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
+    ) -> Layout:  # fmt: skip
         """Writes a tensor's payload; it is on the disk once the directory is synced, too.
 
         Args:
             tensor: What to write.
             version: Part of the file's name.
             pending: Gets the names under which it is written, which no sweep may take.
+            tick: As in `store`.
 
         Raises:
             OperationalError: It cannot be written; nothing of it is left then.
@@ -107,7 +130,7 @@ class Directory:
             with writing(path):
                 with open(part, "xb+") as file:
                     relation = tensor.relation
-                    layout = write_payload(file, name, relation.schema, relation.fields)
+                    layout = write_payload(file, name, relation.schema, relation.fields, tick)
                     os.fsync(file.fileno())
                 os.replace(part, path)
         except BaseException:
@@ -164,5 +187,5 @@ def writing(path: str) -> Iterator[None]:
     except OSError as error:
         raise OperationalError(
             f"'{path}' cannot be written: {error.strerror or error}",
-            hint="Nothing of the transaction is kept; the database is as it was.",
+            hint="Nothing of the statement or transaction is kept; the database is as it was.",
         ) from error

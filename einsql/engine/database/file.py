@@ -57,6 +57,8 @@ class FileDatabase(Database):
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
         fresh = not read_only and not _there(self.real)
+        if fresh:  # before DuckDB makes a file, which the next opening would find
+            self._directory.check("", False)
         self._root = _connected(path, self.real, read_only)
         try:
             with _refusing(path, "cannot be opened"):
@@ -64,7 +66,6 @@ class FileDatabase(Database):
                 self._home = rows.home(self._root)
                 self._identity = rows.identity_of(self._root, self._home, path, read_only)
                 if self._identity is None and fresh:
-                    self._directory.check("", False)
                     self._identity = rows.create(self._root, self._home)
                 if self._identity is not None:
                     self._reread()
@@ -76,6 +77,11 @@ class FileDatabase(Database):
         except BaseException:
             self._root.close()
             raise
+
+    @property
+    def catalogued(self) -> bool:
+        """True if the file has the catalog."""
+        return self._identity is not None
 
     # ---- sessions
 
@@ -203,10 +209,7 @@ class FileDatabase(Database):
                 duck.execute(f"DELETE FROM {objects} WHERE name = ?", [low])
                 if item is not None:
                     made[low] = row = rows.row_of(item, version, layouts.get(low))
-                    duck.execute(
-                        f"INSERT INTO {objects} VALUES (?, ?, ?, ?)",
-                        [row.name, row.version, row.kind, row.told],
-                    )
+                    rows.insert(duck.execute, self._home, row)
             self._doubtful = True  # an interrupt may come between the commit and the state
             duck.commit()
             if written:

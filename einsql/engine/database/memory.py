@@ -52,6 +52,11 @@ class Database:
     path: str | None = None
     read_only = False
 
+    @property
+    def catalogued(self) -> bool:
+        """True if DuckDB's part has the catalog; none in memory has."""
+        return False
+
     def __init__(self) -> None:
         self.state = State({}, 0)
         self.lock = threading.RLock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
@@ -30,6 +30,13 @@ SLAB = 2**26
 """Bytes that are brought into order, or here from elsewhere, at once."""
 SUMS = ".checksums"
 """The column of the checksums; no field is called so."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes after each piece; what it raises ends the work."""
+
+
+def ignore(nbytes: int) -> None:
+    """The progress of what nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,9 @@ class Layout:
         return cls(**{**told, "parts": parts})
 
 
-def write_payload(file: IO[bytes], name: str, schema: Schema, fields: Fields) -> Layout:
+def write_payload(
+    file: IO[bytes], name: str, schema: Schema, fields: Fields, tick: Progress = ignore
+) -> Layout:  # fmt: skip
     """Writes a tensor's fields.
 
     Args:
@@ -88,6 +97,7 @@ def write_payload(file: IO[bytes], name: str, schema: Schema, fields: Fields) ->
         name: What it will be called.
         schema: Keys and fields.
         fields: In memory, or at sites: then they are fetched piece by piece.
+        tick: Called after each piece.
 
     Raises:
         OSError: The disk is full, or the file cannot be written.
@@ -108,6 +118,7 @@ def write_payload(file: IO[bytes], name: str, schema: Schema, fields: Fields) ->
                 write_all(file.fileno(), data, ends[field])
                 sums[field].feed(data)
                 ends[field] += len(data)
+                tick(len(data))
     parts, found = [], list[int]()
     for field, shape in shapes.items():
         sums[field].finish()

@@ -61,16 +61,40 @@ def home(con: duckdb.DuckDBPyConnection) -> str:
 
 def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
     """Adds the schema to a DuckDB file; returns the identity that it gets."""
-    identity = uuid.uuid4().hex
     con.execute("BEGIN TRANSACTION")
-    con.execute(f"CREATE SCHEMA {home}")
-    con.execute(f"CREATE TABLE {home}.format (version INTEGER, identity VARCHAR)")
-    con.execute(
-        f"CREATE TABLE {home}.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)"
-    )
-    con.execute(f"INSERT INTO {home}.format VALUES (?, ?)", [FORMAT, identity])
+    identity = fill(con.execute, home)
     con.execute("COMMIT")
     return identity
+
+
+Execute = Callable[[str, list[object]], object]
+"""Runs a statement of DuckDB with parameters."""
+
+
+def fill(execute: Execute, home: str) -> str:
+    """Makes the schema and its tables in the running transaction; returns the identity."""
+    identity = uuid.uuid4().hex
+    execute(f"CREATE SCHEMA {home}", [])
+    execute(f"CREATE TABLE {home}.format (version INTEGER, identity VARCHAR)", [])
+    execute(
+        f"CREATE TABLE {home}.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)",
+        [],
+    )
+    execute(f"INSERT INTO {home}.format VALUES (?, ?)", [FORMAT, identity])
+    return identity
+
+
+def renew(execute: Execute, home: str) -> str:
+    """Gives a copy of a catalog an identity of its own; returns it."""
+    identity = uuid.uuid4().hex
+    execute(f"UPDATE {home}.format SET identity = ?", [identity])
+    return identity
+
+
+def insert(execute: Execute, home: str, row: Row) -> None:
+    """Adds an object."""
+    values: list[object] = [row.name, row.version, row.kind, row.told]
+    execute(f"INSERT INTO {home}.objects VALUES (?, ?, ?, ?)", values)
 
 
 def identity_of(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
+from typing import IO
 
 import numpy as np
 
 from einsql.engine.database.checks import CHUNK, checksums, chunks_of
-from einsql.engine.database.payload import Layout, Part, frame_of
+from einsql.engine.database.payload import SLAB, Layout, Part, Progress, frame_of
+from einsql.engine.files.drafts import write_all
 from einsql.engine.relation import DistantFields, Fields
 from einsql.errors import OperationalError
 from einsql.schema import Schema
+
+_FRAME = "the checksum of its frame is wrong"
 
 
 class StoredFields(DistantFields):
@@ -47,6 +52,7 @@ class StoredFields(DistantFields):
         self._data: dict[str, memoryview] = {}
         self._known: dict[str, np.ndarray] = {}
         self._sums = np.zeros(0, np.uint32)
+        self._memory: mmap.mmap | None = None
         self._mapping = threading.Lock()
         self._verified = False
         """Whether every chunk has been verified."""
@@ -90,21 +96,108 @@ class StoredFields(DistantFields):
         with self._mapping:  # once one session has mapped it, its name may go
             return self._arrays or self._opened()
 
+    def copy(self, target: int, tick: Progress) -> None:
+        """Copies the payload into another file; every byte is compared with its checksum first.
+
+        A payload that is not mapped is read without mapping it: a mapping would stay open.
+
+        Args:
+            target: An empty file, open for writing.
+            tick: Called with the number of bytes after each piece.
+
+        Raises:
+            OperationalError: The payload is missing, truncated or damaged.
+            OSError: The target cannot be written.
+        """
+        with self._reading() as read:
+            self._copy_frame(read, target)
+            sums = np.frombuffer(read(self.layout.sums, 4 * self.layout.count), "<u4")
+            for part in self.layout.parts:
+                nbytes = prod(part.shape) * self._schema.dtype(part.name).numpy.itemsize
+                for start in range(0, nbytes, SLAB):
+                    slab = memoryview(read(part.offset + start, min(SLAB, nbytes - start)))
+                    sizes = range(0, len(slab), CHUNK)
+                    actual = checksums([slab[n : n + CHUNK] for n in sizes])
+                    first = start // CHUNK
+                    stored = sums[part.first + first :][: len(actual)]
+                    wrong = np.flatnonzero(stored != np.array(actual, np.uint32))
+                    if len(wrong):
+                        raise self._wrong(part, first + int(wrong[0]))
+                    write_all(target, slab, part.offset + start)
+                    tick(len(slab))
+
+    def _copy_frame(self, read: Callable[[int, int], bytes], target: int) -> None:
+        """Copies everything that is no field's elements."""
+
+        def copied(lo: int, hi: int) -> bytes:
+            between = read(lo, hi - lo)
+            write_all(target, memoryview(between), lo)
+            return between
+
+        if frame_of(self.layout, self._schema, copied) != self.layout.frame:
+            raise self._damaged(_FRAME)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Callable[[int, int], bytes]]:
+        """Gives what reads so many bytes from an offset on."""
+        try:
+            file = None if self._arrays else self._file()
+        except OperationalError:
+            if not self._arrays:  # another session has mapped it, and its name is gone since
+                raise
+            file = None
+        if file is None:
+            assert self._memory is not None
+            memory = self._memory
+            yield lambda at, size: memory[at : at + size]
+            return
+
+        def read(at: int, size: int) -> bytes:
+            pieces = list[bytes]()
+            while size:
+                try:
+                    pieces.append(os.pread(file.fileno(), size, at))
+                except OSError as error:
+                    raise self._unreadable(error) from None
+                if not pieces[-1]:
+                    raise self._damaged("it has become shorter")
+                at, size = at + len(pieces[-1]), size - len(pieces[-1])
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+        with file:
+            yield read
+
+    def _file(self) -> IO[bytes]:
+        """The payload, open for reading.
+
+        Raises:
+            OperationalError: It is missing, or has another size.
+        """
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115 # the caller closes it
+        except OSError as error:
+            raise self._unreadable(error) from None
+        size = os.fstat(file.fileno()).st_size
+        if size != self.layout.size:
+            file.close()
+            raise self._damaged(f"it has {size:,} bytes, and should have {self.layout.size:,}")
+        return file
+
+    def _unreadable(self, error: OSError) -> OperationalError:
+        return OperationalError(
+            f"'{self.path}', which holds {self._title}, cannot be read: {error.strerror}",
+            hint="The database and its payload directory belong together.",
+        )
+
     def _opened(self) -> Fields:
         layout = self.layout
-        try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != layout.size:
-                    raise self._damaged(f"it has {size:,} bytes, and should have {layout.size:,}")
-                memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise OperationalError(
-                f"'{self.path}', which holds {self._title}, cannot be read: {error.strerror}",
-                hint="The database and its payload directory belong together.",
-            ) from None
+        with self._file() as file:
+            try:
+                memory = mmap.mmap(file.fileno(), layout.size, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise self._unreadable(error) from None
         if frame_of(layout, self._schema, lambda lo, hi: memory[lo:hi]) != layout.frame:
-            raise self._damaged("the checksum of its frame is wrong")
+            raise self._damaged(_FRAME)
         arrays = {}
         for part in layout.parts:
             dtype = self._schema.dtype(part.name).numpy
@@ -115,6 +208,7 @@ class StoredFields(DistantFields):
             self._data[part.name] = stored.reshape(-1).view(np.uint8).data
             self._known[part.name] = np.zeros(count, np.bool_)
         self._sums = np.ndarray((layout.count,), "<u4", memory, layout.sums)
+        self._memory = memory
         self._arrays = arrays
         return arrays
 

@@ -107,8 +107,8 @@ def refuse_export(position: int) -> Error:
     """Why a database cannot be carried by DuckDB."""
     return NotSupportedError(
         "DuckDB would carry tables and leave the tensors, views and macros behind",
-        hint='Close every connection and copy the file together with its directory (".tensors"), '
-        "or COPY each table and tensor into a file of its own.",
+        hint="BACKUP TO 'new.db' and EXPORT DATABASE 'directory' carry all that is in the database "
+        "that is connected to.",
         position=position,
     )
 
