@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
+from einsql.deep_stack import NeedsRoom
 from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.plans import Plan
@@ -70,7 +71,7 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
     try:
         with con.store.snapshot():
             found = hybrid.answer_again(con, made)
-    except (errors.UnknownHere, errors.RanksLost):
+    except (errors.UnknownHere, errors.RanksLost, NeedsRoom):
         return False
     if found is not None:
         cursor._show(*found)

@@ -133,19 +133,21 @@ class Directory:
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, name))
 
-    def sweep(self, kept: Callable[[], Collection[str]]) -> None:
+    def sweep(self, kept: Callable[[], Collection[str] | None]) -> None:
         """Removes every payload and every unfinished file but those that are kept.
 
         Files that einsql has not made stay, so does what cannot be removed.
 
         Args:
-            kept: Gives their names. It is asked once the directory has been listed: what others
-                begin to write meanwhile is not in the list then, or among the names.
+            kept: Gives their names, or None if all stay. It is asked once the directory has been
+                listed: what others begin to write meanwhile is not in the list then, or among
+                the names.
         """
         with suppress(OSError):
             found = [n for n in self._names() if _OURS.fullmatch(n)]
             names = kept()
-            self.remove([n for n in found if n not in names])
+            if names is not None:
+                self.remove([n for n in found if n not in names])
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)

@@ -17,10 +17,11 @@ from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.memory import Database, State, Written
 from einsql.engine.database.payload import Layout
-from einsql.engine.database.rows import Define, Row
+from einsql.engine.database.reading import Define, object_of, payloads_of
+from einsql.engine.database.rows import Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
-from einsql.engine.objects import Object, Tensor
+from einsql.engine.objects import Damaged, Object, Tensor
 from einsql.errors import Error, OperationalError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class FileDatabase(Database):
         Args:
             path: As the user named it.
             read_only: Whether other processes may read it too, and none may write.
-            define: Makes definitions of their texts.
+            define: Makes definitions of their texts, which need not be parsed for that.
 
         Raises:
             OperationalError: Another process has it, it is no database, it has a newer format,
@@ -69,7 +70,7 @@ class FileDatabase(Database):
                 if self._identity is not None:
                     self._reread()
             if self._identity is not None:
-                named = any(r.kind == "tensor" for r in self._rows.values())
+                named = any(isinstance(item, Tensor) for item in self.state.objects.values())
                 self._directory.check(self._identity, named)
                 if not read_only:
                     self._sweep()
@@ -200,8 +201,9 @@ class FileDatabase(Database):
             # Named in full: the session may USE another database, which may have a catalog, too.
             objects = f"{self._home}.objects"
             for low, item in written.items():
-                duck.execute(f"DELETE FROM {objects} WHERE name = ?", [low])
+                rows.delete(duck.execute, self._home, low, self._rows.get(low))
                 if item is not None:
+                    assert not isinstance(item, Damaged)  # nobody puts one
                     made[low] = row = rows.row_of(item, version, layouts.get(low))
                     duck.execute(
                         f"INSERT INTO {objects} VALUES (?, ?, ?, ?)",
@@ -244,7 +246,7 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = {r.name: r for r in rows.read(con, self._home)}
+            found = rows.read(con, self._home)
         if found != self._rows or not self.state.generation:
             self._follow_rows(found)
 
@@ -256,7 +258,7 @@ class FileDatabase(Database):
             if self._rows.get(low) == row:
                 objects[low] = before[low]
                 continue
-            objects[low] = item = rows.object_of(row, self._directory, self._define)
+            objects[low] = item = object_of(row, self._directory, self._define)
             if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
                 self._held[id(item.relation.fields)] = item.relation.fields
         newest = max((r.version for r in found.values()), default=0)
@@ -269,17 +271,26 @@ class FileDatabase(Database):
     def _sweep(self) -> None:
         """Removes what is in no newest catalog and not still to be opened by a snapshot.
 
+        Nothing is removed while a damaged row may name any payload.
+
         What a cursor or a snapshot has opened stays readable until it lets go, for a file
         without a name lives on while it is mapped.
         """
-        if self._doubtful:
-            return
-        self._directory.sweep(self._kept)
+        if not self._doubtful:
+            self._directory.sweep(self._kept)
 
-    def _kept(self) -> set[str]:
-        named = {p for p in map(rows.payload_of, self.state.objects.values()) if p is not None}
-        unopened = {fields.layout.file for fields in self._held.values() if not fields.here}
-        return named | unopened | self._pending
+    def _kept(self) -> set[str] | None:
+        """Names of the payloads that stay; None for all."""
+        kept = self._unopened() | self._pending
+        for item in self.state.objects.values():
+            named = payloads_of(item)
+            if named is None:
+                return None
+            kept |= named
+        return kept
+
+    def _unopened(self) -> set[str]:
+        return {fields.layout.file for fields in self._held.values() if not fields.here}
 
     def vacuum(self) -> None:
         """Removes files that nobody needs, and lets DuckDB do the same in its file.
