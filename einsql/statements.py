@@ -148,6 +148,8 @@ def run_statement(
             cursor._list(("name", "value", "unit"), _calibrate(con), types)
         case st.Show():
             _show(con, statement, text, cursor)
+        case st.IntegrityCheck():
+            cursor._list(*_checked(con))
         case st.Vacuum():
             con.store.vacuum()
         case st.Transaction():
@@ -262,6 +264,13 @@ def _calibrate(con: Connection) -> list[tuple[str, float, str]]:
     machine = calibrated(con.settings, con._tick, con.cluster)
     con.set_settings(replace(con.settings, machine=machine))
     return calibration_rows(machine)
+
+
+def _checked(con: Connection) -> catalog.Table:
+    """What PRAGMA integrity_check finds, or a row that says ok."""
+    found = con.store.database.inspect(con._tick)
+    listed: list[tuple[str | None, ...]] = [(f.name, f.problem, f.remedy) for f in found]
+    return ("integrity_check", "problem", "remedy"), listed or [("ok", None, None)]
 
 
 def _set(con: Connection, statement: st.Set, text: str) -> None:

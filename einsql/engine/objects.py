@@ -136,7 +136,8 @@ def damage(item: Definition | Damaged) -> OperationalError:
     kind = "VIEW" if item.kind == "object" else item.kind.upper()
     return OperationalError(
         f'The {item.kind} "{name}" is damaged in the database file: {item.fault}',
-        hint=f'Restore the database from a copy, or remove it: DROP {kind} "{name}".',
+        hint=f'Restore the database from a copy, or remove it: DROP {kind} "{name}". '
+        "PRAGMA integrity_check lists all damage.",
     )
 
 

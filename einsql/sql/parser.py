@@ -24,6 +24,7 @@ from einsql.sql.syntax import (
     Copy,
     Explain,
     Foreign,
+    IntegrityCheck,
     Query,
     Set,
     Show,
@@ -104,6 +105,8 @@ class Reader(DefinitionReader):
             "DELETE": self.change, "CALIBRATE": self.calibrate,
             "VACUUM": self.vacuum,
         }  # fmt: skip
+        if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
+            return self.integrity_check()
         if word not in readers:
             meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
             return self.foreign(
@@ -173,6 +176,13 @@ class Reader(DefinitionReader):
         self.take("CALIBRATE")
         self.end()
         return Calibrate()
+
+    def integrity_check(self) -> IntegrityCheck:
+        """PRAGMA integrity_check [()]."""
+        self.take("PRAGMA", "INTEGRITY_CHECK")
+        self.take("(", ")")
+        self.end()
+        return IntegrityCheck()
 
     def vacuum(self) -> Vacuum:
         """VACUUM."""

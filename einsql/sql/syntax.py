@@ -187,6 +187,11 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegrityCheck:
+    """PRAGMA integrity_check."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vacuum:
     """VACUUM."""
 
@@ -251,5 +256,5 @@ class For:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Foreign | Transaction | Vacuum | For
+    | Calibrate | Show | Foreign | Transaction | Vacuum | IntegrityCheck | For
 )  # fmt: skip

@@ -182,6 +182,7 @@ def test_a_row_without_a_name_gets_one(path: str, name: str | None) -> None:
     with einsql.connect(path) as con:
         assert con.execute("SHOW TENSORS").fetchall() == listed[1:]
         con.execute(f"DROP VIEW {listed[1][0]}")
+        assert con.execute("PRAGMA integrity_check").fetchone() == ("ok", None, None)
 
 
 def test_two_rows_of_a_name_are_damaged_and_keep_their_payloads(path: str) -> None:

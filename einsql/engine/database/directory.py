@@ -149,6 +149,22 @@ class Directory:
             if names is not None:
                 self.remove([n for n in found if n not in names])
 
+    def strays(
+        self, kept: Callable[[], Collection[str] | None], leaving: Collection[str]
+    ) -> list[str]:
+        """Paths of the files that `sweep` would remove, but those that wait for the next one.
+
+        Args:
+            kept: As in `sweep`.
+            leaving: Names of the files that wait.
+        """
+        found = [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
+        names = kept()
+        if names is None:
+            return []
+        paths = [os.path.join(self.path, n) for n in sorted({*found} - {*names} - {*leaving})]
+        return [path for path in paths if os.path.lexists(path)]  # others finish theirs meanwhile
+
     def _names(self) -> list[str]:
         return os.listdir(self.path)
 

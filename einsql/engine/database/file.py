@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
@@ -27,6 +27,7 @@ from einsql.errors import Error, OperationalError
 if TYPE_CHECKING:
     import duckdb
 
+    from einsql.engine.database.inspection import Finding
     from einsql.engine.duck.connection import Duck
 
 
@@ -55,6 +56,8 @@ class FileDatabase(Database):
         self._pending: set[str] = set()
         self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
+        self._leaving: set[str] = set()
+        """Payloads of earlier commits that a snapshot kept when the directory was swept last."""
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
         fresh = not read_only and not _there(self.real)
@@ -278,6 +281,7 @@ class FileDatabase(Database):
         """
         if not self._doubtful:
             self._directory.sweep(self._kept)
+            self._leaving = self._unopened()
 
     def _kept(self) -> set[str] | None:
         """Names of the payloads that stay; None for all."""
@@ -291,6 +295,44 @@ class FileDatabase(Database):
 
     def _unopened(self) -> set[str]:
         return {fields.layout.file for fields in self._held.values() if not fields.here}
+
+    def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
+        """Reads the newest commit from the disk, every payload of it, and says what is wrong.
+
+        Others may commit meanwhile, and nothing is changed.
+
+        Args:
+            tick: Told the fraction done; raises to cancel.
+        """
+        from einsql.engine.database import inspection  # few sessions need it
+
+        try:
+            with self.lock:
+                objects = self._stored_objects()
+        except Exception as error:  # DuckDB's own, of several kinds
+            remedy = "Restore the database from a copy."
+            return [inspection.Finding(self.path, f"cannot be read: {_first(error)}", remedy)]
+        found = list(inspection.findings(objects, self._is_current, tick))
+        with self.lock:
+            strays = self._directory.strays(self._kept, self._leaving)
+        return [*found, *map(inspection.stray, strays)]
+
+    def _stored_objects(self) -> dict[str, Object]:
+        """What the file's newest commit has, read again; under the lock."""
+        if self._identity is None:
+            return {}
+        with self._cursor() as con:
+            stored = rows.read(con, self._home)
+        known = self.state.objects
+        return {
+            low: known[low]
+            if self._rows.get(low) == row
+            else object_of(row, self._directory, self._define)
+            for low, row in stored.items()
+        }
+
+    def _is_current(self, low: str, item: Object) -> bool:
+        return self.state.objects.get(low) is item
 
     def vacuum(self) -> None:
         """Removes files that nobody needs, and lets DuckDB do the same in its file.
