@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from einsql.deep_stack import with_deep_stack
 from einsql.einsum import Input
-from einsql.engine.objects import is_local
+from einsql.engine.objects import Body, is_local, kind_of
 from einsql.engine.relation import PlacedFields, lies
 from einsql.engine.store import Definition, Tensor
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.placements import described
 from einsql.schema import DType, Key, Schema
 from einsql.settings import SETTINGS, setting_text
+from einsql.sql.heads import head_of
+from einsql.sql.lexical import scan
 from einsql.sql.macros import Macro
 from einsql.sql.parser import parse
 from einsql.sql.scope import Relation, TileRelation
@@ -34,7 +38,7 @@ def create_view(con: Connection, statement: CreateView) -> None:
     """
     taken = con.store.get(statement.name)
     hides = taken is not None and statement.temporary and not is_local(taken)
-    replaces = statement.replace and isinstance(taken, Definition) and taken.kind == "view"
+    replaces = statement.replace and taken is not None and kind_of(taken) == "view"
     if taken is not None and not hides and not replaces:
         raise ProgrammingError(
             f'There is something named "{statement.name}" already',
@@ -81,43 +85,91 @@ def create_macro(con: Connection, statement: CreateMacro) -> None:
 
 
 def _definition(statement: CreateView | CreateMacro) -> Definition:
+    """What a statement of this session defines."""
+    tree, text = _tree(statement), statement.text
+    name = statement.name if isinstance(statement, CreateView) else f"{statement.name}()"
+    kind = "view" if isinstance(statement, CreateView) else "macro"
+    return Definition(name, kind, text, lambda: Body(tree, _depth(text)), statement.temporary)
+
+
+def _tree(statement: CreateView | CreateMacro) -> exp.Expr | Macro | None:
     if isinstance(statement, CreateView):
-        return Definition(
-            statement.name, "view", statement.query, statement.text, statement.temporary
-        )
-    macro = Macro(
+        return statement.query
+    return Macro(
         statement.name, statement.parameters, statement.body, statement.is_table, statement.text,
         statement.defaults,
     )  # fmt: skip
-    return Definition(f"{statement.name}()", "macro", macro, statement.text, statement.temporary)
 
 
-def definition(kind: str, text: str) -> Definition:
-    """The view or macro that a database file has as text.
+def _depth(text: str) -> int:
+    """How deep a definition's text nests.
 
     Raises:
-        OperationalError: The text defines none.
+        ProgrammingError: Deeper than any statement may.
     """
-    statement, _ = parse(text)
-    if not isinstance(statement, CreateView | CreateMacro):
-        raise OperationalError(f"The database holds a {kind} that einsql cannot read: {text}")
-    return _definition(statement)
+    return max((span.depth for span in scan(text)), default=0)
+
+
+def definition(kind: str, name: str, text: str) -> Definition:
+    """The view or macro that a database file has as text, which is parsed when it is used.
+
+    Args:
+        kind: "view" or "macro".
+        name: In small letters; macros end in `()`.
+        text: The CREATE statement.
+
+    Raises:
+        OperationalError: The text begins to define something else.
+    """
+    head = head_of(text)
+    if head is not None:
+        written = f"{head.name}()" if head.kind == "macro" else head.name
+        if (head.kind, written.lower()) != (kind, name):
+            raise OperationalError(f"its row has the text of the {head.kind} {head.name!r}")
+        name = written
+    elif name.endswith("()") != (kind == "macro"):
+        raise OperationalError(f"{name!r} is no name of a {kind}")
+    return Definition(name, kind, text, lambda: _read(kind, name, text))
+
+
+def _read(kind: str, name: str, text: str) -> Body:
+    """Parses the text of a definition as `running` parses the statement that made it.
+
+    Raises:
+        Error: It cannot be read, or defines something else.
+    """
+    depth = _depth(text)
+    try:
+        statement, _ = with_deep_stack(partial(parse, text))
+    except RecursionError:
+        raise ProgrammingError("Its text nests too deeply") from None
+    if isinstance(statement, CreateView | CreateMacro):
+        made = _definition(statement)
+        if (made.kind, made.name.lower()) == (kind, name.lower()):
+            return Body(_tree(statement), depth)
+    raise ProgrammingError("Its text defines something else")
 
 
 def drop(con: Connection, statement: Drop) -> None:
-    """DROP TENSOR, VIEW or MACRO.
+    """DROP TENSOR, VIEW or MACRO; each of them removes what is damaged and of no known kind.
 
     Raises:
         ProgrammingError: There is none of that name and kind.
     """
-    name = f"{statement.name}()" if statement.kind == "macro" else statement.name
-    found = con.store.get(name)
-    kind = None if found is None else "tensor" if isinstance(found, Tensor) else found.kind
-    if kind == statement.kind:
-        con.store.remove(name)
-    elif kind is not None:
+    # Macros have names of their own; a damaged row may have the wrong one.
+    names = [statement.name, f"{statement.name}()"]
+    if statement.kind == "macro":
+        names.reverse()
+    found = [taken for taken in map(con.store.get, names) if taken is not None]
+    for taken in found:
+        if kind_of(taken) == statement.kind or kind_of(taken) == "object":
+            con.store.remove(taken.name)
+            return
+    other = con.store.get(names[0])
+    if other is not None:
+        kind = kind_of(other)
         raise ProgrammingError(f'"{statement.name}" is a {kind}, not a {statement.kind}')
-    elif not statement.if_exists:
+    if not statement.if_exists:
         known = [o.name for o in con.store.objects.values()]
         raise ProgrammingError(
             f'There is no {statement.kind} "{statement.name}"',
@@ -143,6 +195,11 @@ def show(con: Connection, statement: Show) -> Table:
                 placement_text(t, con.settings.sites),
             )
             for t in tensors
+        ]
+        listed += [
+            (o.name, "", f"damaged {kind_of(o)}: {o.fault}", None, "", "")
+            for o in con.store.objects.values()
+            if not isinstance(o, Tensor) and o.fault
         ]
         if statement.what == "tables":
             listed += [(name, "", columns, None, "", "") for name, columns in con.duck.tables()]

@@ -5,9 +5,119 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from einsql.errors import ProgrammingError
 
 T = TypeVar("T")
+
+SHALLOW = 20
+"""What nests no deeper than this, a text with the definitions it reads, fits into any stack."""
+_STACK = 512 * 2**20
+"""Bytes of the deep stack: `_FRAMES` of 2 KB, and some room."""
+_FRAMES = 200_000
+"""Python's recursion limit meanwhile: 200 frames for each of 999 nested expressions."""
+
+
+class NeedsRoom(BaseException):
+    """What is being planned may not fit into the caller's stack; nothing has been done yet."""
+
+
+class _Limits:
+    """Python's recursion limit, which is one for all threads: raised while any deep one runs."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._running = 0
+        self._usual = 0
+
+    def start(self, thread: threading.Thread) -> None:
+        """Starts a thread with a deep stack."""
+        with self._changing:
+            if not self._running:
+                self._usual = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._usual, _FRAMES))
+            self._running += 1
+            before = threading.stack_size(_STACK)
+            try:
+                thread.start()
+            except BaseException:
+                self._leave()
+                raise
+            finally:
+                threading.stack_size(before)
+
+    def end(self) -> None:
+        """A thread with a deep stack has ended."""
+        with self._changing:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._running -= 1
+        if not self._running:
+            sys.setrecursionlimit(self._usual)
+
+
+_limits = _Limits()
+_here = threading.local()
+
+
+class Inherited:
+    """A lock of a connection, which a thread with a deep stack does not take.
+
+    The connection's thread holds it for as long as it waits for the deep one.
+    """
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not is_deep():
+            self._lock.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        if not is_deep():
+            self._lock.__exit__(*exc)
+
+
+def is_deep() -> bool:
+    """True in a thread with a deep stack."""
+    return getattr(_here, "deep", False)
+
+
+def require_room(depth: int) -> None:
+    """Has planning begin again on a deep stack if it goes on to nest deeply on a usual one.
+
+    Args:
+        depth: How deep the definitions nest that are being read, all together.
+
+    Raises:
+        NeedsRoom: It does.
+    """
+    if depth > SHALLOW and not is_deep():
+        raise NeedsRoom
+
+
+def with_room(run: Callable[[], T], depth: int = 0) -> T:
+    """Runs on the caller's own stack, or on a deep one where that may be too small.
+
+    Args:
+        run: What to do; it is called again if it raises NeedsRoom.
+        depth: How deep its text nests; beyond `SHALLOW` the deep stack is taken at once.
+
+    Raises:
+        ProgrammingError: The deep stack is too small as well.
+    """
+    try:
+        if depth <= SHALLOW:
+            try:
+                return run()
+            except NeedsRoom:
+                pass
+        return with_deep_stack(run)
+    except RecursionError:
+        raise ProgrammingError("The statement nests too deeply") from None
 
 
 def with_deep_stack(run: Callable[[], T]) -> T:
@@ -16,21 +126,18 @@ def with_deep_stack(run: Callable[[], T]) -> T:
     failure: list[BaseException] = []
 
     def target() -> None:
+        _here.deep = True
         try:
             outcome.append(run())
         except BaseException as error:
             failure.append(error)
 
-    old_size = threading.stack_size(512 * 2**20)
-    old_limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(old_limit, 200_000))
+    thread = threading.Thread(target=target, name="einsql-deep")
+    _limits.start(thread)
     try:
-        thread = threading.Thread(target=target, name="einsql-deep")
-        thread.start()
         thread.join()
     finally:
-        threading.stack_size(old_size)
-        sys.setrecursionlimit(old_limit)
+        _limits.end()
     if failure:
         raise failure[0]
     return outcome[0]

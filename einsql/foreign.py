@@ -12,7 +12,7 @@ from sqlglot import Token, TokenType
 from einsql import hybrid
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
-from einsql.engine.objects import is_local
+from einsql.engine.objects import is_local, kind_of
 from einsql.engine.store import Tensor
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.quoting import in_quotes, literal
@@ -320,7 +320,7 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
     found = con.store.get(token.text)
     if found is None or (prefix and not hybrid.is_ours(con, prefix, token.text)):
         return
-    kind = "tensor" if isinstance(found, Tensor) else found.kind
+    kind = kind_of(found)
     if prefix:
         if token.text.lower() in con.duck.names():  # beside the tensor; DuckDB alone has made it
             return
@@ -340,7 +340,7 @@ def _check_new(con: Connection, token: Token) -> None:
     """Refuses a new table under a name that is taken."""
     found = con.store.get(token.text)
     if found is not None:
-        kind = "tensor" if isinstance(found, Tensor) else found.kind
+        kind = kind_of(found)
         raise ProgrammingError(
             f'There is a {kind} "{found.name}" already',
             hint="Tables and tensors have names of their own.",

@@ -284,11 +284,10 @@ def check_groups(roots: Iterable[Relation], catalog: BinderCatalog) -> None:
 
 def _named(con: Connection, tree: exp.Expr) -> Named:
     """What a query names, with the views and macros that it may read."""
-    left = {
-        item.name.removesuffix("()").lower(): body
-        for item in con.store.objects.values()
-        if isinstance(item, Definition) and isinstance(body := _body(item), exp.Expr)
-    }
+    left: dict[str, list[Definition]] = {}
+    for item in con.store.objects.values():
+        if isinstance(item, Definition):
+            left.setdefault(item.name.removesuffix("()").lower(), []).append(item)
 
     def is_tensor(name: str) -> bool:
         return con.store.get(name) is not None or con.array_named(name) is not None
@@ -296,12 +295,14 @@ def _named(con: Connection, tree: exp.Expr) -> Named:
     trees = [tree]
     for read in trees:  # it grows
         names = {i.name.lower() for i in read.find_all(exp.Identifier, exp.Anonymous)}
-        trees += [left.pop(name) for name in names & left.keys()]
+        bodies = [_body(d) for name in names & left.keys() for d in left.pop(name)]
+        trees += [body for body in bodies if isinstance(body, exp.Expr)]
     return Named(*names_in(trees, is_tensor))
 
 
 def _body(item: Definition) -> object:
-    return item.body.body if isinstance(item.body, Macro) else item.body
+    tree = item.body.tree
+    return tree.body if isinstance(tree, Macro) else tree
 
 
 def _filled(result: Result) -> Fields:

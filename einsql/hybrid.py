@@ -14,12 +14,13 @@ import numpy as np
 from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
+from einsql.deep_stack import Inherited
 from einsql.engine.duck.failures import place, translate
 from einsql.engine.duck.operands import Tables
 from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.files import READABLE, suffix_of
-from einsql.engine.store import Definition
+from einsql.engine.objects import Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
@@ -206,6 +207,8 @@ def _bind(
 
 def _kind(con: Connection, name: str) -> str | None:
     found = con.store.get(name)
+    if isinstance(found, Damaged):
+        raise damage(found)
     if isinstance(found, Definition):
         return found.kind
     if found is not None or con.array_named(name) is not None:
@@ -373,7 +376,7 @@ def _table(
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP {one}").fetchall()
-    return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy)
+    return TableResult(relation, names, tuple(str(t) for t in relation.types), Inherited(con._busy))
 
 
 def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:

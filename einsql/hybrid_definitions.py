@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.engine.store import Definition
+from einsql.deep_stack import require_room
+from einsql.engine.objects import Body, Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError
 from einsql.quoting import in_quotes
 from einsql.sql.built_in import built_in
@@ -39,6 +40,7 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
     relations = parts.relations
     defined: list[Defined] = []
     needs_erf = False
+    depth = 0
     seen: set[str] = set()
 
     def visit(read: str) -> None:
@@ -56,6 +58,13 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
         relations.update({n: r for n, r in before.items() if n not in relations})
         return made
 
+    def read(definition: Definition) -> Definition:
+        """A definition that is not damaged, once there is room for it and those before."""
+        nonlocal depth
+        depth += 1 + definition.body.depth
+        require_room(depth)
+        return definition
+
     def view(low: str) -> None:
         found = con.store.get(low)
         if not isinstance(found, Definition):
@@ -63,6 +72,7 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
         relations.pop(low)
         if low not in seen:
             seen.add(low)
+            read(found)
             defined.append(("VIEW", found.name, within(lambda: _view(found, parts))))
 
     def macro(low: str) -> None:
@@ -72,10 +82,12 @@ def definitions(con: Connection, text: Edited, parts: Parts) -> tuple[list[Defin
             return
         seen.add(name)
         if found is None and (known := built_in(low)) is not None:
-            found = Definition(name, "macro", known, known.text)
+            found = Definition(name, "macro", known.text, lambda: Body(known, 0))
+        if isinstance(found, Damaged):
+            raise damage(found)
         if isinstance(found, Definition):
-            definition = found
-            _refuse_tables(definition.body, text)
+            definition = read(found)
+            _refuse_tables(definition.body.tree, text)
             made = within(lambda: _macro(definition, parts))
         elif low in PRELUDE:
             made = PRELUDE[low]
@@ -103,7 +115,7 @@ def _view(found: Definition, parts: Parts) -> str:
 
 def _macro(found: Definition, parts: Parts) -> str:
     """What follows CREATE MACRO of a macro, whose queries are split."""
-    body = found.body
+    body = found.body.tree
     assert isinstance(body, Macro)
     names = frozenset(p.lower() for p in body.parameters)
 

@@ -10,15 +10,17 @@ import numpy as np
 
 from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
+from einsql.deep_stack import require_room
 from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.files.tables import is_table
+from einsql.engine.objects import Body, damage
 from einsql.engine.relation import Fields, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import ResultColumn
 from einsql.engine.spill import Memory
-from einsql.engine.store import Definition, Store, Tensor
+from einsql.engine.store import Damaged, Definition, Store, Tensor
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.optimizer import check_rules, optimize
 from einsql.plans import Dependency, Plan
@@ -63,6 +65,8 @@ class BinderCatalog:
     """Parts of the statement by the name of the input that they compute, in their order."""
     tables: Callable[[str], Stored | None] = lambda name: None
     """Finds a table of DuckDB that may be an operand."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """How deep the views and macros nest that have been read, by their names."""
     once: Mapping[str, tuple[Relation, Fields]] = field(default_factory=dict)
     """What is computed already for several queries of the statement, by names in small letters."""
 
@@ -85,6 +89,8 @@ class BinderCatalog:
             self.dependencies.append(Dependency(name, "once", schema, ()))
             return relation
         stored = self.store.get(name)
+        if isinstance(stored, Damaged):
+            raise damage(stored)
         if isinstance(stored, Tensor):
             return self._relation(
                 stored.name, "tensor", stored.relation, stored.columns,
@@ -146,13 +152,33 @@ class BinderCatalog:
     def view(self, name: str) -> Any:
         """A view's query."""
         found = None if name.lower() in self.once else self.store.get(name)
-        is_view = isinstance(found, Definition) and found.kind == "view"
-        return found.body if is_view and isinstance(found, Definition) else None
+        if not isinstance(found, Definition) or found.kind != "view":
+            return None
+        return self._read(found).tree
 
     def macro(self, name: str) -> Macro | None:
         """A macro; it lives under `name()` beside tensors of the same name."""
         found = self.store.get(f"{name}()")
-        return found.body if isinstance(found, Definition) else built_in(name)
+        if isinstance(found, Damaged):
+            raise damage(found)
+        if found is None:
+            return built_in(name)
+        assert isinstance(found, Definition)
+        macro = self._read(found).tree
+        assert isinstance(macro, Macro)
+        return macro
+
+    def _read(self, definition: Definition) -> Body:
+        """What a definition means.
+
+        Raises:
+            NeedsRoom: It nests deeply, with the others that the statement reads.
+            OperationalError: It is damaged.
+        """
+        body = definition.body
+        self.depths[definition.name] = 1 + body.depth
+        require_room(sum(self.depths.values()))
+        return body
 
     def names(self) -> list[str]:
         """Names of tensors and views."""

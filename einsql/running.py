@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
-from einsql.deep_stack import with_deep_stack
+from einsql.deep_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Alone = tuple[str, int]
 """The whole text of a statement that stands alone in it, and where it begins."""
-SHALLOW = 20
-"""Statements that nest no deeper than this parse on the caller's own stack."""
 
 
 def run_text(
@@ -55,17 +53,18 @@ def run_text(
             with errors.located(span.start, sql):
                 check_given(text, len(given))
                 alone = (sql, span.start) if len(spans) == 1 else None
-                run = partial(_repeated, con, text, cursor, alone)
-                run() if span.depth <= SHALLOW else with_deep_stack(run)
+                _repeated(con, text, cursor, alone, span.depth)
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
 
 
-def _repeated(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:
+def _repeated(
+    con: Connection, text: str, cursor: Cursor, alone: Alone | None, depth: int = 0
+) -> None:
     """Runs a statement, again if ranks end meanwhile and others go on."""
     while True:
         try:
-            return _statement(con, text, cursor, alone)
+            return _statement(con, text, cursor, alone, depth)
         except errors.RanksLost:
             cursor._clear()
 
@@ -76,10 +75,25 @@ def _in_loop(con: Connection, text: str, cursor: Cursor) -> None:
         _repeated(con, text, cursor, (text, 0))
 
 
-def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:
-    """Runs a statement; one that stands alone is remembered."""
+def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None, depth: int) -> None:
+    """Parses and runs a statement, on a stack that it and what it reads fit into."""
     con.store.refresh()
-    statement, doubt = parse(text)
+    statement, doubt = with_room(partial(parse, text), depth)
+    if isinstance(statement, st.For) and doubt is None:
+        from einsql.looping import run_loop  # a process that asks one question is to be quick
+
+        con.duck.refuse_aborted()
+        run_loop(con, statement, cursor, partial(_in_loop, con))
+        return
+    with_room(partial(_parsed, con, statement, doubt, text, cursor, alone), depth)
+
+
+def _parsed(
+    con: Connection, statement: st.Statement, doubt: Error | None, text: str, cursor: Cursor,
+    alone: Alone | None,
+) -> None:  # fmt: skip
+    """Runs a statement that is no loop; one that stands alone is remembered."""
+    cursor._clear()
     if doubt is not None:
         try:
             _try(con, statement, text, cursor)
@@ -89,11 +103,6 @@ def _statement(con: Connection, text: str, cursor: Cursor, alone: Alone | None) 
         raise doubt.locate(text)
     if not isinstance(statement, st.Transaction):
         con.duck.refuse_aborted()
-    if isinstance(statement, st.For):
-        from einsql.looping import run_loop  # a process that asks one question is to be quick
-
-        run_loop(con, statement, cursor, partial(_in_loop, con))
-        return
     if isinstance(statement, st.Query):
         try:
             plan = con.plan_any(statement.tree)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
+from einsql.deep_stack import NeedsRoom
 from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.plans import Plan
@@ -70,7 +71,7 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
     try:
         with con.store.snapshot():
             found = hybrid.answer_again(con, made)
-    except (errors.UnknownHere, errors.RanksLost):
+    except (errors.UnknownHere, errors.RanksLost, NeedsRoom):
         return False
     if found is not None:
         cursor._show(*found)
@@ -147,6 +148,8 @@ def run_statement(
             cursor._list(("name", "value", "unit"), _calibrate(con), types)
         case st.Show():
             _show(con, statement, text, cursor)
+        case st.IntegrityCheck():
+            cursor._list(*_checked(con))
         case st.Vacuum():
             con.store.vacuum()
         case st.Backup() | st.Export() | st.Import():
@@ -277,6 +280,13 @@ def _calibrate(con: Connection) -> list[tuple[str, float, str]]:
     machine = calibrated(con.settings, con._tick, con.cluster)
     con.set_settings(replace(con.settings, machine=machine))
     return calibration_rows(machine)
+
+
+def _checked(con: Connection) -> catalog.Table:
+    """What PRAGMA integrity_check finds, or a row that says ok."""
+    found = con.store.database.inspect(con._tick)
+    listed: list[tuple[str | None, ...]] = [(f.name, f.problem, f.remedy) for f in found]
+    return ("integrity_check", "problem", "remedy"), listed or [("ok", None, None)]
 
 
 def _set(con: Connection, statement: st.Set, text: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from einsql.bfloat16 import stored
 from einsql.changes.insert import insert_rows, result_table
 from einsql.changes.target import as_declared, constant, refuse_null, rows
-from einsql.engine.objects import is_local
+from einsql.engine.objects import is_local, kind_of
 from einsql.engine.private import owned
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
@@ -40,9 +40,8 @@ def create_tensor(con: Connection, statement: CreateTensor) -> int:
     if taken is not None and not statement.replace and not hides:
         if statement.if_not_exists:
             return 0
-        kind = "tensor" if isinstance(taken, Tensor) else taken.kind
         raise ProgrammingError(
-            f'There is a {kind} "{statement.name}" already',
+            f'There is a {kind_of(taken)} "{statement.name}" already',
             hint="CREATE OR REPLACE TENSOR replaces it.",
         )
     con.duck.refuse(statement.name)

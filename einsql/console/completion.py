@@ -157,7 +157,8 @@ class Vocabulary:
     def _anything(self, statement: str) -> list[Word]:
         near = [word for _, columns in self._sources(statement) for word in columns]
         if not near:
-            near = [w for e in self._catalog() if e.in_from and not e.call
+            # Not those of views: the text of one that nobody has used would have to be parsed.
+            near = [w for e in self._catalog() if e.kind in ("tensor", "table")
                     for w in self._columns_of(e.name)]  # fmt: skip
         macros = [Word(e.name, e.call) for e in self._catalog() if e.call and not e.in_from]
         return [

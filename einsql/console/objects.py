@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import einsql
 from einsql.console.values import format_value
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Damaged, damage
+from einsql.engine.store import Definition, Tensor
 from einsql.quoting import in_quotes
-from einsql.sql.macros import Macro
+from einsql.sql.heads import Head, head_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Entry:
 
     Attributes:
         name: As it was given, without quotes.
-        kind: "tensor", "table", "view" or "macro".
+        kind: "tensor", "table", "view" or "macro"; behind "damaged" if its row is.
         text: The statement that makes it, if DuckDB has it; else empty.
         call: How a macro is called, as `softmax(x, axis)`; else empty.
         in_from: Whether it may stand in FROM.
@@ -45,9 +46,12 @@ def entries(connection: einsql.Connection) -> list[Entry]:
     for stored in connection.store.objects.values():
         if isinstance(stored, Tensor):
             found.append(Entry(stored.name, "tensor"))
-        elif isinstance(stored.body, Macro):
+        elif isinstance(stored, Definition) and stored.kind == "macro":
             name = stored.name.removesuffix("()")
-            found.append(Entry(name, "macro", stored.body.call, stored.body.is_table))
+            head = head_of(stored.text) or Head("macro", name, f"{name}(…)")
+            found.append(Entry(name, "macro", head.call, head.is_table))
+        elif isinstance(stored, Damaged):
+            found.append(Entry(stored.name, f"damaged {stored.kind}", in_from=False))
         else:
             found.append(Entry(stored.name, stored.kind))
     duckdbs = connection.duck.definitions()
@@ -77,8 +81,10 @@ def definition(connection: einsql.Connection, entry: Entry) -> str:
     if entry.text:
         return entry.text
     stored = connection.store.get(f"{entry.name}()" if entry.kind == "macro" else entry.name)
-    if stored is not None and not isinstance(stored, Tensor):
+    if isinstance(stored, Definition):
         return f"{stored.text};"
+    if isinstance(stored, Damaged):
+        return f"-- {damage(stored).reason}"
     parts = [
         quoted(c.name) + (f" DIM({c.bounds.rpartition('..')[2]})" if c.bounds else f" {c.type}")
         for c in columns(connection, entry.name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.relation import Relation, lie_alike
+from einsql.errors import Error, InterruptedError, OperationalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,109 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """A view or macro: its syntax tree, opaque here, and its text.
+class Body:
+    """What a definition's text means.
 
     Attributes:
+        tree: The syntax tree, opaque here; None for a view that DuckDB alone can read.
+        depth: How deep the text nests.
+    """
+
+    tree: Any
+    depth: int
+
+
+class Definition:
+    """A view or macro: a text, which is parsed when the definition is first used.
+
+    Attributes:
+        name: As it was written; macros end in `()`.
+        kind: "view" or "macro".
+        text: The CREATE statement.
         temporary: True if it is its session's alone and never written.
+        fault: Why the text cannot be used; empty if it can, or nobody has tried.
+    """
+
+    __slots__ = ("_body", "_read", "fault", "kind", "name", "temporary", "text")
+
+    def __init__(
+        self, name: str, kind: str, text: str, read: Callable[[], Body], temporary: bool = False
+    ) -> None:  # fmt: skip
+        """Remembers the text.
+
+        Args:
+            name: As it was written; macros end in `()`.
+            kind: "view" or "macro".
+            text: The CREATE statement.
+            read: Parses the text.
+            temporary: Whether it is its session's alone and never written.
+        """
+        self.name = name
+        self.kind = kind
+        self.text = text
+        self.temporary = temporary
+        self.fault = ""
+        self._read = read
+        self._body: Body | None = None
+
+    @property
+    def body(self) -> Body:
+        """What the text means.
+
+        Raises:
+            OperationalError: It cannot be read.
+        """
+        if self._body is None:
+            self._body = self._parsed()
+        return self._body
+
+    def _parsed(self) -> Body:
+        if self.fault:
+            raise damage(self)
+        try:
+            return self._read()
+        except (InterruptedError, MemoryError, RuntimeError):  # not the text's fault
+            raise
+        except Exception as error:
+            self.fault = error.reason if isinstance(error, Error) else repr(error)
+            raise damage(self) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What a row of the catalog names that cannot be read.
+
+    Attributes:
+        name: As the row has it, in small letters; made up if the row has none.
+        kind: "tensor", "view" or "macro"; "object" if the row does not say.
+        fault: Why it cannot be read.
+        payloads: The files that the row names, which stay; None if it may name any file.
     """
 
     name: str
     kind: str
-    body: Any
-    text: str
+    fault: str
+    payloads: frozenset[str] | None
     temporary: bool = False
 
 
-Object = Tensor | Definition
+def damage(item: Definition | Damaged) -> OperationalError:
+    """Why an object of the database cannot be used."""
+    name = item.name.removesuffix("()")
+    kind = "VIEW" if item.kind == "object" else item.kind.upper()
+    return OperationalError(
+        f'The {item.kind} "{name}" is damaged in the database file: {item.fault}',
+        hint=f'Restore the database from a copy, or remove it: DROP {kind} "{name}". '
+        "PRAGMA integrity_check lists all damage.",
+    )
+
+
+Object = Tensor | Definition | Damaged
+
+
+def kind_of(item: Object) -> str:
+    """What kind of object it is, as DROP names it; "object" if its row does not say."""
+    return "tensor" if isinstance(item, Tensor) else item.kind
 
 
 def is_local(item: Object) -> bool:

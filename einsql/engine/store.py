@@ -18,7 +18,16 @@ import numpy as np
 from einsql.engine import private
 from einsql.engine.database.memory import Database, State
 from einsql.engine.duck.connection import Duck
-from einsql.engine.objects import Definition, Object, Tensor, is_local, same_form
+from einsql.engine.objects import (
+    Damaged,
+    Definition,
+    Object,
+    Tensor,
+    damage,
+    is_local,
+    kind_of,
+    same_form,
+)
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.settings import Settings
@@ -28,7 +37,7 @@ _INSTEAD = (
     "write."
 )
 
-__all__ = ["Definition", "Object", "Store", "Tensor"]
+__all__ = ["Damaged", "Definition", "Object", "Store", "Tensor"]
 
 
 Index = Any
@@ -117,6 +126,8 @@ class Store:
             if not found.temporary:
                 self._refuse_reader()
             return found
+        if isinstance(found, Damaged):
+            raise damage(found)
         if found is None:
             known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
             raise ProgrammingError(
@@ -222,9 +233,8 @@ class Store:
         for objects in self.states():
             found = objects.get(low)
             if found is not None and not (isinstance(found, Tensor) and found.borrowed):
-                kind = "tensor" if isinstance(found, Tensor) else found.kind
                 raise ProgrammingError(
-                    f'There is a {kind} "{found.name}" already',
+                    f'There is a {kind_of(found)} "{found.name}" already',
                     hint="DROP it and COMMIT, or register the array under another name.",
                 )
         self._mean(low, item)

@@ -27,6 +27,7 @@ from einsql.sql.syntax import (
     Export,
     Foreign,
     Import,
+    IntegrityCheck,
     Query,
     Set,
     Show,
@@ -108,6 +109,8 @@ class Reader(DefinitionReader):
             "VACUUM": self.vacuum, "BACKUP": self.backup, "EXPORT": self.export,
             "IMPORT": self.import_database,
         }  # fmt: skip
+        if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
+            return self.integrity_check()
         if word not in readers:
             meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
             return self.foreign(
@@ -177,6 +180,13 @@ class Reader(DefinitionReader):
         self.take("CALIBRATE")
         self.end()
         return Calibrate()
+
+    def integrity_check(self) -> IntegrityCheck:
+        """PRAGMA integrity_check [()]."""
+        self.take("PRAGMA", "INTEGRITY_CHECK")
+        self.take("(", ")")
+        self.end()
+        return IntegrityCheck()
 
     def vacuum(self) -> Vacuum:
         """VACUUM."""

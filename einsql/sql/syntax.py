@@ -187,6 +187,11 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class IntegrityCheck:
+    """PRAGMA integrity_check."""
+
+
+@dataclass(frozen=True, slots=True)
 class Vacuum:
     """VACUUM."""
 
@@ -290,5 +295,6 @@ class For:
 
 Statement = (
     Query | Explain | CreateTensor | CreateView | CreateMacro | Drop | Change | Copy | Set
-    | Calibrate | Show | Foreign | Transaction | Vacuum | Backup | Export | Import | For
+    | Calibrate | Show | Foreign | Transaction | Vacuum | Backup | Export | Import
+    | IntegrityCheck | For
 )  # fmt: skip

@@ -94,8 +94,6 @@ def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error 
         check_grammar(text)
     except ParseError as error:
         raise _syntax_error(text, error) from error
-    except RecursionError as error:
-        raise ProgrammingError("The statement nests too deeply") from error
     except ProgrammingError as error:
         error.position = max(0, (error.position or 0) - ahead)
         doubt = error

@@ -18,7 +18,7 @@ from einsql.engine.duck.connection import Duck
 from einsql.engine.duck.copying import copy_database
 from einsql.engine.duck.failures import translated
 from einsql.engine.files.drafts import part_name, synchronise, writing
-from einsql.engine.objects import Object, Tensor
+from einsql.engine.objects import Damaged, Object, Tensor, damage
 from einsql.engine.relation import DistantFields, distinct
 from einsql.errors import OperationalError
 from einsql.quoting import in_quotes, literal
@@ -73,8 +73,8 @@ def back_up(
         tick: Called with the fraction done; what it raises cancels the backup.
 
     Raises:
-        OperationalError: Something of the target's name exists, a payload is damaged, or the
-            target cannot be written. Nothing of the backup is left then.
+        OperationalError: Something of the target's name exists, an object or its payload is
+            damaged, or the target cannot be written. Nothing of the backup is left then.
     """
     target = _free_target(path)
     part = part_name(target)
@@ -86,6 +86,8 @@ def back_up(
             directory.make(identity)
             for item in state.objects.values():
                 layout = None
+                if isinstance(item, Damaged):
+                    raise damage(item)
                 if isinstance(item, Tensor):
                     layout = directory.store(item, state.generation, progress.add)
                 if source.path is None:  # DuckDB has copied the rows of a file's catalog

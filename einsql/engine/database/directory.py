@@ -156,19 +156,37 @@ class Directory:
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, name))
 
-    def sweep(self, kept: Callable[[], Collection[str]]) -> None:
+    def sweep(self, kept: Callable[[], Collection[str] | None]) -> None:
         """Removes every payload and every unfinished file but those that are kept.
 
         Files that einsql has not made stay, so does what cannot be removed.
 
         Args:
-            kept: Gives their names. It is asked once the directory has been listed: what others
-                begin to write meanwhile is not in the list then, or among the names.
+            kept: Gives their names, or None if all stay. It is asked once the directory has been
+                listed: what others begin to write meanwhile is not in the list then, or among
+                the names.
         """
         with suppress(OSError):
             found = [n for n in self._names() if _OURS.fullmatch(n)]
             names = kept()
-            self.remove([n for n in found if n not in names])
+            if names is not None:
+                self.remove([n for n in found if n not in names])
+
+    def strays(
+        self, kept: Callable[[], Collection[str] | None], leaving: Collection[str]
+    ) -> list[str]:
+        """Paths of the files that `sweep` would remove, but those that wait for the next one.
+
+        Args:
+            kept: As in `sweep`.
+            leaving: Names of the files that wait.
+        """
+        found = [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
+        names = kept()
+        if names is None:
+            return []
+        paths = [os.path.join(self.path, n) for n in sorted({*found} - {*names} - {*leaving})]
+        return [path for path in paths if os.path.lexists(path)]  # others finish theirs meanwhile
 
     def _names(self) -> list[str]:
         return os.listdir(self.path)

@@ -20,9 +20,10 @@ import numpy as np
 from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.payload import Progress
-from einsql.engine.database.rows import Define, Row
+from einsql.engine.database.reading import Define, object_of
+from einsql.engine.database.rows import Row
 from einsql.engine.files.drafts import part_file, writing
-from einsql.engine.objects import Object, Tensor
+from einsql.engine.objects import Damaged, Definition, Object, Tensor, damage
 from einsql.errors import OperationalError
 
 MANIFEST = "einsql.json"
@@ -47,11 +48,13 @@ def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> Non
         tick: Called with the number of bytes after each piece of a tensor.
 
     Raises:
-        OperationalError: A payload is damaged, or a file cannot be written.
+        OperationalError: An object or its payload is damaged, or a file cannot be written.
     """
     directory = Directory(os.path.join(folder, _TENSORS))
     listed = list[dict[str, Any]]()
     for item in objects:
+        if isinstance(item, Damaged):
+            raise damage(item)
         layout = None
         if isinstance(item, Tensor):
             with writing(directory.path):
@@ -99,7 +102,24 @@ def read_objects(folder: str, define: Define) -> list[Object]:
     )
     if times > 1:
         raise OperationalError(f"'{path}' is damaged: it lists {name} {times} times")
-    return [rows.object_of(row, directory, define) for row in listed]
+    return [_checked(object_of(row, directory, define), path) for row in listed]
+
+
+def _checked(item: Object, path: str) -> Object:
+    """The object, whose definition is parsed.
+
+    Raises:
+        OperationalError: It is damaged.
+    """
+    fault = item.fault if isinstance(item, Damaged) else ""
+    if isinstance(item, Definition):
+        try:
+            _ = item.body
+        except OperationalError:
+            fault = item.fault
+    if fault:
+        raise OperationalError(f"'{path}' is damaged at \"{item.name}\": {fault}")
+    return item
 
 
 def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Tensor:

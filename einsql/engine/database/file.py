@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
@@ -17,15 +17,17 @@ from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.memory import Database, State, Written
 from einsql.engine.database.payload import Layout
-from einsql.engine.database.rows import Define, Row
+from einsql.engine.database.reading import Define, object_of, payloads_of
+from einsql.engine.database.rows import Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
-from einsql.engine.objects import Object, Tensor
+from einsql.engine.objects import Damaged, Object, Tensor
 from einsql.errors import Error, OperationalError
 
 if TYPE_CHECKING:
     import duckdb
 
+    from einsql.engine.database.inspection import Finding
     from einsql.engine.duck.connection import Duck
 
 
@@ -38,7 +40,7 @@ class FileDatabase(Database):
         Args:
             path: As the user named it.
             read_only: Whether other processes may read it too, and none may write.
-            define: Makes definitions of their texts.
+            define: Makes definitions of their texts, which need not be parsed for that.
 
         Raises:
             OperationalError: Another process has it, it is no database, it has a newer format,
@@ -54,6 +56,8 @@ class FileDatabase(Database):
         self._pending: set[str] = set()
         self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
         self._rows: dict[str, Row] = {}
+        self._leaving: set[str] = set()
+        """Payloads of earlier commits that a snapshot kept when the directory was swept last."""
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
         fresh = not read_only and not _there(self.real)
@@ -70,7 +74,7 @@ class FileDatabase(Database):
                 if self._identity is not None:
                     self._reread()
             if self._identity is not None:
-                named = any(r.kind == "tensor" for r in self._rows.values())
+                named = any(isinstance(item, Tensor) for item in self.state.objects.values())
                 self._directory.check(self._identity, named)
                 if not read_only:
                     self._sweep()
@@ -203,11 +207,10 @@ class FileDatabase(Database):
             if not duck.in_transaction:
                 duck.begin()
             self.refuse_clashes(base, written, duck)
-            # Named in full: the session may USE another database, which may have a catalog, too.
-            objects = f"{self._home}.objects"
             for low, item in written.items():
-                duck.execute(f"DELETE FROM {objects} WHERE name = ?", [low])
+                rows.delete(duck.execute, self._home, low, self._rows.get(low))
                 if item is not None:
+                    assert not isinstance(item, Damaged)  # nobody puts one
                     made[low] = row = rows.row_of(item, version, layouts.get(low))
                     rows.insert(duck.execute, self._home, row)
             self._doubtful = True  # an interrupt may come between the commit and the state
@@ -247,7 +250,7 @@ class FileDatabase(Database):
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
         with self._cursor() as con:
-            found = {r.name: r for r in rows.read(con, self._home)}
+            found = rows.read(con, self._home)
         if found != self._rows or not self.state.generation:
             self._follow_rows(found)
 
@@ -259,7 +262,7 @@ class FileDatabase(Database):
             if self._rows.get(low) == row:
                 objects[low] = before[low]
                 continue
-            objects[low] = item = rows.object_of(row, self._directory, self._define)
+            objects[low] = item = object_of(row, self._directory, self._define)
             if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
                 self._held[id(item.relation.fields)] = item.relation.fields
         newest = max((r.version for r in found.values()), default=0)
@@ -272,17 +275,65 @@ class FileDatabase(Database):
     def _sweep(self) -> None:
         """Removes what is in no newest catalog and not still to be opened by a snapshot.
 
+        Nothing is removed while a damaged row may name any payload.
+
         What a cursor or a snapshot has opened stays readable until it lets go, for a file
         without a name lives on while it is mapped.
         """
-        if self._doubtful:
-            return
-        self._directory.sweep(self._kept)
+        if not self._doubtful:
+            self._directory.sweep(self._kept)
+            self._leaving = self._unopened()
 
-    def _kept(self) -> set[str]:
-        named = {p for p in map(rows.payload_of, self.state.objects.values()) if p is not None}
-        unopened = {fields.layout.file for fields in self._held.values() if not fields.here}
-        return named | unopened | self._pending
+    def _kept(self) -> set[str] | None:
+        """Names of the payloads that stay; None for all."""
+        kept = self._unopened() | self._pending
+        for item in self.state.objects.values():
+            named = payloads_of(item)
+            if named is None:
+                return None
+            kept |= named
+        return kept
+
+    def _unopened(self) -> set[str]:
+        return {fields.layout.file for fields in self._held.values() if not fields.here}
+
+    def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
+        """Reads the newest commit from the disk, every payload of it, and says what is wrong.
+
+        Others may commit meanwhile, and nothing is changed.
+
+        Args:
+            tick: Told the fraction done; raises to cancel.
+        """
+        from einsql.engine.database import inspection  # few sessions need it
+
+        try:
+            with self.lock:
+                objects = self._stored_objects()
+        except Exception as error:  # DuckDB's own, of several kinds
+            remedy = "Restore the database from a copy."
+            return [inspection.Finding(self.path, f"cannot be read: {_first(error)}", remedy)]
+        found = list(inspection.findings(objects, self._is_current, tick))
+        with self.lock:
+            strays = self._directory.strays(self._kept, self._leaving)
+        return [*found, *map(inspection.stray, strays)]
+
+    def _stored_objects(self) -> dict[str, Object]:
+        """What the file's newest commit has, read again; under the lock."""
+        if self._identity is None:
+            return {}
+        with self._cursor() as con:
+            stored = rows.read(con, self._home)
+        known = self.state.objects
+        return {
+            low: known[low]
+            if self._rows.get(low) == row
+            else object_of(row, self._directory, self._define)
+            for low, row in stored.items()
+        }
+
+    def _is_current(self, low: str, item: Object) -> bool:
+        return self.state.objects.get(low) is item
 
     def vacuum(self) -> None:
         """Removes files that nobody needs, and lets DuckDB do the same in its file.

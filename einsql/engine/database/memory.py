@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from einsql.errors import OperationalError
 if TYPE_CHECKING:
     import duckdb
 
+    from einsql.engine.database.inspection import Finding
     from einsql.engine.duck.connection import Duck
 
 
@@ -170,6 +171,14 @@ class Database:
                 objects[low] = item
         self.state = State(objects, self.state.generation + 1)
         return self.state
+
+    def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
+        """Reads all that is stored and says what is wrong; in memory nothing is stored.
+
+        Args:
+            tick: Told the fraction done; raises to cancel.
+        """
+        return []
 
     def vacuum(self) -> None:
         """Gives up what nobody needs any more; in memory that happens by itself."""

@@ -7,7 +7,7 @@ import threading
 from weakref import WeakValueDictionary
 
 from einsql.engine.database.file import FileDatabase
-from einsql.engine.database.rows import Define
+from einsql.engine.database.reading import Define
 from einsql.errors import OperationalError
 
 __all__ = ["open_database"]

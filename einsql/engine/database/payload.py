@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.engine.database.checks import Sums
+from einsql.engine.database.checks import CHUNK, Sums
 from einsql.engine.files.arrow import MOST, element_type, tensor_row
 from einsql.engine.files.drafts import write_all
 from einsql.engine.files.holes import Holes, room
@@ -87,6 +87,23 @@ class Layout:
         return cls(**{**told, "parts": parts})
 
 
+def tile_text(part: Part, schema: Schema, chunk: int) -> str:
+    """The keys under a checksum, as `from i = 0, j = 0 to i = 3, j = 7`.
+
+    Args:
+        part: The field.
+        schema: Its keys and type.
+        chunk: The checksum's number within the field.
+    """
+    itemsize = schema.dtype(part.name).numpy.itemsize
+    ends = []
+    for at in (chunk * CHUNK, min((chunk + 1) * CHUNK, prod(part.shape) * itemsize) - 1):
+        cell = np.unravel_index(at // itemsize, part.shape) if part.shape else ()
+        keys = zip(schema.keys, cell, strict=True)
+        ends.append(", ".join(f"{k.name} = {k.lo + int(n)}" for k, n in keys))
+    return f"from {ends[0]} to {ends[1]}"
+
+
 def write_payload(
     file: IO[bytes], name: str, schema: Schema, fields: Fields, tick: Progress = ignore
 ) -> Layout:  # fmt: skip
@@ -153,8 +170,6 @@ def _begin(
 ) -> tuple[dict[str, int], int]:
     """Writes everything but the elements and checksums; says where those begin."""
     import pyarrow as pa  # 60 ms, and only writing needs it
-
-    from einsql.engine.database.checks import CHUNK
 
     sizes = {f.name: prod(shapes[f.name]) * f.dtype.numpy.itemsize for f in schema.fields}
     many = sum(-(-size // CHUNK) for size in sizes.values())

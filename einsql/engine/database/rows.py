@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from einsql.engine.database.checks import CHUNK
-from einsql.engine.database.directory import Directory, is_payload
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
-from einsql.engine.relation import Relation
 from einsql.errors import OperationalError
 from einsql.quoting import in_quotes
-from einsql.schema import DType, Field, Key, Schema
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,8 +23,10 @@ FORMAT = 1
 MIGRATIONS: Mapping[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
 """By the format they start from: each makes the next one, in a transaction that is running."""
 
-Define = Callable[[str, str], Definition]
-"""Makes a view or macro of its kind and text; only the session's layer reads SQL."""
+Stored = tuple[object, object, object, object]
+"""Name, version, kind and the rest, as a row has them."""
+_NEWEST = 2**62
+"""Commits have numbers below this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +34,20 @@ class Row:
     """One object in the catalog.
 
     Attributes:
-        name: In small letters; macros end in `()`.
+        name: In small letters; macros end in `()`. One is made up for a row without a name.
         version: The commit that put it there.
         kind: "tensor", or that of a definition.
         told: The rest as JSON: all that a tensor is but its elements; the text of a definition.
+        fault: What is wrong with it before anybody looks at the rest; empty if nothing is.
+        stored: The rows as they are stored, if there is a fault.
     """
 
     name: str
     version: int
     kind: str
     told: str
+    fault: str = ""
+    stored: tuple[Stored, ...] = ()
 
 
 def home(con: duckdb.DuckDBPyConnection) -> str:
@@ -143,15 +145,66 @@ def _migrate(
     con.execute("COMMIT")
 
 
-def read(con: duckdb.DuckDBPyConnection, home: str) -> list[Row]:
-    """Every row."""
-    found = con.execute(
-        f"SELECT name, coalesce(version, 0), kind, told FROM {home}.objects"
-    ).fetchall()
-    return [Row(str(n), int(v), str(k), str(t)) for n, v, k, t in found]
+def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
+    """Every row by its name; damaged ones as well."""
+    stored = con.execute(f"SELECT name, version, kind, told FROM {home}.objects").fetchall()
+    groups: dict[str, list[Stored]] = {}
+    for row in stored:
+        groups.setdefault(_name(row), []).append(row)
+    return {name: _row(name, group) for name, group in groups.items()}
 
 
-def row_of(item: Object, version: int, layout: Layout | None) -> Row:
+def _name(stored: Stored) -> str:
+    """What an object is called, which DROP can name whatever its row holds."""
+    name = stored[0]
+    if isinstance(name, str) and name not in ("", "()"):
+        return name.lower()
+    return f"damaged_{zlib.crc32(repr(stored).encode()):08x}"
+
+
+def _row(name: str, group: list[Stored]) -> Row:
+    """The row of a name."""
+    called, version, kind, told = group[0]
+    if len(group) > 1:
+        fault = f"the catalog has {len(group)} rows of this name"
+    elif called != name:
+        fault = f"the name in its row is {called!r}"
+    elif not isinstance(kind, str):
+        fault = "its row has no kind"
+    elif not isinstance(told, str):
+        fault = "its row does not say what it is"
+    elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
+        return Row(name, version or 0, kind, told)
+    else:
+        fault = f"its row has the version {version}"
+    kinds = {str(row[2] or "") for row in group}
+    rest = "\n".join(str(row[3] or "") for row in group)
+    return Row(name, 0, kinds.pop() if len(kinds) == 1 else "", rest, fault, tuple(group))
+
+
+def delete(
+    execute: Callable[[str, list[Any]], object], home: str, name: str, row: Row | None
+) -> None:
+    """Removes the row of a name, or what is stored under it.
+
+    Args:
+        execute: Runs a statement with parameters.
+        home: The catalog's full name.
+        name: In small letters.
+        row: The row, if it is known.
+    """
+    where = f"DELETE FROM {home}.objects WHERE name"
+    if row is None or not row.fault:
+        execute(f"{where} = ?", [name])
+        return
+    for called, _, kind, told in row.stored:
+        rest = (
+            "IS NOT DISTINCT FROM ? AND kind IS NOT DISTINCT FROM ? AND told IS NOT DISTINCT FROM ?"
+        )
+        execute(f"{where} {rest}", [called, kind, told])
+
+
+def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Row:
     """The row of an object."""
     name = item.name.lower()
     if isinstance(item, Definition):
@@ -172,65 +225,6 @@ def row_of(item: Object, version: int, layout: Layout | None) -> Row:
         "payload": layout.told(),
     }  # fmt: skip
     return Row(name, version, "tensor", json.dumps(told))
-
-
-def object_of(row: Row, directory: Directory, define: Define) -> Object:
-    """The object of a row; a tensor's payload is not touched.
-
-    Raises:
-        OperationalError: The row makes no sense.
-    """
-    try:
-        told = json.loads(row.told)
-        is_tensor = row.kind == "tensor"
-        found = _tensor(told, directory) if is_tensor else define(row.kind, told["text"])
-        if found.name.lower() != row.name:
-            raise ValueError(f"it holds {found.name}")
-        return found
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise OperationalError(
-            f'The row of "{row.name}" in the catalog is damaged: {error}'
-        ) from error
-
-
-def _tensor(told: dict[str, Any], directory: Directory) -> Tensor:
-    fields = tuple(Field(n, DType(t)) for n, t in told["fields"])
-    schema = Schema(tuple(Key(*k) for k in told["keys"]), fields)
-    default = told["default"]
-    layout = Layout.read(told["payload"])
-    _check(layout, schema)
-    held = directory.fields(layout, schema, told["name"])
-    return Tensor(
-        told["name"],
-        Relation(schema, held),
-        tuple(told["columns"]),
-        None if told["partition"] is None else tuple(told["partition"]),
-        tuple(told["order"]),
-        float.fromhex(default) if isinstance(default, str) else default,
-    )
-
-
-def _check(layout: Layout, schema: Schema) -> None:
-    """Refuses what would read beyond a payload, or another file.
-
-    Raises:
-        ValueError: It would.
-    """
-    if not is_payload(layout.file):
-        raise ValueError(f"{layout.file!r} is no payload's name")
-    if [p.name for p in layout.parts] != [f.name for f in schema.fields]:
-        raise ValueError("the payload has other fields")
-    places = [(layout.sums, 4 * layout.count)]
-    count = 0
-    for part in layout.parts:
-        extents = zip(part.shape, schema.shape, strict=True)
-        if any(stored not in (1, whole) for stored, whole in extents) or part.first != count:
-            raise ValueError(f"the payload has no {part.name} of that shape")
-        nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
-        places.append((part.offset, nbytes))
-        count += -(-nbytes // CHUNK)
-    if count != layout.count or any(lo < 0 or lo + n > layout.size for lo, n in places):
-        raise ValueError("the payload is too short")
 
 
 def payload_of(item: Object | None) -> str | None:

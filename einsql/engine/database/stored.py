@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from einsql.engine.database.checks import CHUNK, checksums, chunks_of
-from einsql.engine.database.payload import SLAB, Layout, Part, Progress, frame_of
+from einsql.engine.database.payload import SLAB, Layout, Part, Progress, frame_of, tile_text
 from einsql.engine.files.drafts import write_all
 from einsql.engine.relation import DistantFields, Fields
 from einsql.errors import OperationalError
@@ -239,12 +239,5 @@ class StoredFields(DistantFields):
         )
 
     def _wrong(self, part: Part, chunk: int) -> OperationalError:
-        itemsize = self._schema.dtype(part.name).numpy.itemsize
-        where = []
-        for at in (chunk * CHUNK, min((chunk + 1) * CHUNK, prod(part.shape) * itemsize) - 1):
-            cell = np.unravel_index(at // itemsize, part.shape) if part.shape else ()
-            keys = zip(self._schema.keys, cell, strict=True)
-            where.append(", ".join(f"{k.name} = {k.lo + int(n)}" for k, n in keys))
-        return self._damaged(
-            f"the checksum of tile {chunk} of {part.name} is wrong (from {where[0]} to {where[1]})"
-        )
+        where = tile_text(part, self._schema, chunk)
+        return self._damaged(f"the checksum of tile {chunk} of {part.name} is wrong ({where})")

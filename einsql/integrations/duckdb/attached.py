@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from einsql import errors
 from einsql.arrays import array_in_scope
-from einsql.deep_stack import with_deep_stack
+from einsql.deep_stack import with_room
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Relation
 from einsql.engine.store import Tensor
@@ -22,7 +22,6 @@ from einsql.integrations.duckdb.functions import register, unregister, unregiste
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
 from einsql.quoting import in_quotes
-from einsql.running import SHALLOW
 from einsql.schema import DType
 from einsql.session import Connection
 from einsql.sql import syntax as st
@@ -304,7 +303,7 @@ class Session(Connection):
             bind = partial(self._bound, text[span.start : span.end])
             try:
                 with errors.located(span.start, text):
-                    return bind() if span.depth <= SHALLOW else with_deep_stack(bind)
+                    return with_room(bind, span.depth)
             except NotSupportedError as error:
                 error.hint = error.hint or "DuckDB may do that, outside of einsql('…')."
                 raise

@@ -9,7 +9,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import reflection
 from sqlalchemy.engine.interfaces import Dialect
 
-from einsql.engine.store import Definition, Tensor
+from einsql.engine.objects import Damaged, Definition, Object, Tensor, damage, kind_of
 from einsql.errors import Error
 from einsql.integrations.sqlalchemy.types import DIM, named_type
 from einsql.session import Connection
@@ -50,7 +50,7 @@ def view(connection: Any, name: str, schema: str | None) -> Definition | None:
     return found if isinstance(found, Definition) and found.kind == "view" else None
 
 
-def _object(connection: Any, name: str, schema: str | None) -> Tensor | Definition | None:
+def _object(connection: Any, name: str, schema: str | None) -> Object | None:
     if not is_ours(schema):
         return None
     con = session(connection)
@@ -58,14 +58,14 @@ def _object(connection: Any, name: str, schema: str | None) -> Tensor | Definiti
     return con.store.get(name)
 
 
-def objects(connection: Any, schema: str | None) -> list[Tensor | Definition]:
-    """All tensors and views."""
+def objects(connection: Any, schema: str | None) -> list[Object]:
+    """All tensors and views, damaged ones as well."""
     if not is_ours(schema):
         return []
     con = session(connection)
     con.store.refresh()
     found = con.store.objects.values()
-    return [o for o in found if isinstance(o, Tensor) or o.kind == "view"]
+    return [o for o in found if not o.name.endswith("()")]
 
 
 class Reflection(Dialect):
@@ -81,7 +81,7 @@ class Reflection(Dialect):
     def has_table(self, connection: Any, table_name: str, schema: str | None = None,
                   **kw: Any) -> bool:  # fmt: skip
         """True if there is a table, a tensor or a view of the name."""
-        if tensor(connection, table_name, schema) or view(connection, table_name, schema):
+        if _object(connection, table_name, schema) is not None:
             return True
         return bool(
             rows(
@@ -135,7 +135,7 @@ class Reflection(Dialect):
             [schema or MAIN],
         )
         ours = objects(connection, schema)
-        tensors = [o.name for o in ours if isinstance(o, Tensor) and not o.temporary]
+        tensors = [o.name for o in ours if kind_of(o) != "view" and not o.temporary]
         return sorted([*(str(r[0]) for r in found), *tensors])
 
     @reflection.cache
@@ -166,7 +166,7 @@ class Reflection(Dialect):
             [schema or MAIN, temporary],
         )
         ours = objects(connection, schema)
-        views = [o for o in ours if isinstance(o, Definition) and o.temporary == temporary]
+        views = [o for o in ours if kind_of(o) == "view" and o.temporary == temporary]
         return sorted([*(str(r[0]) for r in found), *(v.name for v in views)])
 
     @reflection.cache
@@ -207,13 +207,15 @@ class Reflection(Dialect):
 
         Raises:
             NoSuchTableError: There is no such table, tensor or view.
+            UnreflectableTableError: It is damaged, or what a view reads is gone.
         """
-        held = tensor(connection, table_name, schema)
-        if held is not None:
+        held = _object(connection, table_name, schema)
+        if isinstance(held, Tensor):
             return _tensor_columns(held)
-        ours = view(connection, table_name, schema)
-        if ours is not None:
-            return _view_columns(session(connection), ours)
+        if isinstance(held, Definition):
+            return _view_columns(session(connection), held)
+        if isinstance(held, Damaged):
+            raise exc.UnreflectableTableError(damage(held).reason)
         found = rows(
             connection,
             "SELECT column_name, data_type, is_nullable, column_default, c.comment, sql "
