@@ -20,7 +20,7 @@ from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.store import Definition
-from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
 from einsql.quoting import in_quotes
@@ -360,6 +360,10 @@ def _table(
         if made.is_query:
             names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
         relation = (relation if most is None else relation.limit(most)).materialize()
+    except OperationalError as error:  # external access is off
+        of_text = error.position is not None and len(there) == len(made.defined)
+        error.position = made.text.origin(error.position or 0) if of_text else None
+        raise
     except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
         told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)

@@ -72,6 +72,8 @@ class Store:
             lambda limit: self.database.least(self, limit),
             self.database.scratch,
             self.database.root,
+            self.database.access,
+            lambda: self.database.tables,
         )
         self.version = 0
         self.seen = self.database.state
