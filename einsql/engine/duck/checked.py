@@ -7,6 +7,7 @@ temporary files: it opens them itself under the same rule. So the texts are chec
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from einsql.engine.duck.lexemes import statements
@@ -68,8 +69,6 @@ class Checked:
         self._version = version
         self._seen: object = None
         self._harmless: set[str] = set()
-        self._functions = self._names(_FUNCTIONS)
-        self._numbers = self._names(_NUMBERS)
         self._defined: dict[str, list[str]] = {}
         self._own = OwnFiles((), ())
 
@@ -124,6 +123,16 @@ class Checked:
             home or "",
             allowed or [],
         )
+
+    @cached_property
+    def _functions(self) -> frozenset[str]:
+        """Names of table functions."""
+        return self._names(_FUNCTIONS)
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        """Names of settings that are numbers."""
+        return self._names(_NUMBERS)
 
     def _names(self, query: str) -> frozenset[str]:
         return frozenset(name for (name,) in self._con.execute(query).fetchall())

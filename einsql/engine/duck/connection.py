@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import translated
+from einsql.engine.duck.profiling import Profiling
 from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
@@ -99,6 +100,7 @@ class Duck:
         dropped: Names of tables that it has dropped, perhaps, in small letters.
         registered: Names, in small letters, of temporary tables of rows that the session was given.
         asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
+        profiling: Whether the user's statements are profiled.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Duck:
         self.aborted = self.names_changed = self.asked = False
         self.registered: set[str] = set()
         self.dropped: set[str] = set()
+        self.profiling = Profiling()
 
     @property
     def database(self) -> str:

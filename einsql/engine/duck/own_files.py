@@ -62,7 +62,7 @@ class OwnFiles:
         return not _MAGIC.search(path) or any(map(self._is_allowed, self._spellings(path)))
 
     def _spellings(self, path: str) -> Iterator[str]:
-        """What a path may mean: without its scheme, in the home directory, …"""
+        """What a path may mean: without its scheme, in the home directory, and so on."""
         plain = {path, unquote(path), path.replace("\\", "/")}
         plain |= {_SCHEME.sub("", p, count=1) for p in plain}
         for spelled in plain:
@@ -152,7 +152,7 @@ class OwnFiles:
 
     def _match(self, folder: str, parts: Sequence[str], seen: set[object]) -> bool:
         """True if what is in a directory matches the parts and is one of the files."""
-        visit = (_identity(folder), len(parts))
+        visit = _identity(folder), tuple(parts)
         if visit in seen:
             return False
         seen.add(visit)
@@ -170,9 +170,9 @@ class OwnFiles:
                 continue
             if not deep and not rest and self._named(entry.path):
                 return True
-            if (deep or rest) and entry.is_dir():
-                if self._match(entry.path, parts if deep else rest, seen):
-                    return True
+            further = parts if deep else rest
+            if further and entry.is_dir() and self._match(entry.path, further, seen):
+                return True
         return False
 
 

@@ -214,7 +214,9 @@ class _Head:
         while self.word(at) in ("ANALYZE", "VERBOSE"):
             at += 1
         closes = pairs(self.tokens)
-        is_query = self.word(at + 1) in _QUERIES or [t.text for t in self.tokens[at + 1 : at + 2]] == ["("]
+        is_query = self.word(at + 1) in _QUERIES or [
+            t.text for t in self.tokens[at + 1 : at + 2]
+        ] == ["("]
         return at if is_query or at not in closes else closes[at] + 1
 
     def _copy(self, at: int) -> None:
@@ -363,9 +365,7 @@ class _Body:
         """The first argument of a call, and the others that have names."""
         parts, start, depth = [], first, 0
         for n in range(first, close):
-            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(
-                self.tokens[n].text, 0
-            )
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(self.tokens[n].text, 0)
             if not depth and self.tokens[n].text == ",":
                 parts.append(self.tokens[start:n])
                 start = n + 1
