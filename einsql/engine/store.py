@@ -73,7 +73,6 @@ class Store:
             self.database.scratch,
             self.database.root,
             self.database.access,
-            lambda: self.database.tables,
         )
         self.version = 0
         self.seen = self.database.state

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from einsql.engine.duck.lexemes import statements
 from einsql.engine.duck.own_files import OwnFiles
@@ -17,6 +17,8 @@ from einsql.errors import OperationalError
 
 if TYPE_CHECKING:
     import duckdb
+
+T = TypeVar("T")
 
 _KEPT = 1024
 """Texts that are remembered as harmless; einsql itself has fewer than a hundred."""
@@ -45,15 +47,27 @@ _PLACES = (
 _ATTACHED = "SELECT path FROM duckdb_databases() WHERE path IS NOT NULL"
 
 
+_CHANGING = frozenset({"ATTACH", "ALTER", "DATABASE"})
+"""Words of statements that may put definitions under names that have not been checked there.
+
+CREATE is none of them: what it defines is checked before.
+"""
+
+Texts = dict[str, set[str]]
+"""Texts of definitions by their names in small letters."""
+
+
 class Access:
     """Whether SQL may reach files, for all sessions of a database.
 
     Attributes:
         off: Whether it may not. DuckDB does not turn it on again.
+        changes: How many statements have run that `_CHANGING` tells of.
     """
 
     def __init__(self) -> None:
         self.off = False
+        self.changes = 0
 
 
 class Checked:
@@ -61,15 +75,17 @@ class Checked:
 
     Args:
         con: The connection.
-        version: Gives another object whenever definitions may have changed.
+        access: What its database's sessions share.
     """
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, version: Callable[[], object]) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection, access: Access) -> None:
         self._con = con
-        self._version = version
-        self._seen: object = None
-        self._harmless: set[str] = set()
-        self._defined: dict[str, list[str]] = {}
+        self._access = access
+        self._changes = -1
+        self._harmless: dict[str, bool] = {}
+        """Texts that may run, and whether they may change what others mean."""
+        self._defined: Texts = {}
+        """Every text that a name has had: one that is gone may come back by ROLLBACK."""
         self._own = OwnFiles((), ())
 
     def __getattr__(self, name: str) -> Any:
@@ -81,8 +97,7 @@ class Checked:
         Raises:
             OperationalError: The text would reach one of the database's own files.
         """
-        self.check(text)
-        return self._con.execute(text, parameters)
+        return self._run(text, lambda: self._con.execute(text, parameters))
 
     def sql(self, text: str, params: object = None) -> duckdb.DuckDBPyRelation:
         """As the connection's own.
@@ -90,30 +105,48 @@ class Checked:
         Raises:
             OperationalError: As `execute`.
         """
-        self.check(text)
-        return self._con.sql(text, params=params)
+        return self._run(text, lambda: self._con.sql(text, params=params))
 
-    def check(self, text: str) -> None:
+    def _run(self, text: str, work: Callable[[], T]) -> T:
+        if not self._check(text):
+            return work()
+        try:
+            return work()
+        finally:
+            self._access.changes += 1
+
+    def _check(self, text: str) -> bool:
         """Refuses a text that would reach one of the database's own files.
+
+        Returns:
+            Whether it may change what other texts mean.
 
         Raises:
             OperationalError: It would, or it does what is off, or a path in it is no constant.
         """
-        version = self._version()
-        if version is not self._seen:
+        changes = self._access.changes
+        if changes != self._changes:
             self._look_again()
-            self._seen = version
-        if text in self._harmless:
-            return
-        self._refuse(text, set(), 0)
+            self._changes = changes
+        known = self._harmless.get(text)
+        if known is not None:
+            return known
+        try:
+            changing = self._refuse(text, set(), 0, self._defined)
+        except OperationalError:
+            self._refuse(text, set(), 0, {})
+            # A definition may be another one now; but ROLLBACK may bring the old one back.
+            return self._refuse(text, set(), 0, self._texts(_DEFINED))
         if len(self._harmless) >= _KEPT:
             self._harmless.clear()
-        self._harmless.add(text)
+        self._harmless[text] = changing
+        return changing
 
     def _look_again(self) -> None:
         """Reads which definitions and files there are now."""
         self._harmless.clear()
-        self._defined = self._texts(_DEFINED)
+        for name, texts in self._texts(_DEFINED).items():
+            self._defined.setdefault(name, set()).update(texts)
         ((temporary, search, home, allowed),) = self._con.execute(_PLACES).fetchall()
         databases = [path for (path,) in self._con.execute(_ATTACHED).fetchall()]
         self._own = OwnFiles(
@@ -137,43 +170,55 @@ class Checked:
     def _names(self, query: str) -> frozenset[str]:
         return frozenset(name for (name,) in self._con.execute(query).fetchall())
 
-    def _texts(self, query: str) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def _texts(self, query: str) -> Texts:
+        found: Texts = {}
         for name, text in self._con.execute(query).fetchall():
-            found.setdefault(name, []).append(text or "")
+            found.setdefault(name, set()).add(text or "")
         return found
 
-    def _refuse(self, text: str, seen: set[str], depth: int, whole: bool = True) -> None:
-        """Refuses a text, or what it uses; `seen` has the names of definitions that were read."""
+    def _refuse(
+        self, text: str, seen: set[str], depth: int, defined: Texts, whole: bool = True
+    ) -> bool:
+        """Refuses a text, or what it uses.
+
+        Args:
+            text: Statements, or the body of a macro.
+            seen: Names of definitions that have been read; those that are read now are added.
+            depth: How deep the text is inside others.
+            defined: Texts of views, macros and triggers.
+            whole: Whether it is statements.
+
+        Returns:
+            Whether it may change what other texts mean.
+        """
+        changing = False
         if depth > _DEEPEST:
             raise refused(f"Definitions nest deeper than {_DEEPEST}", None)
         for tokens in statements(text):
             found = targets(tokens, self._functions, self._numbers, whole)
+            changing |= any(token.word in _CHANGING for token in tokens)
             for path, at in found.paths:
                 if not self._own.may_search(path):
                     raise refused(f"'{path}' is in no directory that is allowed", at)
                 if self._own.reached(path):
                     raise refused(f"'{path}' reaches the database's own files", at)
-            for query, at in found.queries:
-                self._refuse_within(query, seen, depth, at)
-            self._refuse_used(self._defined, found.names, seen, depth, False)
+            used = [(query, at, "", True) for query, at in found.queries]
+            used += _used(defined, found.names, seen, False)
             if any(token.word == "EXECUTE" for token in tokens):
-                self._refuse_used(self._texts(_PREPARED), found.names, seen, depth, True)
+                used += _used(self._texts(_PREPARED), found.names, seen, True)
+            for inner, at, where, is_whole in used:
+                try:
+                    changing |= self._refuse(inner, seen, depth + 1, defined, is_whole)
+                except OperationalError as error:
+                    reason = where + error.reason
+                    raise OperationalError(reason, hint=error.hint, position=at) from None
+        return changing
 
-    def _refuse_used(
-        self, texts: dict[str, list[str]], names: set[str], seen: set[str], depth: int, whole: bool
-    ) -> None:
-        for name in sorted(names & texts.keys() - seen):
-            seen.add(name)
-            for text in texts[name]:
-                self._refuse_within(text, seen, depth, None, f'"{name}": ', whole)
 
-    def _refuse_within(
-        self, text: str, seen: set[str], depth: int, at: int | None, where: str = "",
-        whole: bool = True,
-    ) -> None:  # fmt: skip
-        """Refuses a text inside another one, at that one's place."""
-        try:
-            self._refuse(text, seen, depth + 1, whole)
-        except OperationalError as error:
-            raise OperationalError(where + error.reason, hint=error.hint, position=at) from None
+def _used(
+    texts: Texts, names: set[str], seen: set[str], whole: bool
+) -> list[tuple[str, int | None, str, bool]]:
+    """The texts of names that have not been read, each with what to say before a refusal."""
+    new = sorted(names & texts.keys() - seen)
+    seen.update(new)
+    return [(text, None, f'"{name}": ', whole) for name in new for text in sorted(texts[name])]

@@ -92,7 +92,6 @@ class Duck:
         scratch: The name of the directory for its temporary files.
         root: Gives the connection that lives as long as the database.
         access: Whether SQL may reach files, which all sessions of the database share.
-        version: Gives another object whenever tables or definitions may have changed.
 
     Attributes:
         aborted: Whether a statement has failed so that the transaction can only be undone.
@@ -112,7 +111,6 @@ class Duck:
         scratch: str = "duckdb",
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
         access: Access | None = None,
-        version: Callable[[], object] = object,
     ) -> None:
         self._root = root or (lambda: self.con)
         self._open = open_
@@ -123,7 +121,6 @@ class Duck:
         self._told: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
         self._access = access or Access()
-        self._version = version
         self._checked: Checked | None = None
         self._begun = False
         self._given: set[str] = set()
@@ -157,7 +154,7 @@ class Duck:
             self.apply()
         if self._access.off:
             if self._checked is None:
-                self._checked = Checked(self._con, self._version)
+                self._checked = Checked(self._con, self._access)
             return cast("duckdb.DuckDBPyConnection", self._checked)
         return self._con
 

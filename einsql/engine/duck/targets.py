@@ -56,6 +56,8 @@ _QUERIES = frozenset(
         "SUMMARIZE", "SHOW",
     }
 )  # fmt: skip
+_UNREAD = (["DROP", "VIEW"], ["DROP", "MACRO"], ["DROP", "FUNCTION"], ["ALTER", "VIEW"])
+"""How statements begin that name a definition and do not use it."""
 _NAMING_FILES = ("FILENAME_PATTERN", "FILE_EXTENSION", "HIVE_FILE_PATTERN")
 """Options of COPY TO that choose names of files in a directory."""
 _PRAGMAS = frozenset(
@@ -115,8 +117,8 @@ class Targets:
 
     Attributes:
         paths: Paths and patterns, each with its offset.
-        names: Every name and text in it, in small letters: it may use views, macros and
-            prepared statements of these names.
+        names: Names and texts in it, in small letters: it may use views, macros and prepared
+            statements of these names.
         queries: Texts that it runs as queries, each with its offset.
     """
 
@@ -141,8 +143,8 @@ def targets(
         OperationalError: It does what is off, or a path in it is no constant.
     """
     found = Targets()
-    for token in tokens:
-        found.names |= {token.name, (token.string or "").lower()} - {""}
+    if not whole or [t.word for t in tokens[:2]] not in _UNREAD:
+        found.names = {name for t in tokens for name in (t.name, (t.string or "").lower()) if name}
     if whole:
         _Head(tokens, found, numbers).read(0)
     _Body(tokens, found, functions).read()
