@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from einsql.engine.duck.lexemes import statements
 from einsql.engine.duck.own_files import OwnFiles
@@ -55,6 +55,10 @@ CREATE is none of them: what it defines is checked before.
 
 Texts = dict[str, set[str]]
 """Texts of definitions by their names in small letters."""
+
+
+_Used: TypeAlias = tuple[str, int | None, str, bool]
+"""A text inside another, its place, what to say before a refusal, whether it is statements."""
 
 
 class Access:
@@ -202,23 +206,21 @@ class Checked:
                     raise refused(f"'{path}' is in no directory that is allowed", at)
                 if self._own.reached(path):
                     raise refused(f"'{path}' reaches the database's own files", at)
-            used = [(query, at, "", True) for query, at in found.queries]
+            used: list[_Used] = [(query, at, "", True) for query, at in found.queries]
             used += _used(defined, found.names, seen, False)
             if any(token.word == "EXECUTE" for token in tokens):
                 used += _used(self._texts(_PREPARED), found.names, seen, True)
-            for inner, at, where, is_whole in used:
+            for inner, place, where, is_whole in used:
                 try:
                     changing |= self._refuse(inner, seen, depth + 1, defined, is_whole)
                 except OperationalError as error:
                     reason = where + error.reason
-                    raise OperationalError(reason, hint=error.hint, position=at) from None
+                    raise OperationalError(reason, hint=error.hint, position=place) from None
         return changing
 
 
-def _used(
-    texts: Texts, names: set[str], seen: set[str], whole: bool
-) -> list[tuple[str, int | None, str, bool]]:
-    """The texts of names that have not been read, each with what to say before a refusal."""
+def _used(texts: Texts, names: set[str], seen: set[str], whole: bool) -> list[_Used]:
+    """The texts of names that have not been read."""
     new = sorted(names & texts.keys() - seen)
     seen.update(new)
     return [(text, None, f'"{name}": ', whole) for name in new for text in sorted(texts[name])]
