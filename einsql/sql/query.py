@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from sqlglot import exp
 
 from einsql.einsum import EinSum, Input
-from einsql.errors import Error, ProgrammingError
+from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.schema import Schema
 from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
 from einsql.sql.given import Given
@@ -185,16 +185,23 @@ class QueryBinder:
         if clause.args.get("recursive"):
             raise unsupported("WITH RECURSIVE", clause)
         self.ctes.append({})
+        names: set[str] = set()
         try:
             for cte in clause.expressions:
                 check_syntax(cte)
                 name = cte.alias
-                if name.lower() in self.ctes[-1] or name.lower() in self.changing:
+                if name.lower() in names or name.lower() in self.changing:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
                 if isinstance(cte.this, exp.Insert | exp.Update | exp.Delete | exp.Merge):
                     self._changed(cte)
                     continue
-                made = self.bind_any(cte.this)
+                names.add(name.lower())
+                try:
+                    made = self.bind_any(cte.this)
+                except (NotSupportedError, ProgrammingError):
+                    if _is_read(query, cte):
+                        raise
+                    continue  # DuckDB does not bind what nothing reads
                 if isinstance(made, Relation):
                     self.ctes[-1][name.lower()] = self.renamed(made, cte)
                 else:
@@ -329,3 +336,20 @@ class QueryBinder:
             raise locate(error, node) from None
         finally:
             self.joining.pop()
+
+
+def _is_read(query: exp.Expr, cte: exp.CTE) -> bool:
+    """True if a query, or another name of its WITH that it reads, may read one."""
+    bare = query.copy()
+    bare.set("with_", None)
+    read = _names(bare)
+    for other in reversed(query.args["with_"].expressions):
+        if other is cte:
+            break
+        if other.alias.lower() in read:
+            read |= _names(other.this)
+    return cte.alias.lower() in read
+
+
+def _names(tree: exp.Expr) -> set[str]:
+    return {name.name.lower() for name in tree.find_all(exp.Identifier)}
