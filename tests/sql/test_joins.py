@@ -210,7 +210,7 @@ ERRORS = [
     ("SELECT * FROM EINSUM('ij->ij', a, x := b)", "takes names of tensors"),
     ("WITH t USING KEY (i) AS (SELECT i FROM a) SELECT 1", "USING KEY is outside"),
     ("WITH RECURSIVE t AS (SELECT i FROM a) SELECT 1", "WITH RECURSIVE is outside"),
-    ("WITH t AS (SELECT zz FROM a) SELECT 1", 'no column "zz"'),
+    ("WITH t AS (SELECT zz FROM a) SELECT * FROM t", 'no column "zz"'),
 ]
 
 
