@@ -147,7 +147,8 @@ def change_setting(con: Connection, text: str, refusal: Error) -> None:
         Error: DuckDB refuses it, or einsql relies on it.
     """
     check(con, Structure(tokenize(text)), refusal)
-    con.duck.execute(text)
+    with con.duck.profiling.of(con.duck.con, True):
+        con.duck.execute(text)
     con.duck.leave_catalog()
 
 

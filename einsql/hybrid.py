@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.files import READABLE, suffix_of
 from einsql.engine.objects import Damaged, Definition, damage
-from einsql.errors import Error, NotSupportedError, UnknownHere
+from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
 from einsql.quoting import in_quotes
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _DUCKDBS = ("range", "generate_series")
 """Table functions that DuckDB has as well."""
 
+_DONE = "MATERIALIZED_RELATION"
+"""The type of a relation whose rows are there: that of a statement that is no query."""
 _GRADIENT = re.compile(r"\bgradient\s*\(", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 _REPEATED = re.compile(r"(.*)_[0-9]+", re.DOTALL)
@@ -358,11 +360,17 @@ def _table(
             word = "TEMP VIEW" if kind == "VIEW" else "OR REPLACE TEMP MACRO"
             duck.execute(f"CREATE {word} {definition}").fetchall()
             there.append(f"{kind} temp.{in_quotes(name)}")
-        relation = duck.sql(text, params=given or None)
-        names = tuple(relation.columns)
+        with nullcontext() if most == 0 else con.duck.profiling.of(duck, not made.is_query):
+            relation = duck.sql(text, params=given or None)
+            names = tuple(relation.columns)
+            if relation.type != _DONE:
+                relation = (relation if most is None else relation.limit(most)).materialize()
         if made.is_query:
             names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
-        relation = (relation if most is None else relation.limit(most)).materialize()
+    except OperationalError as error:  # external access is off
+        of_text = error.position is not None and len(there) == len(made.defined)
+        error.position = made.text.origin(error.position or 0) if of_text else None
+        raise
     except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
         told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)

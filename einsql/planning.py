@@ -14,7 +14,7 @@ from einsql.deep_stack import require_room
 from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
-from einsql.engine.files.tables import is_table
+from einsql.engine.files.tables import is_table, may_be_table
 from einsql.engine.objects import Body, damage
 from einsql.engine.relation import Fields, lies
 from einsql.engine.relation import Relation as Stored
@@ -116,10 +116,14 @@ class BinderCatalog:
             )
 
     def is_table_file(self, path: str) -> bool:
-        """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name."""
+        """True if FROM reads a file as a table, as `tables.is_table`, or a table has the name.
+
+        While external access is off only DuckDB may read one, if its settings allow the path.
+        """
         if self.has_table(path):
             return True
-        self._check_access(path)
+        if not self.settings.enable_external_access:
+            return may_be_table(path)
         return is_table(path)
 
     def file(self, path: str, member: str | None = None) -> Relation:

@@ -358,8 +358,8 @@ class Connection:
             self._caller = before  # a loop may go on, which has been told of a step here
 
     def in_scope(self, name: str) -> object | None:
-        """An array among the caller's variables."""
-        return array_in_scope(self._caller, name)
+        """An array among the caller's variables, unless external access is off."""
+        return array_in_scope(self._caller if self.settings.enable_external_access else None, name)
 
     def array_named(self, name: str) -> object | None:
         """An array among the caller's variables, unless a table has the name."""

@@ -189,16 +189,17 @@ class QueryBinder:
         if clause.args.get("recursive"):
             raise unsupported("WITH RECURSIVE", clause)
         self.ctes.append({})
-        read = _names_read(query, clause)
+        read, names = _names_read(query, clause), set[str]()
         try:
             for cte in clause.expressions:
                 check_syntax(cte)
                 name = cte.alias
-                if name.lower() in self.ctes[-1] or name.lower() in self.changing:
+                if name.lower() in names or name.lower() in self.changing:
                     raise ProgrammingError(f'WITH names "{name}" twice', position=position(cte))
                 if isinstance(cte.this, _CHANGES):
                     self._changed(cte)
                     continue
+                names.add(name.lower())
                 if name.lower() not in read:
                     continue
                 made = self.bind_any(cte.this)

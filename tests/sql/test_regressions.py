@@ -80,3 +80,31 @@ def test_a_key_of_one_value_may_be_left_out() -> None:
     assert con.execute("SELECT i, val FROM x WHERE j = 9").fetchall() == []
     con.execute("CREATE TENSOR kept AS SELECT i, val FROM x WHERE j = 2 AND val > -3")
     assert con.execute("SELECT * FROM kept").fetchall() == [(1, 1.0), (2, 5.0)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["WITH u AS (SELECT nosuch FROM w) SELECT SUM(val) AS s FROM w",
+     "WITH u AS (SELECT * FROM nothere) SELECT SUM(val) AS s FROM w",
+     "WITH u AS (SELECT f(val) FROM w) SELECT SUM(val) AS s FROM w",
+     "WITH u AS (SELECT nosuch FROM w), z AS (SELECT * FROM u) SELECT SUM(val) AS s FROM w",
+     "WITH u AS (SELECT nosuch FROM w) SELECT SUM(val) AS s FROM w ORDER BY s || ''",
+     "SELECT * FROM (WITH u AS (SELECT nosuch FROM w) SELECT SUM(val) AS s FROM w) q"],
+)  # fmt: skip
+def test_what_nothing_reads_may_be_wrong(sql: str) -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR w (i DIM(3), val FLOAT) DEFAULT 1")
+    assert con.execute(sql).fetchall() == [(3.0,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["WITH u AS (SELECT nosuch FROM w) SELECT (SELECT MAX(nosuch) FROM u) AS m",
+     "WITH u AS (SELECT nosuch FROM w), z AS (SELECT * FROM u) SELECT * FROM z",
+     "WITH u AS (SELECT nosuch FROM w), u AS (SELECT val FROM w) SELECT SUM(val) AS s FROM w"],
+)  # fmt: skip
+def test_what_something_reads_may_not(sql: str) -> None:
+    con = einsql.connect()
+    con.execute("CREATE TENSOR w (i DIM(3), val FLOAT) DEFAULT 1")
+    with pytest.raises(einsql.ProgrammingError):
+        con.execute(sql)

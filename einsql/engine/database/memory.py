@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from einsql.engine.duck.checked import Access
 from einsql.engine.objects import Object
 from einsql.errors import OperationalError
 
@@ -46,6 +47,7 @@ class Database:
         state: The newest commit; replaced as a whole, so any thread may read it.
         tables: Another object whenever the tables there are, or their columns, may have changed.
         scratch: What a directory is called that is DuckDB's alone.
+        access: Whether SQL may reach files.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
@@ -62,6 +64,7 @@ class Database:
         self.state = State({}, 0)
         self.lock = threading.RLock()
         self.tables = object()
+        self.access = Access()
         self._root: duckdb.DuckDBPyConnection | None = None
         self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import translated
+from einsql.engine.duck.profiling import Profiling
 from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
@@ -89,6 +91,7 @@ class Duck:
         least: Gives the least of the memory limits of all sessions of its database.
         scratch: The name of the directory for its temporary files.
         root: Gives the connection that lives as long as the database.
+        access: Whether SQL may reach files, which all sessions of the database share.
 
     Attributes:
         aborted: Whether a statement has failed so that the transaction can only be undone.
@@ -96,6 +99,7 @@ class Duck:
         dropped: Names of tables that it has dropped, perhaps, in small letters.
         registered: Names, in small letters, of temporary tables of rows that the session was given.
         asked: Whether DuckDB has run a statement of the user's since a loop last began to count.
+        profiling: Whether the user's statements are profiled.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Duck:
         least: Callable[[int | None], int | None] = lambda limit: limit,
         scratch: str = "duckdb",
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
+        access: Access | None = None,
     ) -> None:
         self._root = root or (lambda: self.con)
         self._open = open_
@@ -115,12 +120,15 @@ class Duck:
         self._scratch = scratch
         self._told: set[str] = set()
         self._con: duckdb.DuckDBPyConnection | None = None
+        self._access = access or Access()
+        self._checked: Checked | None = None
         self._begun = False
         self._given: set[str] = set()
         self._name = ""
         self.aborted = self.names_changed = self.asked = False
         self.registered: set[str] = set()
         self.dropped: set[str] = set()
+        self.profiling = Profiling()
 
     @property
     def database(self) -> str:
@@ -134,7 +142,7 @@ class Duck:
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB's own connection."""
+        """DuckDB's own connection; while external access is off, one that checks texts."""
         if self._con is None:
             con = self._open()
             self._name = str(con.execute("SELECT current_database()").fetchall()[0][0])
@@ -144,6 +152,10 @@ class Duck:
                 con.begin()
             self._con = con
             self.apply()
+        if self._access.off:
+            if self._checked is None:
+                self._checked = Checked(self._con, self._access)
+            return cast("duckdb.DuckDBPyConnection", self._checked)
         return self._con
 
     def apply(self) -> None:
@@ -164,6 +176,7 @@ class Duck:
                 with translated(statement):
                     self._con.execute(statement)
         self._told = set(wanted)
+        self._access.off |= not settings.enable_external_access
 
     # ---- transactions
 
@@ -457,4 +470,4 @@ class Duck:
         """Closes the connection."""
         if self._con is not None:
             self._con.close()
-            self._con = None
+            self._con = self._checked = None

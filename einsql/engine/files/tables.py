@@ -47,6 +47,14 @@ def _check_text(path: str) -> None:
             raise file.refusal(f"has {columns} columns, more than {COLUMNS}")
 
 
+def may_be_table(path: str) -> bool:
+    """True if the name of a file, which is not opened, is that of a table of DuckDB's."""
+    low = path.lower()
+    for packed in _PACKED:
+        low = low.removesuffix(packed)
+    return low.endswith((*_TEXTS, ".parquet"))
+
+
 def is_table(path: str) -> bool:
     """True if FROM reads a file, or the files of a pattern, as a table of DuckDB's.
 

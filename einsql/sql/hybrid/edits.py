@@ -86,7 +86,8 @@ class Edited:
     origins: list[tuple[int, int]]
 
     def origin(self, at: int) -> int:
-        """Where a character stood in the original."""
-        n = bisect_right(self.origins, (at, 2**62)) - 1
-        here, there = self.origins[max(0, n)]
-        return there + at - here
+        """Where a character stood in the original; one of an insertion at most behind it."""
+        n = max(0, bisect_right(self.origins, (at, 2**62)) - 1)
+        here, there = self.origins[n]
+        behind = [after for _, after in self.origins[n + 1 : n + 2]]
+        return min(there + at - here, *behind) if behind else there + at - here
