@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from einsql import forks
 from einsql.errors import OperationalError
 from einsql.units import data_size
 
@@ -43,6 +44,12 @@ class Space:
         self.used = 0
         self._made: str | None = None
         self._lock = threading.RLock()  # an array may go while one is made
+        forks.register(self)
+
+    def forked(self, _: forks.Refusal) -> None:
+        """In a child of its process: leaves the directory alone when arrays go."""
+        self._made = None
+        self._lock = threading.RLock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of zeros in C order, in a file of its own.

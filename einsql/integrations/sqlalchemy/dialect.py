@@ -10,7 +10,7 @@ from sqlalchemy import pool
 from sqlalchemy.engine import URL, default
 from sqlalchemy.engine.interfaces import BindTyping
 
-from einsql.errors import InterfaceError
+from einsql.errors import InterfaceError, OperationalError
 from einsql.integrations.sqlalchemy.compilers import (
     Definitions,
     Execution,
@@ -178,6 +178,8 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """True if a connection is of no more use."""
+        if isinstance(e, OperationalError) and "before a fork" in str(e):
+            return True
         return isinstance(e, InterfaceError) and "connection is closed" in str(e)
 
     # ---- what the database is
