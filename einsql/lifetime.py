@@ -34,6 +34,11 @@ class Lifetime:
         """True once the connection has been closed."""
         return self._refusal is _closed
 
+    @property
+    def inherited(self) -> bool:
+        """True in a child of a fork, until it closes the connection."""
+        return isinstance(self._refusal, forks.Refusal)
+
     def forked(self, refusal: forks.Refusal) -> None:
         """In a child of the process that opened it: refuses every statement and every fetch."""
         if self._refusal is None:
@@ -58,7 +63,7 @@ class Lifetime:
         Raises:
             InterfaceError: It is closed already.
         """
-        inherited = isinstance(self._refusal, forks.Refusal)
+        inherited = self.inherited
         if not inherited:
             self._open()
         self._refusal = _closed

@@ -245,6 +245,7 @@ def runs_threads(path: str) -> None:
         while not stopped.is_set():
             number += 1
             step(number)
+            time.sleep(0.002)  # two cores are few for all of them
 
     def connects(number: int) -> None:
         with einsql.connect(f"{path}-{number % 2}") as con:
@@ -255,7 +256,7 @@ def runs_threads(path: str) -> None:
     for thread in threads:
         thread.start()
     statuses = []
-    for n in range(int(os.environ.get("EINSQL_FORKS", "6"))):
+    for n in range(int(os.environ.get("EINSQL_FORKS", "3"))):
         time.sleep(0.01 * n)
         statuses.append(fork(it, begins, "exit")[:2])
     stopped.set()
