@@ -29,6 +29,7 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
+from einsql.forks import PerProcess
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,7 +142,11 @@ def _cluster(options: Mapping[str, object]) -> Cluster | None:
     return cluster(options)
 
 
-_default: list[Connection] = []
+def _begun(_: object) -> Connection:
+    return connect()
+
+
+_default = PerProcess(_begun)
 
 
 def einsum(expression: str, *operands: object) -> np.ndarray:
@@ -157,9 +162,7 @@ def einsum(expression: str, *operands: object) -> np.ndarray:
     Raises:
         ProgrammingError: The expression does not fit the arrays.
     """
-    if not _default:
-        _default.append(connect())
-    return _default[0].einsum(expression, operands)
+    return _default.get().einsum(expression, operands)
 
 
 def attach(connection: DuckDBPyConnection, *, element: str = "DOUBLE") -> Attached:

@@ -16,6 +16,8 @@ from math import prod
 
 import numpy as np
 
+from einsql import forks
+
 LARGE = 1 << 18
 """Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""
 KEPT = 1 << 27
@@ -157,3 +159,12 @@ def _forget() -> None:
             total -= size
         if not same:
             del _blocks[size]
+
+
+def _unlock() -> None:
+    """In a child of a fork: the thread that may have held the lock is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+forks.at_fork(_unlock)

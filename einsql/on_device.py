@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql import forks
 from einsql.einsum import EinSum, Node
 from einsql.engine.executor import Measure, Program, Runner, Tick
 from einsql.engine.relation import DistantFields, Fields, copied
@@ -21,6 +22,15 @@ IsStored = Callable[[str, Fields], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""
 
 _one_at_a_time = threading.Lock()  # two threads that begin at once would each make one
+
+
+def _unlock() -> None:
+    """In a child of a fork: the thread that may have held the lock is not there."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+forks.at_fork(_unlock)
 
 
 def shared_memory() -> Memory:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from sqlglot import exp
 
-from einsql import errors
+from einsql import errors, forks
 from einsql.arrays import array_in_scope, array_relation, check_names, is_table, shown_columns
 from einsql.bfloat16 import loaded
 from einsql.current import current_inputs
@@ -27,8 +27,9 @@ from einsql.engine.result import Result
 from einsql.engine.spill import Memory
 from einsql.engine.store import Store, Tensor
 from einsql.engine.watch import Interrupts, watched
-from einsql.errors import Error, InterfaceError
+from einsql.errors import Error
 from einsql.kernels.blas import Statement
+from einsql.lifetime import Lifetime
 from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
@@ -61,7 +62,7 @@ CACHED_PLANS = 512
 _NOTHING = nullcontext()
 
 
-class Connection:
+class Connection(Lifetime):
     """A database session.
 
     Attributes:
@@ -74,21 +75,11 @@ class Connection:
         planner_calls: How many queries were planned so far; a repeated one is not.
     """
 
-    Warning = errors.Warning
-    Error = errors.Error
-    InterfaceError = errors.InterfaceError
-    DatabaseError = errors.DatabaseError
-    DataError = errors.DataError
-    OperationalError = errors.OperationalError
-    IntegrityError = errors.IntegrityError
-    InternalError = errors.InternalError
-    ProgrammingError = errors.ProgrammingError
-    NotSupportedError = errors.NotSupportedError
-
     def __init__(
         self, cluster: Cluster | None = None, settings: Settings | None = None,
         database: Database | None = None,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.settings = settings or Settings()
         self.store: Store = Store(database, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
@@ -108,7 +99,6 @@ class Connection:
         self._hybrids: dict[object, Hybrid] = {}
         self._interrupts = Interrupts()
         self._check = self._interrupts.begin()
-        self._closed = False
         self._parameters: Sequence[object] = ()
         self._inputs: dict[str, Fields] = {}
         self._busy = threading.RLock()
@@ -239,14 +229,15 @@ class Connection:
     def close(self) -> None:
         """Closes the connection and frees what it holds.
 
-        A statement of another thread is interrupted, and waited for.
+        A statement of another thread is interrupted, and waited for. A child of a fork leaves
+        what the connection holds to the process that opened it.
 
         Raises:
             InterfaceError: It is closed already, as PEP 249 has it; leaving a `with` block
                 closes what is open.
         """
-        self._open()
-        self._closed = True
+        if not self._end():
+            return
         self.interrupt()
         with self._busy:
             self.forget_plans()
@@ -261,22 +252,19 @@ class Connection:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._closed:
+        if not self.closed:
             self.close()
 
-    @property
-    def closed(self) -> bool:
-        """True once the connection has been closed."""
-        return self._closed
+    def forked(self, refusal: forks.Refusal) -> None:
+        """As `Lifetime.forked`; a statement that was running in the thread that forked stops."""
+        super().forked(refusal)
+        self._check = refusal.refuse
+        self._busy = threading.RLock()
 
     @property
     def duck(self) -> Duck:
         """The session's connection to DuckDB."""
         return self.store.duck
-
-    def _open(self) -> None:
-        if self._closed:
-            raise InterfaceError("The connection is closed")
 
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)

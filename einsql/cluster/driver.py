@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from einsql import forks
 from einsql.cluster.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.cluster.groups import Group, Lease
 from einsql.cluster.interrupts import deferred
@@ -19,7 +19,7 @@ from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shut
 from einsql.cluster.processes import Processes
 from einsql.cluster.wire import send
 from einsql.engine.watch import watch
-from einsql.errors import InterfaceError, OperationalError, RanksLost
+from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
 
 _AGAIN = (
     "The next statement starts ranks again and sends them what this process holds; "
@@ -47,16 +47,23 @@ class Cluster:
         self.ranks = 0
         self._start = start
         self._users = 0
-        self._closed = False
+        self._refusal: Callable[[], Error] | None = None
         self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
-        self._owner = os.getpid()
         self._numbers = count(1)
         self._released: list[Handle] = []
         self._forgotten: list[int] = []
         self._busy = threading.RLock()
         self._job: Processes | None = None
         self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        forks.register(self)
         self._running()
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: sends ranks nothing, when it ends as before."""
+        self._refusal = refusal
+        self._busy = threading.RLock()
+        if self._job is not None:
+            self._end.detach()
 
     def join(self, hear: Callable[[RanksLost], None] | None = None) -> Self:
         """Counts one more connection that uses the ranks.
@@ -109,7 +116,7 @@ class Cluster:
     def close(self) -> None:
         """Ends the ranks, once the call of another thread is over."""
         with self._busy:
-            self._closed = True
+            self._refusal = self._refusal or _left
             self._end()
 
     def all(self, command: Command, tick: Tick | None = None) -> list[Any]:
@@ -188,19 +195,11 @@ class Cluster:
     # ---- the ranks begin and end
 
     def _open(self) -> None:
-        if self._closed:
-            raise InterfaceError(
-                "The MPI ranks have left with the last connection that used them",
-                hint='Give "mpi" a number of ranks to start others.',
-            )
+        if self._refusal is not None:
+            raise self._refusal()
 
     def _running(self, interrupted: Callable[[], None] = lambda: None) -> Processes:
         self._open()
-        if os.getpid() != self._owner:
-            raise InterfaceError(
-                "The MPI ranks belong to the process that has started them",
-                hint="After a fork, einsql.connect() anew.",
-            )
         if self._job is None:
             with deferred() as inner:
 
@@ -267,9 +266,14 @@ class Cluster:
         return False
 
 
+def _left() -> Error:
+    return InterfaceError(
+        "The MPI ranks have left with the last connection that used them",
+        hint='Give "mpi" a number of ranks to start others.',
+    )
+
+
 def _leave(job: Processes) -> None:
-    if os.getpid() != job.owner:
-        return
     for process in job.ranks:
         try:
             send(process.line, Order(0, Shutdown()))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from einsql import forks
 from einsql.cluster import remains
 from einsql.cluster.endings import Ended, Loss, loss, reports
 from einsql.cluster.meeting import KEY, Meeting
@@ -133,7 +134,7 @@ class Job(Processes):
 
     def close(self) -> None:
         """Waits for the ranks to leave, and ends what stays."""
-        if self._over or os.getpid() != self.owner:
+        if self._over:
             return
         for process in self.ranks:
             self._forget(process)
@@ -143,7 +144,7 @@ class Job(Processes):
 
     def end(self) -> None:
         """Ends the launcher and every rank on this machine, and removes what they leave."""
-        if self._over or os.getpid() != self.owner:
+        if self._over:
             return
         self._over = True
         shared: set[str] = set()
@@ -167,10 +168,11 @@ class Job(Processes):
         super()._close_lines()
         self._log.close()
 
-    def orphaned(self) -> None:
-        """In a fork of the owner: lets go of the lines, which must close with the owner."""
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: ends nothing; the launcher is no child of this one."""
         self._over = True
-        super().orphaned()
+        forks.never_destroy(self._process)
+        super().forked(refusal)
 
 
 def launcher_of(given: str | None, ranks: int) -> list[str]:

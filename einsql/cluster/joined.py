@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
+from einsql import forks
 from einsql.cluster.driver import Cluster
 from einsql.cluster.meeting import Meeting, reach
 from einsql.cluster.processes import Processes
@@ -156,6 +157,7 @@ class Joined(Processes):
             raise
         with meeting:
             super().__init__()
+            self._abandoned = False
             self._address = meeting.address
             self.ordered = meeting.address.startswith("@")
             comm.bcast((meeting.address, meeting.key))
@@ -182,13 +184,18 @@ class Joined(Processes):
 
     def close(self) -> None:
         """Waits until MPI is the main thread's again; ends the job if it never will be."""
-        if os.getpid() != self.owner:
+        if self._abandoned:
             return
         self._thread.join(LEAVE)
         if self._thread.is_alive():
             from mpi4py import MPI
 
             MPI.COMM_WORLD.Abort(1)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of rank 0: MPI is not its own."""
+        self._abandoned = True
+        super().forked(refusal)
 
     def end(self) -> None:
         """Lets go of the ranks, which end, and the job with them, unless they have left."""
@@ -230,6 +237,16 @@ def _farewell() -> None:
             cluster.close()
     if _met and not MPI.Is_finalized():
         _wait(_met[0].Ibarrier())
+
+
+def _forget() -> None:
+    """A child of rank 0 takes part in nothing, its parent's end included."""
+    atexit.unregister(_farewell)
+    _clusters.clear()
+    _lines.clear()
+
+
+forks.at_fork(_forget)
 
 
 def _wait(request: MPI.Request) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from weakref import WeakSet
 
+from einsql import forks
 from einsql.cluster.endings import Ended, Loss, each, listed, loss
 from einsql.cluster.meeting import Meeting
 from einsql.cluster.messages import Fallen, Hello, Started
@@ -40,20 +39,18 @@ class Processes(ABC):
         ranks: The process of each, by its number.
         tolerant: Whether the others go on when one ends (Open MPI with ULFM).
         ordered: Whether the lines close in the order in which ranks end.
-        owner: The process that they work for; a fork of it has no part in them.
     """
 
     tolerant = False
     ordered = False
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
         self.ranks: list[Process] = []
         self._connected: list[Process] = []
         self._closed: list[Process] = []
         self._words: dict[Process, BaseException] = {}
         self._ends = select.epoll()
-        _known.add(self)
+        forks.register(self)
 
     # ---- they report
 
@@ -179,22 +176,11 @@ class Processes(ABC):
     def end(self) -> None:
         """Ends the ranks at once."""
 
-    def orphaned(self) -> None:
-        """In a fork of the owner: lets go of the lines, which must close with the owner."""
+    def forked(self, _: forks.Refusal) -> None:
+        """In a child of their process: closes its copies of the lines."""
         self._close_lines()
 
     def _close_lines(self) -> None:
         for process in self._connected:
             process.line.close()
         self._ends.close()
-
-
-_known: WeakSet[Processes] = WeakSet()
-
-
-def _forked() -> None:
-    for processes in list(_known):
-        processes.orphaned()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -6,10 +6,13 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql import forks
 from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.engine.relation import Relation as Stored
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
@@ -36,7 +39,6 @@ class Traced:
         tensors: Every array that the SQL reads, by its name there: arguments as they were when
             the program was traced, weights, and arrays that the function brought along.
         dims: The names of each tensor's keys.
-        connection: The session in which calls run; settings may be changed there.
     """
 
     def __init__(self, recorded: Recorded, connection: Connection | None) -> None:
@@ -49,12 +51,20 @@ class Traced:
         self.sql = ";\n\n".join(made.statements)
         self.dims = made.keys
         self.tensors = {name: array for name, (_, array) in graph.tensors.items()}
-        self.connection = connection if connection is not None else Connection()
-        self._shared = connection is not None
+        self._shared = connection
+        self._own = forks.PerProcess(partial(_session, self.tensors, self.dims))
         self._recorded = recorded
         self._shapes = [o.shape for o in outputs]
         self._checks = _checks(recorded)
         self.register(self.connection)
+
+    @property
+    def connection(self) -> Connection:
+        """The session in which calls run; settings may be changed there.
+
+        A child of a fork makes the program's own session anew, with the same settings.
+        """
+        return self._own.get() if self._shared is None else self._shared
 
     def __call__(self, *arrays: Any) -> Any:
         """Runs the program.
@@ -71,7 +81,7 @@ class Traced:
             DataError: An index lies outside, an integer overflows.
         """
         given = self._recorded.given(arrays, self.dims)
-        if self._shared:  # another program may have given a name to an array of its own
+        if self._shared is not None:  # another program may have given a name to an array of its own
             self.register(self.connection)
         for name, held in given.items():
             self.connection.register(name, held)
@@ -106,8 +116,7 @@ class Traced:
         Args:
             connection: The session.
         """
-        for name, array in self.tensors.items():
-            connection.register(name, array, self.dims[name], fill=_fill(array))
+        _register(connection, self.tensors, self.dims)
 
     def gradient(self, *names: str) -> Traced:
         """The program that computes its result, one number, and its derivatives.
@@ -157,6 +166,29 @@ class Traced:
     def __repr__(self) -> str:
         shown = ", ".join(f"{n}({', '.join(d)})" for n, d in self.dims.items())
         return f"<traced program of {shown}>"
+
+
+def _session(
+    tensors: Mapping[str, Any], dims: Mapping[str, Sequence[str]], inherited: Connection | None
+) -> Connection:  # fmt: skip
+    """A session in memory for one program.
+
+    Args:
+        tensors: What is registered there.
+        dims: The keys of each.
+        inherited: The program's session in the parent process, if this one was forked.
+    """
+    settings = None if inherited is None else replace(inherited.settings)
+    connection = Connection(settings=settings)
+    _register(connection, tensors, dims)
+    return connection
+
+
+def _register(
+    connection: Connection, tensors: Mapping[str, Any], dims: Mapping[str, Sequence[str]]
+) -> None:
+    for name, array in tensors.items():
+        connection.register(name, array, dims[name], fill=_fill(array))
 
 
 def _fill(array: object) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql import forks
 from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels import mkl
 
@@ -40,6 +41,10 @@ _NAMES = (
 """Its functions, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
 
 Gemm = Callable[..., None]
+undisturbed = forks.Undisturbed("computed a matrix product")
+"""Around calls in which NumPy's BLAS uses, starts or ends threads of its own."""
+VECTORS, MATRICES = 2**13, 2**18
+"""Points of products from which OpenBLAS uses several threads, or a little fewer."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,11 @@ def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     np.matmul(left, right, out=out)
 
 
+def is_shared(m: int, n: int, k: int) -> bool:
+    """True if BLAS may compute a product of `[m, k]` and `[k, n]` on several threads."""
+    return m * n * k >= (VECTORS if min(m, n) == 1 else MATRICES)
+
+
 def in_rows(out: np.ndarray) -> bool:
     """True for a matrix that BLAS can write: in C order, its rows any distance apart."""
     rows, columns = out.shape
@@ -249,7 +259,8 @@ class OneThread:
             found = numpys()
             if not _before and found is not None and found.set_threads and found.get_threads:
                 _before = found.get_threads()
-                found.set_threads(1)
+                with undisturbed:
+                    found.set_threads(1)
             _limits += 1
 
     def __exit__(self, *_: object) -> None:
@@ -280,5 +291,15 @@ def all_threads() -> None:
             return
         found = numpys()
         if found is not None and found.set_threads is not None:
-            found.set_threads(_before)
+            with undisturbed:
+                found.set_threads(_before)
         _before = 0
+
+
+def _forget() -> None:
+    """A child of a fork runs none of its parent's kernels."""
+    global _lock, _limits
+    _lock, _limits = threading.Lock(), 0
+
+
+forks.at_fork(_forget)

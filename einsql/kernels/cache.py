@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from einsql import forks
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Tick
 
@@ -48,11 +49,14 @@ COMPILED = (
 _PATIENCE = 0.1
 """Seconds of compiling after which the statement is asked whether it goes on."""
 _lock = threading.RLock()
+_compiling = forks.Undisturbed("compiled a kernel")
 _loaded: dict[str, Kernel] = {}
 """Kernels by their source."""
 _addresses: dict[Kernel, int] = {}
 """Where kernels lie that are called by their addresses."""
 _directories: dict[Path, Path] = {}
+_temporaries: set[Path] = set()
+"""Directories that this process has made for want of a private one."""
 
 
 def load(source: str, tick: Tick | None = None) -> Kernel:
@@ -76,7 +80,7 @@ def load(source: str, tick: Tick | None = None) -> Kernel:
 
 
 def _load(source: str) -> Kernel:
-    with _lock:
+    with _compiling, _lock:
         kernel = _loaded.get(source)
         if kernel is None:
             key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
@@ -252,15 +256,25 @@ def _is_ours(place: Path) -> bool:
 
 def _temporary() -> Path:
     home = Path(tempfile.mkdtemp(prefix="einsql-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    _temporaries.add(home)
+    atexit.register(_remove_temporary, home)
     return home
 
 
-def _unlock() -> None:
-    """A forked child has none of the threads that may have been compiling."""
+def _remove_temporary(home: Path) -> None:
+    """Removes a directory that this process has made."""
+    if home in _temporaries:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _forget() -> None:
+    """A child of a fork makes temporary directories of its own; its parent removes the others."""
     global _lock
     _lock = threading.RLock()
+    for wanted, home in list(_directories.items()):
+        if home in _temporaries:
+            del _directories[wanted]
+    _temporaries.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+forks.at_fork(_forget)

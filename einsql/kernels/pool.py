@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from einsql import forks
 from einsql.kernels.kernel import Tick
 
 T = TypeVar("T")
@@ -369,5 +370,4 @@ def _forget() -> None:
     stay(_sleep, _sleep)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(_forget)

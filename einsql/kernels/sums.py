@@ -127,7 +127,8 @@ def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
 
         return row_sums(matrix)
     if matrix.shape[1] <= SHORT:
-        return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+        with blas.undisturbed:
+            return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
     if matrix.shape[1] * matrix.itemsize <= MIDDLE:
         return np.asarray(np.einsum("ij->i", matrix))
     return np.asarray(np.add.reduce(matrix, axis=1))

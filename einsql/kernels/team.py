@@ -21,6 +21,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
+from einsql import forks
 from einsql.errors import InternalError
 from einsql.kernels import cache, pool
 
@@ -354,8 +355,9 @@ def array_rows(arrays: np.ndarray) -> np.ndarray:
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
     global _team
-    _team = None
+    if _team is not None:
+        atexit.unregister(_team.leave)
+        _team = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(_forget)

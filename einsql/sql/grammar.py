@@ -12,10 +12,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from einsql import forks
 from einsql.errors import ProgrammingError, pointed_at
 from einsql.sql.lexical import QUIET
 
-_LOCK = threading.Lock()
 _CARET = re.compile(r"LINE (\d+): (.*)\n( *)\^", re.DOTALL)
 _EXPONENT = re.compile(r"[\d.][eE]\d+[+-]")
 _EXPONENTS = re.compile(
@@ -39,9 +39,15 @@ def _duckdb() -> Any:
         return import_module("duckdb")
 
 
-@lru_cache(maxsize=1)
-def _parser() -> Any:
-    return _duckdb().connect(":memory:")
+class _Parser:
+    """A connection to DuckDB of one process, and its lock."""
+
+    def __init__(self, _: object) -> None:
+        self.connection = _duckdb().connect(":memory:")
+        self.lock = threading.Lock()
+
+
+_parser = forks.PerProcess(_Parser)
 
 
 def check_grammar(text: str) -> None:
@@ -51,8 +57,9 @@ def check_grammar(text: str) -> None:
         ProgrammingError: With the position in the text.
     """
     try:
-        with _LOCK:
-            _parser().extract_statements(text)
+        parser = _parser.get()
+        with parser.lock:
+            parser.connection.extract_statements(text)
     except _duckdb().ParserException as error:
         message = str(error)
         reason = message.split("\n")[0].removeprefix("Parser Error: ").strip()

@@ -33,6 +33,11 @@ class Directory:
     def __init__(self, database: str) -> None:
         self.path = f"{database}.tensors"
         self._database = database
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Removes no file from now on: they belong to the process that this one was forked from."""
+        self._abandoned = True
 
     def check(self, identity: str, needed: bool) -> None:
         """Refuses a directory that is not this database's.
@@ -152,7 +157,7 @@ class Directory:
 
     def remove(self, names: Collection[str]) -> None:
         """Removes payloads; what is gone already is no matter."""
-        for name in names:
+        for name in () if self._abandoned else names:
             with suppress(OSError):
                 os.unlink(os.path.join(self.path, name))
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
+from einsql import forks
 from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.memory import Database, State, Written
@@ -120,7 +121,14 @@ class FileDatabase(Database):
         cursor.execute("SET enable_progress_bar = false")  # it would write to the standard output
         return cursor
 
+    def forked(self, refusal: forks.Refusal) -> None:
+        """As in memory; removes no payload, and writes none."""
+        super().forked(refusal)
+        self._doubtful = True
+        self._directory.abandon()
+
     def _opened(self) -> duckdb.DuckDBPyConnection:
+        self.refuse_inherited()
         if self._root is None:
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
@@ -154,6 +162,7 @@ class FileDatabase(Database):
                 or DuckDB's file cannot be written.
         """
         with self.lock:
+            self.refuse_inherited()
             if self._doubtful:
                 self._settle()
             self.refuse_conflicts(base, written)
@@ -344,6 +353,7 @@ class FileDatabase(Database):
             OperationalError: DuckDB cannot write.
         """
         with self.lock:
+            self.refuse_inherited()
             if self._identity is not None:
                 self._sweep()
             try:
@@ -366,9 +376,16 @@ def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnecti
     import duckdb  # only who has a file or tables needs it
 
     try:
-        return duckdb.connect(real, read_only=read_only)
+        return duckdb.connect(_spelled(real), read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
         text = _first(error)
+        if forks.depth() and "Unique file handle conflict" in text:
+            raise OperationalError(
+                f"'{path}' is open in another process (process {forks.parent()}), or was when that "
+                "process forked this one",
+                hint="Close it before the fork, open it with read_only=True in both, or start "
+                "this process by multiprocessing's 'spawn' or 'forkserver'.",
+            ) from None
         if "Conflicting lock" in text:
             holder = re.search(r"PID (\d+)", text)
             who = f" (process {holder[1]})" if holder else ""
@@ -378,6 +395,17 @@ def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnecti
                 "there, or open it with read_only=True in all of them.",
             ) from None
         raise OperationalError(f"'{path}' cannot be opened: {text}") from None
+
+
+def _spelled(real: str) -> str:
+    """The path of a file as DuckDB gets it.
+
+    DuckDB has one instance for each spelling of a path, and a child of a fork inherits those of
+    its parent: another spelling gives it one of its own, which needs the lock on the file.
+    """
+    depth = forks.depth()
+    folder, name = os.path.split(real)
+    return f"duckdb:{os.path.join(folder, './' * depth)}{name}" if depth else real
 
 
 @contextmanager

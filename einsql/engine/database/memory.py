@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from einsql import forks
 from einsql.engine.duck.checked import Access
 from einsql.engine.objects import Object
 from einsql.errors import OperationalError
@@ -68,10 +69,30 @@ class Database:
         self._root: duckdb.DuckDBPyConnection | None = None
         self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._refusal: forks.Refusal | None = None
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: leaves DuckDB's database alone and opens no other."""
+        self._refusal = refusal
+        if self._root is not None:
+            forks.never_destroy(self._root)
+            self._root = None
+        self.lock = threading.RLock()
+
+    def refuse_inherited(self) -> None:
+        """Refuses to read or write what belongs to a parent process.
+
+        Raises:
+            OperationalError: It does.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
         with self.lock:
+            self.refuse_inherited()
             if self._root is None:
                 import duckdb  # only who has tables needs it
 
@@ -119,6 +140,7 @@ class Database:
             OperationalError: Another transaction changed the same objects first.
         """
         with self.lock:
+            self.refuse_inherited()
             self.refuse_conflicts(base, written)
             self.refuse_clashes(base, written, duck)
             if duck.in_transaction:

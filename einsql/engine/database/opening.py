@@ -6,6 +6,7 @@ import os
 import threading
 from weakref import WeakValueDictionary
 
+from einsql import forks
 from einsql.engine.database.file import FileDatabase
 from einsql.engine.database.reading import Define
 from einsql.errors import OperationalError
@@ -13,7 +14,8 @@ from einsql.errors import OperationalError
 __all__ = ["open_database"]
 
 _files: WeakValueDictionary[str, FileDatabase] = WeakValueDictionary()
-_opening = threading.Lock()
+_lock = threading.RLock()
+_opening = forks.Undisturbed("opened a database")
 
 
 def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatabase, object]:
@@ -36,7 +38,7 @@ def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatab
     except ValueError as error:
         raise OperationalError(f"{path!r} cannot be opened: {error}") from None
     ticket = _Ticket()
-    with _opening:
+    with _opening, _lock:
         known = _files.get(real)
         if known is not None and known.joined(ticket):
             if known.read_only != read_only:
@@ -53,3 +55,13 @@ def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatab
 
 class _Ticket:
     """Stands for a session that is about to join."""
+
+
+def _forget() -> None:
+    """A child of a fork has none of its parent's files open."""
+    global _lock
+    _files.clear()
+    _lock = threading.RLock()
+
+
+forks.at_fork(_forget)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from einsql import forks
 from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.profiling import Profiling
@@ -129,6 +130,13 @@ class Duck:
         self.registered: set[str] = set()
         self.dropped: set[str] = set()
         self.profiling = Profiling()
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: leaves DuckDB's connection alone and opens no other."""
+        forks.never_destroy(self._con)
+        self._con, self._checked, self._empty = None, None, False
+        self._open = self._root = refusal.refuse
 
     @property
     def database(self) -> str:
@@ -459,7 +467,8 @@ class Duck:
         except BaseException:
             with gate:
                 given_up.set()
-            while begun.is_set() and not done.wait(POLL):
+            # A child that `tick` has forked has no such thread.
+            while begun.is_set() and self._con is con and not done.wait(POLL):
                 con.interrupt()
             raise
         if failed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql import forks
 from einsql.engine.duck.failures import translated
 from einsql.engine.keyless import Keyless
 from einsql.errors import InterfaceError
@@ -39,6 +40,13 @@ class TableResult(Keyless):
 
     def __post_init__(self) -> None:
         self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: keeps rows that were fetched, leaves DuckDB's alone."""
+        forks.never_destroy(self.relation)
+        self.relation = _Inherited(refusal)
+        self.lock = nullcontext()
 
     def __len__(self) -> int:
         return self._count
@@ -88,6 +96,16 @@ class TableResult(Keyless):
                 array = values.to_numpy(zero_copy_only=False)
             found[name] = np.ma.masked_array(array, mask) if mask.any() else array
         return found
+
+
+@dataclass(frozen=True)
+class _Inherited:
+    """Stands in for a relation of the parent process."""
+
+    refusal: forks.Refusal
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.refusal()
 
 
 def _plain(values: Any) -> bool:

@@ -7,24 +7,32 @@ them to the disk where memory gets scarce, and they are no anonymous memory.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from einsql import forks
 from einsql.errors import OperationalError
 from einsql.units import data_size
 
 MOST_OF_DISK = 0.9
 """The part of what is free on a disk that files may take unless told."""
 _PREFIX, _SUFFIX = "einsql-", ".tmp"
+_OPEN_FILES = "/proc/self/fd"
+"""Where Linux lists the open files; other systems have another list, or none."""
+_FIXED = 0x10
+"""Linux's MAP_FIXED, which the module `mmap` does not have."""
+_File = tuple[int, int]
+"""A file without a name: its device and its number there."""
 
 
 class Space:
@@ -43,6 +51,15 @@ class Space:
         self.used = 0
         self._made: str | None = None
         self._lock = threading.RLock()  # an array may go while one is made
+        self._files: dict[int, tuple[weakref.ref[mmap.mmap], _File]] = {}
+        forks.register(self)
+
+    def forked(self, _: forks.Refusal) -> None:
+        """In a child of its process: arrays become its own, and the directory is left alone."""
+        self._made = None
+        self._lock = threading.RLock()
+        shown = [(mapping, file) for known, file in self._files.values() if (mapping := known())]
+        _make_private(shown)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of zeros in C order, in a file of its own.
@@ -60,13 +77,14 @@ class Space:
         with self._lock:
             self.used += nbytes
         try:
-            mapping = self._mapped(directory, nbytes)
+            mapping, file = self._mapped(directory, nbytes)
         except BaseException as error:
-            self._freed(nbytes)
+            self._freed(nbytes, 0)
             if not isinstance(error, OSError):
                 raise
             raise _refused(directory, nbytes, error) from error
-        weakref.finalize(mapping, self._freed, nbytes).atexit = False
+        self._files[id(mapping)] = weakref.ref(mapping), file
+        weakref.finalize(mapping, self._freed, nbytes, id(mapping)).atexit = False
         return np.frombuffer(mapping, np.uint8)
 
     def require(self, nbytes: int) -> str:
@@ -102,7 +120,7 @@ class Space:
             )
         return directory
 
-    def _mapped(self, directory: str, nbytes: int) -> mmap.mmap:
+    def _mapped(self, directory: str, nbytes: int) -> tuple[mmap.mmap, _File]:
         try:
             file = self._opened(directory)
         except FileNotFoundError:  # another session has just removed it
@@ -112,7 +130,8 @@ class Space:
                 os.posix_fallocate(file, 0, nbytes)  # a full disk is told of now, not by SIGBUS
             else:
                 os.ftruncate(file, nbytes)
-            return mmap.mmap(file, nbytes)
+            status = os.fstat(file)
+            return mmap.mmap(file, nbytes), (status.st_dev, status.st_ino)
         finally:
             os.close(file)
 
@@ -135,7 +154,8 @@ class Space:
             os.unlink(path)
         return file
 
-    def _freed(self, nbytes: int) -> None:
+    def _freed(self, nbytes: int, key: int) -> None:
+        self._files.pop(key, None)
         with self._lock:
             self.used -= nbytes
             made, empty = self._made, self.used == 0
@@ -143,6 +163,32 @@ class Space:
                 self._made = None
         if empty and made is not None:
             _remove(made)
+
+
+def _make_private(shown: Sequence[tuple[mmap.mmap, _File]]) -> None:
+    """Maps files anew, at the same places, so that nobody else sees what is written there.
+
+    A child of a fork shares mapped files with its parent: it would change the parent's results.
+
+    Args:
+        shown: Mappings of this process, and their files.
+    """
+    if not shown or not os.path.isdir(_OPEN_FILES):
+        return
+    numbers = {}
+    for name in os.listdir(_OPEN_FILES):
+        with suppress(OSError):  # that of the directory itself is closed by now
+            status = os.fstat(int(name))
+            numbers[status.st_dev, status.st_ino] = int(name)
+    remap = ctypes.CDLL(None, use_errno=True).mmap
+    remap.restype = ctypes.c_void_p
+    remap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _FIXED
+    for mapping, file in shown:
+        there = np.frombuffer(mapping, np.uint8)
+        place = remap(there.ctypes.data, len(there), access, flags, numbers[file], 0)
+        if place != there.ctypes.data:
+            raise OSError(ctypes.get_errno(), "a temporary file cannot be mapped")
 
 
 def sweep(directory: str) -> None:

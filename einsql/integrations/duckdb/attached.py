@@ -10,7 +10,7 @@ from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from einsql import errors
+from einsql import errors, forks
 from einsql.arrays import array_in_scope
 from einsql.deep_stack import with_room
 from einsql.engine.memory import enough_memory
@@ -99,6 +99,14 @@ class Attached:
         self.session = Session(self._table)
         self._owner = owner
         self._closed = False
+        self._inherited: forks.Refusal | None = None
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: refuses every statement, and leaves DuckDB alone."""
+        forks.never_destroy(self.connection)
+        self._inherited = refusal
+        self._owner = False
 
     def sql(self, query: str, **options: Any) -> DuckDBPyRelation | None:
         """DuckDB's `con.sql` for a text that may hold `FROM einsql('…')`.
@@ -212,6 +220,8 @@ class Attached:
     def _open(self) -> None:
         if self._closed:
             raise InterfaceError("This is closed", hint="einsql.attach(connection) again.")
+        if self._inherited is not None:
+            raise self._inherited()
 
     def _run(
         self, method: Callable[..., Any], query: str, frame: FrameType, *given: Any, **options: Any

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
+from einsql import forks
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.integrations.duckdb import kernels
 from einsql.integrations.duckdb.kernels import Put
@@ -127,6 +128,17 @@ def unregister_all() -> None:
     """Takes away all functions, at the end of the process."""
     for con in list(_registered):
         _take_away(con)
+
+
+def _forget() -> None:
+    """A child of a fork takes nothing away: its parent's connections are not its own."""
+    for con in list(_registered):
+        forks.never_destroy(con)
+    _registered.clear()
+    _holders.clear()
+
+
+forks.at_fork(_forget)
 
 
 # ---- calls

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from einsql import tiles
+from einsql import forks, tiles
 from einsql.algebra import SCALARS
 from einsql.bfloat16 import loaded
 from einsql.einsum import TRUE, Axis, EinSum, Output, Value
@@ -234,3 +234,12 @@ def _value(name: str, args: list[Typed]) -> Typed:
     if isinstance(value.type, Decimal) or value.valid != TRUE:
         raise NotSupportedError(f"{PREFIX}{name} gives NULLs or DECIMALs, which are no tile")
     return value
+
+
+def _unlock() -> None:
+    """In a child of a fork: the thread that may have held the lock is not there."""
+    global running
+    running = threading.RLock()
+
+
+forks.at_fork(_unlock)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from einsql import forks
 from einsql.bfloat16 import loaded
 from einsql.engine.duck import streams
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, arrow_type
 from einsql.engine.tile_result import TileResult
-from einsql.integrations.duckdb.kernels import running
+from einsql.integrations.duckdb import kernels
 from einsql.plans import Plan
 from einsql.schema import DType
 
@@ -34,6 +35,8 @@ class Rows:
         self._inputs: Mapping[str, Fields] = inputs
         self._result: Result | TileResult | None = None
         self._lock = threading.Lock()
+        self._refusal: forks.Refusal | None = None
+        forks.register(self)
         self._schema = pa.schema(
             [(c.name, _stored(c.dtype)) for c in plan.columns]
             if isinstance(plan, Plan)
@@ -42,6 +45,11 @@ class Rows:
                 for name, key in plan.columns
             ]
         )
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: gives what has been computed, and computes nothing."""
+        self._lock = threading.Lock()
+        self._refusal = refusal
 
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()
@@ -55,12 +63,14 @@ class Rows:
     def _computed(self) -> Result | TileResult:
         with self._lock:
             if self._result is None:
+                if self._refusal is not None:
+                    raise self._refusal()
                 self._result = self._result_now()
                 self._inputs = {}
             return self._result
 
     def _result_now(self) -> Result | TileResult:
-        with running, enough_memory:
+        with kernels.running, enough_memory:
             return self._plan.result(self._inputs, lambda done: None)
 
 

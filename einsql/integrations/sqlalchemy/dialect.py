@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import pool
-from sqlalchemy.engine import URL, default
+from sqlalchemy import event, pool
+from sqlalchemy.engine import URL, Engine, default
 from sqlalchemy.engine.interfaces import BindTyping
+from sqlalchemy.exc import DisconnectionError
 
 from einsql.errors import InterfaceError
 from einsql.integrations.sqlalchemy.compilers import (
@@ -92,6 +93,11 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
         """One connection for each thread in memory, as each has a database of its own."""
         in_memory = url.database in (None, "", ":memory:")
         return pool.SingletonThreadPool if in_memory else pool.QueuePool
+
+    @classmethod
+    def engine_created(cls, engine: Engine) -> None:
+        """Has pools open other connections in a child of a fork."""
+        event.listen(engine, "checkout", _refuse_inherited)
 
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of `connect`.
@@ -189,6 +195,16 @@ class EinsqlDialect(Reflection, default.DefaultDialect):
 
     def _get_default_schema_name(self, connection: Any) -> str:
         return MAIN
+
+
+def _refuse_inherited(dbapi_connection: Any, *_: object) -> None:
+    """Has a pool give a connection up that another process has opened.
+
+    Raises:
+        DisconnectionError: It is one; the pool tries again with a new one.
+    """
+    if dbapi_connection.inherited:
+        raise DisconnectionError("The connection was opened before a fork")
 
 
 def _beneath(dbapi_connection: Any) -> Any:

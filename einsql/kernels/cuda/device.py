@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from einsql import forks
 from einsql.errors import OperationalError
 
 Array = Any
@@ -101,6 +102,12 @@ def device() -> Device:
         from einsql.kernels.cuda.simulator import Simulator
 
         return Simulator()
+    if _inherited:
+        raise OperationalError(
+            f"This process was forked from process {forks.parent()}, which has used the GPU, so it "
+            "cannot use it",
+            hint="Start it by multiprocessing's 'spawn' or 'forkserver'.",
+        )
     try:
         from einsql.kernels.cuda.gpu import Gpu  # CuPy and numba-cuda are for who asks for them
 
@@ -109,3 +116,18 @@ def device() -> Device:
         raise OperationalError(
             f"device = 'cuda' needs CuPy and numba-cuda: {error}", hint=WAY_OUT
         ) from error
+
+
+_inherited = False
+"""Whether a parent process has used the GPU; CUDA does not work in a child then."""
+
+
+def _forget() -> None:
+    global _inherited
+    if device.cache_info().currsize and not simulated():
+        forks.never_destroy(device())
+        _inherited = True
+        device.cache_clear()
+
+
+forks.at_fork(_forget)

@@ -302,7 +302,8 @@ class Plan:
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it as the one piece."""
         made, out = self._result()
-        self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
+        with blas.undisturbed:
+            self._piece(*self._views(a, b), out, [slice(None)] * len(self.units))
         return made.transpose(self.turn)
 
     def on_one(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -337,7 +338,8 @@ class Plan:
             made, out = self._result()
             views = self._views(a, b)
             for done, piece in enumerate(slices(self.extents, whole), start=1):
-                self._piece(*views, out, piece)
+                with blas.undisturbed:
+                    self._piece(*views, out, piece)
                 tick(done / prod(whole))
             self._leave_spinning()
             return made.transpose(self.turn)

@@ -38,6 +38,7 @@ def at_once(plan: Plan) -> Multiply:
     matrix = (*stack, plan.m, plan.n)
     vectors = plan.vectors
     product = blas.multiply if plan.other else np.matmul
+    shared = blas.is_shared(plan.m, plan.n, plan.k)
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
@@ -47,7 +48,11 @@ def at_once(plan: Plan) -> Multiply:
         if vectors and right.strides[-2] == work.itemsize:
             left, right = left[..., None, :], right[..., None, :, :]
             out = out[..., None, :]
-        product(left, right, out=out)
+        if shared:
+            with blas.undisturbed:
+                product(left, right, out=out)
+        else:
+            product(left, right, out=out)
         return made if turn is None else made.transpose(turn)
 
     return run
@@ -64,6 +69,7 @@ def _vectors_at_once(plan: Plan) -> Multiply:
     (turn_a, turn_b), (shape_a, shape_b) = turns, shapes
     shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
     plain = arranged is None and shape == stack
+    shared = blas.is_shared(1, 1, plan.k)
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = a if turn_a is None else a.transpose(turn_a)
@@ -77,7 +83,11 @@ def _vectors_at_once(plan: Plan) -> Multiply:
             out = made
         else:
             out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
-        np.vecdot(left, right, out)
+        if shared:
+            with blas.undisturbed:
+                np.vecdot(left, right, out)
+        else:
+            np.vecdot(left, right, out)
         return made if turn is None else made.transpose(turn)
 
     return run

@@ -1,0 +1,70 @@
+"""Until when a connection can be used: until it is closed, and in the process that opened it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from einsql import errors, forks
+
+
+def _closed() -> errors.Error:
+    return errors.InterfaceError("The connection is closed")
+
+
+class Lifetime:
+    """What refuses the use of a connection, and PEP 249's exceptions as its attributes."""
+
+    Warning = errors.Warning
+    Error = errors.Error
+    InterfaceError = errors.InterfaceError
+    DatabaseError = errors.DatabaseError
+    DataError = errors.DataError
+    OperationalError = errors.OperationalError
+    IntegrityError = errors.IntegrityError
+    InternalError = errors.InternalError
+    ProgrammingError = errors.ProgrammingError
+    NotSupportedError = errors.NotSupportedError
+
+    def __init__(self) -> None:
+        self._refusal: Callable[[], errors.Error] | None = None
+        forks.register(self)
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection has been closed."""
+        return self._refusal is _closed
+
+    @property
+    def inherited(self) -> bool:
+        """True in a child of a fork, until it closes the connection."""
+        return isinstance(self._refusal, forks.Refusal)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of the process that opened it: refuses every statement and every fetch."""
+        if self._refusal is None:
+            self._refusal = refusal
+
+    def _open(self) -> None:
+        """Refuses to go on unless the connection can be used.
+
+        Raises:
+            InterfaceError: It is closed.
+            OperationalError: It was opened before a fork.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def _end(self) -> bool:
+        """Marks the connection as closed.
+
+        Returns:
+            Whether it holds anything to give up: False where another process holds that.
+
+        Raises:
+            InterfaceError: It is closed already.
+        """
+        inherited = self.inherited
+        if not inherited:
+            self._open()
+        self._refusal = _closed
+        return not inherited
