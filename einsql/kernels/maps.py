@@ -22,16 +22,19 @@ Read = Callable[[Sequence[Fields]], np.ndarray]
 
 
 def compile_map(node: EinSum) -> Runner | None:
-    """Matches element-wise nodes that are one sum, difference, product or quotient."""
+    """Matches element-wise nodes that are one sum, difference, product or quotient, maybe rounded."""
     if len(node.outputs) != 1 or not node.is_elementwise or node.guard != TRUE:
         return None
     (output,) = node.outputs
     call = output.args[0]
+    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds what it stores
+        (call,) = call.args
     if (
         not isinstance(call, Call)
         or call.fn not in _STREAMED
-        or not output.dtype.is_float
-        or any(e.dtype is not output.dtype for e in (call, *call.args))
+        or not call.dtype.is_float
+        or any(a.dtype is not call.dtype for a in call.args)
+        or output.dtype.is_short
         or not all(is_plain(node, a) for a in call.args)
         or not any(isinstance(a, Value) for a in call.args)
         or any(a.define is not None for a in node.axes)
