@@ -274,6 +274,14 @@ ratio = ratio_by(mul)
 """(high · 2^32 + low) / count of integers, rounded once."""
 
 
+def settled(spread: Array, low: Array, high: Array) -> Array:
+    """A sum of squared distances; where that is not finite and the values are equal, 0 or NaN."""
+    finite = np.isfinite(spread)
+    if np.all(finite):
+        return spread
+    return np.where(finite | ~equal(low, high), spread, high - low)
+
+
 def sigmoid(a: Array) -> Array:
     """1 / (1 + EXP(-a)), of which nothing overflows."""
     decay = np.asarray(np.abs(a))

@@ -22,7 +22,7 @@ Read = Callable[[Sequence[Fields]], np.ndarray]
 
 
 def compile_map(node: EinSum) -> Runner | None:
-    """Matches element-wise nodes that are one sum, difference, product or quotient, maybe rounded."""
+    """Matches element-wise nodes that are one sum, difference, product or quotient."""
     if len(node.outputs) != 1 or not node.is_elementwise or node.guard != TRUE:
         return None
     (output,) = node.outputs

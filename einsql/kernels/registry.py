@@ -22,6 +22,7 @@ from einsql.kernels.contraction import (
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.seldom import compile_seldom
 from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
@@ -137,6 +138,9 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
+    seldom = compile_seldom(node, lambda part: compile_node(part, jit))
+    if seldom is not None:
+        return seldom
     ranged = _ranged(node, jit)
     if ranged is not None:
         return ranged

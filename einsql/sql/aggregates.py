@@ -209,7 +209,7 @@ class Aggregation:
         if name.startswith("stddev"):
             value = call("sqrt", DType.DOUBLE, value)
         # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
-        value = _choose(several, value, Const(0.0, DType.DOUBLE))
+        value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
         return _rounded(value, conj(found, several) if sample else found, stays)
 
     def _sum(self, value: Expr, selected: Expr) -> Expr:
@@ -239,13 +239,9 @@ class Aggregation:
             return spread
         # The mean of equal values may be off by a rounding, whose square may be infinite, or
         # infinite itself where their sum leaves DOUBLE. If others leave it, the spread does too.
-        low, high = (self._second(fn, x, selected) for fn in ("min", "max"))
-        zero = call("stop_gradient", DType.DOUBLE, call("sub", DType.DOUBLE, high, low))
-        still = call("stop_gradient", DType.DOUBLE, spread)
-        vanishing = call("sub", DType.DOUBLE, spread, still)  # 0 that has derivatives
-        finite = call("isfinite", DType.BOOLEAN, spread)
-        equal = call("eq", DType.BOOLEAN, low, high)
-        return _choose(equal, _choose(finite, vanishing, zero), spread)
+        seen = call("beside", DType.DOUBLE, x, square)
+        low, high = (self._second(fn, seen, selected) for fn in ("min", "max"))
+        return call("settled", DType.DOUBLE, spread, low, high)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
         # The sum is the same whatever it is shifted by, so gradients take that for a constant.
@@ -312,10 +308,6 @@ def _whole(fn: str, a: Expr, b: Expr) -> Expr:
 
 def _quotient(total: Expr, count: Expr) -> Expr:
     return call("div", DType.DOUBLE, total, cast_expr(count, DType.DOUBLE))
-
-
-def _choose(condition: Expr, then: Expr, otherwise: Expr) -> Expr:
-    return call("if", then.dtype, condition, then, otherwise)
 
 
 def _rounded(value: Expr, valid: Expr, to_float: bool) -> Typed:

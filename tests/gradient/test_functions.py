@@ -77,7 +77,7 @@ def weighted(text: str) -> str:
 
 
 def test_every_function_has_a_case() -> None:
-    assert set(SCALARS) == set(CASES) | NO_FLOATS | {"nearest"}
+    assert set(SCALARS) == set(CASES) | NO_FLOATS | {"nearest", "beside", "settled"}
 
 
 def test_statistics_of_floats_pass_their_adjoints_on() -> None:
