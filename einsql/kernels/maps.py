@@ -34,7 +34,6 @@ def compile_map(node: EinSum) -> Runner | None:
         or call.fn not in _STREAMED
         or not call.dtype.is_float
         or any(a.dtype is not call.dtype for a in call.args)
-        or output.dtype.is_short
         or not all(is_plain(node, a) for a in call.args)
         or not any(isinstance(a, Value) for a in call.args)
         or any(a.define is not None for a in node.axes)
