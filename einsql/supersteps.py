@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
-from einsql.einsum import TRUE, EinSum, Input, Output
+from einsql.einsum import TRUE, Call, EinSum, Input, Output
 from einsql.placements import Tiles
 from einsql.schema import DType
 
@@ -255,7 +255,11 @@ def some_of(name: str) -> str:
 
 
 def with_state(node: EinSum) -> EinSum:
-    """The node with what merging needs beside its outputs: the extreme value of a pair."""
+    """The node with what merging needs beside its outputs: the extreme value of a pair.
+
+    Parts do not know of each other's sums, so that all extremes matter.
+    """
+    node = always(node)
     extra: list[Output] = []
     for o in node.outputs:
         if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
@@ -264,6 +268,23 @@ def with_state(node: EinSum) -> EinSum:
             extra.append(Output(best_of(o.name), (value,), value.dtype, extreme, o.where))
             extra.append(Output(some_of(o.name), (TRUE,), DType.BOOLEAN, "bool_or", o.where))
     return replace(node, outputs=(*node.outputs, *extra)) if extra else node
+
+
+def beside(o: Output) -> Call | None:
+    """The mark of an output that matters only where the sum of a term is not finite."""
+    value = o.args[0]
+    marked = o.reduction is not None and isinstance(value, Call) and value.fn == "beside"
+    return value if marked and isinstance(value, Call) else None
+
+
+def always(node: EinSum) -> EinSum:
+    """The node with outputs that matter whatever sums beside them are."""
+    marks = [beside(o) for o in node.outputs]
+    if not any(marks):
+        return node
+    pairs = zip(node.outputs, marks, strict=True)
+    outputs = (o if mark is None else replace(o, args=mark.args[:1]) for o, mark in pairs)
+    return replace(node, outputs=tuple(outputs))
 
 
 def state_bytes(node: EinSum) -> int:

@@ -123,6 +123,16 @@ def unchanged(types: tuple[DType, ...], _: bool) -> Typing | None:
     return Typing(types, types[0])
 
 
+def narrowing(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """A DOUBLE as the nearest FLOAT; one beyond FLOAT is infinite, which CAST would refuse."""
+    return Typing(types, F) if types == (D,) else None
+
+
+def whole_division(types: tuple[DType, ...], _: bool) -> Typing | None:
+    """BIGINTs to a DOUBLE."""
+    return Typing(types, D) if set(types) == {I64} else None
+
+
 def conditional(types: tuple[DType, ...], stays: bool) -> Typing | None:
     """IF: a BOOLEAN and two values that meet."""
     chosen = choose(types[1:], stays)

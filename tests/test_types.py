@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.algebra import SCALARS
+from einsql.algebra import INTERNAL, SCALARS
 from einsql.schema import DType
 from einsql.sql.hybrid.prelude import PRELUDE
 
@@ -63,9 +63,7 @@ def typeof(con: duckdb.DuckDBPyConnection, expression: str) -> str | None:
     return str(row[0])
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(SCALARS) - {"within", "stop_gradient"})
-)  # none of DuckDB's
+@pytest.mark.parametrize("name", sorted(set(SCALARS) - INTERNAL | {"if"}))  # none of DuckDB's
 def test_scalar_result_types_are_those_of_duckdb(
     name: str, duck: duckdb.DuckDBPyConnection
 ) -> None:

@@ -6,11 +6,11 @@ it raises and what becomes of intervals, `derivatives` those derivatives that ne
 Floats are ordered as DuckDB orders them: NaN equals NaN and lies above infinity.
 """
 
-from einsql.algebra.functions import SCALARS, Function
+from einsql.algebra.functions import INTERNAL, SCALARS, Function
 from einsql.algebra.numeric import Array, Failure, Interval, equal, is_float_array, less
 from einsql.algebra.reductions import REDUCTIONS, Reduction
 
 __all__ = [
-    "REDUCTIONS", "SCALARS", "Array", "Failure", "Function", "Interval", "Reduction", "equal",
-    "is_float_array", "less",
+    "INTERNAL", "REDUCTIONS", "SCALARS", "Array", "Failure", "Function", "Interval", "Reduction",
+    "equal", "is_float_array", "less",
 ]  # fmt: skip

@@ -53,8 +53,10 @@ from einsql.algebra.numeric import (
     mul_overflows,
     overflow,
     power,
+    ratio,
     remainder,
     round_away,
+    settled,
     sigmoid,
     sub_overflows,
     trunc_divide,
@@ -71,11 +73,13 @@ from einsql.typing_rules import (
     division,
     float_test,
     logic,
+    narrowing,
     real,
     rounding,
     rounding_keeps_integers,
     sign,
     unchanged,
+    whole_division,
 )
 
 F, D = DType.FLOAT, DType.DOUBLE
@@ -216,9 +220,21 @@ _ENTRIES: tuple[Function, ...] = (
              derivative=lambda g, y, x: (g * (math.pi / 180),)),
     Function("erf", real, erf, "erf({0})", derivative=bell),
     Function("lgamma", real, lgamma, "math.lgamma({0})", derivative=digamma),
+    Function("ratio", whole_division, ratio, "ratio({0}, {1}, {2})", 3, cheap=True,
+             derivative=still),
+    Function("beside", arithmetic, lambda a, term: a, "{0}", 2, cheap=True,
+             derivative=lambda g, y, a, term: (g, None)),
+    Function("settled", real, settled,
+             "({2} - {1} if eq({1}, {2}) and not math.isfinite({0}) else {0})", 3, cheap=True,
+             derivative=lambda g, y, spread, low, high: (g, None, None)),
+    Function("nearest", narrowing, lambda a: a, "{0}", cheap=True,
+             derivative=lambda g, y, x: (g,)),
     Function("stop_gradient", unchanged, lambda a: a, "{0}", interval=lambda a: a, cheap=True,
              transparent=True, derivative=still),
 )  # fmt: skip
 
 SCALARS: dict[str, Function] = {f.name: f for f in _ENTRIES}
 """Every scalar function by name; `cast` stands apart because it has two types."""
+
+INTERNAL = frozenset({"if", "within", "ratio", "nearest", "beside", "settled", "stop_gradient"})
+"""Functions without a name of their own in SQL, or with another meaning there."""

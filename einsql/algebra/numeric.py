@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,51 @@ def power(a: Array, b: Array) -> Array:
     """`**`."""
     # np.power takes a square root for a scalar 0.5, which differs at -0.0 and -inf.
     return np.float_power(a, b).astype(np.asarray(a).dtype)
+
+
+def ratio_by(multiply: Callable[[Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    """The function `ratio`, without a branch, for arrays, loops and GPUs alike.
+
+    Args:
+        multiply: A product of DOUBLEs, rounded before anything is added to it.
+    """
+
+    def ratio(high: Array, low: Array, count: Array) -> Array:
+        """(high · 2^32 + low) / count of integers, rounded once.
+
+        The total is the unevaluated sum of two DOUBLEs, and the quotient is corrected by its
+        exact remainder. That is the DOUBLE nearest to the quotient while the total is below
+        2^103 and the count below 2^51.
+        """
+        high = high + (low >> 32)
+        most, middle = np.float64(high >> 32) * 2.0**64, np.float64(high & 0xFFFFFFFF) * 2.0**32
+        least, by = np.float64(low & 0xFFFFFFFF), np.float64(count)
+        # The first summand is 0 or the larger one, so that the difference is the rounding error.
+        upper = most + middle
+        total = upper + least
+        error = (middle - (upper - most)) + (least - (total - upper))
+        near = total / by
+        # Dekker's product: the halves have 26 bits, so that products of them are exact.
+        product = multiply(near, by)
+        spread, spread_by = multiply(134217729.0, near), multiply(134217729.0, by)
+        front, front_by = spread - (spread - near), spread_by - (spread_by - by)
+        back, back_by = near - front, by - front_by
+        beyond = ((front * front_by - product) + front * back_by + back * front_by) + back * back_by
+        return near + (((total - product) - beyond) + error) / by
+
+    return ratio
+
+
+ratio = ratio_by(mul)
+"""(high · 2^32 + low) / count of integers, rounded once."""
+
+
+def settled(spread: Array, low: Array, high: Array) -> Array:
+    """A sum of squared distances; where that is not finite and the values are equal, 0 or NaN."""
+    finite = np.isfinite(spread)
+    if np.all(finite):
+        return spread
+    return np.where(finite | ~equal(low, high), spread, high - low)
 
 
 def sigmoid(a: Array) -> Array:

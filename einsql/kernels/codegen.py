@@ -39,8 +39,8 @@ from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.restrict import operand, result
 from einsql.kernels.runtime import (
     add_overflows, bfloat, eq, half, highest, idiv, idiv_32, less, lowest, maximum, minimum,
-    mul_overflows, nan_mask, number, plus, quotient, real, remainder, remainder_32, round_away,
-    round_bfloat, round_half, sub_overflows, times, to_bfloat, to_half, truncate,
+    mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder, remainder_32,
+    round_away, round_bfloat, round_half, sub_overflows, times, to_bfloat, to_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 

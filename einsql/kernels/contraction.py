@@ -34,6 +34,7 @@ WriteArray = Callable[[Page, Sequence[Laid]], str]
 
 STREAMED = 2**20
 """Points from which compiled loops pay for what is read once."""
+_CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
 AT_ONCE = 2**28
 """Points up to which a sum takes so little time that it need not stop for others."""
 
@@ -46,16 +47,23 @@ def is_contraction(node: EinSum, output: Output) -> bool:
 def is_plain_sum(node: EinSum, output: Output) -> bool:
     """True for a sum of the values of one operand by loops: nothing is multiplied."""
     value = output.args[0]
-    if isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype.is_short:
-        (value,) = value.args  # loops convert it while they read it
+    if converts(output):
+        assert isinstance(value, Call)
+        (value,) = value.args
     if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
         return False
     if value.dtype is output.dtype and _alternates(node, value.operand):
         return False
     held = node.operands[value.operand].labels
     summed = any(a.label not in node.keys for a in node.axes)
-    plain = value.dtype is output.dtype or value.dtype.is_short
+    plain = value.dtype is output.dtype or value.dtype in _CONVERTED
     return summed and plain and len(set(held)) == len(held)
+
+
+def converts(output: Output) -> bool:
+    """True if what is reduced is widened before, which loops do while they read it."""
+    value = output.args[0]
+    return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
 
 
 def is_streamed(node: EinSum) -> bool:
@@ -77,7 +85,9 @@ def is_streamed(node: EinSum) -> bool:
     if found.right or (node.keys and labels[0] not in node.keys):
         return False
     alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
-    return not alike or node.outputs[0].dtype is not DType.DOUBLE
+    (left,) = found.left
+    kept = node.operands[left.operand].source.schema.dtype(left.field) is DType.DOUBLE
+    return not alike or not kept
 
 
 def _alternates(node: EinSum, operand: int) -> bool:

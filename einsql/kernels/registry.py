@@ -14,6 +14,7 @@ from einsql.kernels.contraction import (
     STREAMED,
     UNCOMPILED,
     compile_parts,
+    converts,
     is_contraction,
     is_plain_sum,
     is_streamed,
@@ -21,10 +22,12 @@ from einsql.kernels.contraction import (
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 from einsql.kernels.maps import MAPS
 from einsql.kernels.nest import may_raise
+from einsql.kernels.seldom import compile_seldom
 from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
 from einsql.lines import Laid, Page, write_of
+from einsql.schema import DType
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""
@@ -135,6 +138,9 @@ def compile_node(node: EinSum, jit: str = "auto") -> tuple[str, Runner]:
     Raises:
         InternalError: No kernel takes the node.
     """
+    seldom = compile_seldom(node, lambda part: compile_node(part, jit))
+    if seldom is not None:
+        return seldom
     ranged = _ranged(node, jit)
     if ranged is not None:
         return ranged
@@ -186,8 +192,9 @@ def _of_parts(node: EinSum, jit: str) -> Callable[[EinSum], Runner]:
 
 
 def _streams(node: EinSum, output: Output, jit: str) -> bool:
-    """True for long plain sums where loops may be compiled."""
-    return jit != "never" and node.points >= STREAMED and is_plain_sum(node, output)
+    """True for long plain sums where loops may be compiled, and shorter ones that convert."""
+    least = SMALL if output.args[0].dtype is DType.DOUBLE and converts(output) else STREAMED
+    return jit != "never" and node.points >= least and is_plain_sum(node, output)
 
 
 def _windows(node: EinSum, output: Output) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
 
+from einsql.algebra import numeric
 from einsql.kernels.lanes import Num
 
 Build = Callable[[Any, Any, Any, Any], Any]
@@ -268,6 +269,8 @@ truncate = _by_kind(_itself, _truncate_float)
 """Rounding towards zero."""
 round_away = _by_kind(_itself, _round_away_float)
 """Rounding to the nearest whole number, halves away from zero."""
+ratio = register_jitable(numeric.ratio)
+"""A quotient of integers of which the first has two parts, rounded once."""
 
 
 @intrinsic

@@ -278,7 +278,7 @@ class _Writer:
         if failure is not None:
             selected = "None" if mask is None else mask.name
             self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
-        if e.fn == "cast":
+        if e.fn in ("cast", "nearest"):
             return self.cast(args[0], e.dtype)
         target = e.dtype.carrier
         same = all(a.dtype == args[0].dtype for a in args)

@@ -1,19 +1,21 @@
 """Aggregates, spelled with the algebra's base reductions over a domain.
 
-COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers), VARIANCE
-a second pass over the squared distances from the mean and LOGSUMEXP a second pass of
-EXP(x - max), so partial results merge exactly as the base reductions do. Presence and
-validity are BOOL_OR outputs.
+COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers, FLOATs in
+DOUBLE), VARIANCE a second pass over the squared distances from the mean and LOGSUMEXP a second
+pass of EXP(x - max), so partial results merge exactly as the base reductions do. AVG, VARIANCE
+and STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf, prod
 
 from sqlglot import exp
 
 from einsql.einsum import (
     TRUE,
+    Call,
     Const,
     EinSum,
     Expr,
@@ -21,18 +23,18 @@ from einsql.einsum import (
     Value,
     call,
     conj,
+    operands_of,
     renumber,
 )
 from einsql.errors import ProgrammingError
 from einsql.intervals import fits
 from einsql.schema import PRESENT, DType
-from einsql.sql.casts import WIDEST, cast_expr, decimal_of
+from einsql.sql.casts import WIDEST, cast_expr, decimal_of, whole
 from einsql.sql.domain import Domain
 from einsql.sql.typed import (
     NULL,
     Decimal,
     Typed,
-    apply,
     choose,
     convert,
     protected,
@@ -87,7 +89,8 @@ class Aggregation:
             return self._count(selected)
         args = [convert(a, a.type) for a in args]  # refuses literals of more than 64 bits
         if name == "count_if":
-            return self._count(conj(selected, convert(args[0], DType.BOOLEAN).value))
+            holds = convert(args[0], DType.BOOLEAN).value
+            return replace(self._count(conj(selected, holds)), valid=self._found(selected))
         if name == "avg" and _is_exact(args[0]):
             return self._exact_average(args[0], selected)
         if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
@@ -146,37 +149,39 @@ class Aggregation:
         return Value(0, flag, DType.BOOLEAN)
 
     def _exact_average(self, t: Typed, selected: Expr) -> Typed:
-        """AVG of integers or decimals: the exact sum over the count, rounded at the end."""
+        """AVG of integers or decimals: the exact sum over the count, rounded once."""
         assert t.type is not None
         exact = decimal_of(t.type)
-        raw = convert(t, exact).value
+        raw, unit = convert(t, exact).value, 10**exact.scale
         count, found = self._count(selected), self._found(selected)
-        divisor = cast_expr(count.value, DType.DOUBLE)
-        if fits(self.domain.interval(t.value), *DType.INTEGER.range):
+        fits_count = self._points * unit <= _EXACT
+        divisor = _whole("mul", count.value, whole(unit)) if fits_count else count.value
+        if self._reach(t.value) <= _EXACT and fits_count:
             total = cast_expr(self._whole_sum(raw, selected), DType.DOUBLE)
-            mean = call("div", DType.DOUBLE, total, divisor)
+            mean = call("div", DType.DOUBLE, total, cast_expr(divisor, DType.DOUBLE))
         else:
-            mean = self._wide_average(raw, count.value, selected)
-        unit = Const(float(10**exact.scale), DType.DOUBLE)
-        if unit.value != 1:
-            mean = call("div", DType.DOUBLE, mean, unit)
+            mean = call("ratio", DType.DOUBLE, *self._parts_of_sum(raw, selected), divisor)
+        if not fits_count:
+            mean = call("div", DType.DOUBLE, mean, Const(float(unit), DType.DOUBLE))
         return Typed(protected(mean, found), DType.DOUBLE, found)
 
-    def _wide_average(self, value: Expr, count: Expr, selected: Expr) -> Expr:
-        """The mean as an integer and a fraction, from sums of high and low halves.
-
-        A SUM of BIGINTs may exceed BIGINT; the sums of value // 2^32 and value % 2^32 do
-        not, and (h·2^32 + l) / n = (h // n)·2^32 + ((h % n)·2^32 + l) / n.
-        """
-        half = Const(2**32, DType.BIGINT)
+    def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
+        """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
+        if fits(self.domain.interval(value), *DType.INTEGER.range):
+            return whole(0), self._whole_sum(value, selected)
+        half = whole(2**32)
         high = self._whole_sum(_whole("idiv", value, half), selected)
-        low = self._whole_sum(_whole("mod", value, half), selected)
-        rest = _whole("add", _whole("mul", _whole("mod", high, count), half), low)
-        quotient = _whole("mul", _whole("idiv", high, count), half)
-        whole = _whole("add", quotient, _whole("idiv", rest, count))
-        part = [cast_expr(e, DType.DOUBLE) for e in (_whole("mod", rest, count), count)]
-        fraction = call("div", DType.DOUBLE, *part)
-        return call("add", DType.DOUBLE, cast_expr(whole, DType.DOUBLE), fraction)
+        return high, self._whole_sum(_whole("mod", value, half), selected)
+
+    @property
+    def _points(self) -> int:
+        """How many rows a group has at most."""
+        return prod(hi - lo for lo, hi in map(self.domain.axes.__getitem__, self.domain.free))
+
+    def _reach(self, value: Expr) -> float:
+        """A bound of the magnitude of a sum of integers."""
+        bounds = self.domain.interval(value)
+        return inf if bounds is None else self._points * max(map(abs, bounds))
 
     def _whole_sum(self, value: Expr, selected: Expr) -> Expr:
         return Value(0, self._output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
@@ -187,39 +192,63 @@ class Aggregation:
                 f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
             )
         stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF, DType.BFLOAT16)
-        real = DType.FLOAT if stays else DType.DOUBLE
-        x = convert(t, real)
         if name == "logsumexp":
-            return self._logsumexp(x, real, selected)
-        total = Value(0, self._output("sum", (x.value,), real, selected), real)
-        count = self._count(selected)
-        mean = apply("div", [Typed(total, real), convert(count, real)], stays)
-        found = self._found(selected)
+            real = DType.FLOAT if stays else DType.DOUBLE
+            return self._logsumexp(convert(t, real), real, selected)
+        x = _doubled(convert(t, t.type).value) if stays else convert(t, DType.DOUBLE).value
+        total, count = self._sum(x, selected), self._count(selected)
+        mean, found = _quotient(total, count.value), self._found(selected)
         if name == "avg":
-            return Typed(mean.value, real, found)
-        centre = call("sub", real, x.value, _first_pass(mean.value))
-        square = call("mul", real, centre, centre)
-        spread = Value(1, self._second("sum", square, real, selected), real)
+            return _rounded(mean, found, stays)
+        spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
+        degrees, several = count.value, call("lt", DType.BOOLEAN, whole(1), count.value)
         sample = name.endswith("samp")
-        degrees = count
         if sample:
-            one = Typed(Const(1, DType.BIGINT), DType.BIGINT)
-            degrees = apply("sub", [count, one], stays)
-        result = apply("div", [Typed(spread, real), convert(degrees, real)], stays)
+            degrees = _whole("sub", degrees, whole(1))
+        value = _quotient(spread, degrees)
         if name.startswith("stddev"):
-            result = apply("sqrt", [result], stays)
-        several = call("lt", DType.BOOLEAN, Const(1, DType.BIGINT), count.value)
+            value = call("sqrt", DType.DOUBLE, value)
         # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
-        alone = Typed(Const(0.0, real), real)
-        value = choose(several, result, alone, real).value
-        return Typed(value, real, conj(found, several) if sample else found)
+        value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
+        return _rounded(value, conj(found, several) if sample else found, stays)
+
+    def _sum(self, value: Expr, selected: Expr) -> Expr:
+        return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
+
+    def _is_exact_sum(self, t: Typed) -> bool:
+        """True if the mean of equal values is that value: their sum is not rounded."""
+        if isinstance(t.type, DType) and t.type.is_float:
+            # Digits of FLOAT, as many as a count may add to them in DOUBLE.
+            plain = t.type is not DType.DOUBLE and not _is_product(t.value)
+            return plain and self._points <= 2**29
+        return self._reach(t.value) <= _EXACT
+
+    def _spread(self, x: Expr, centre: Expr, selected: Expr, exact: bool) -> Expr:
+        """The sum of squared distances from the mean, read from the second pass.
+
+        Args:
+            x: The values, DOUBLE.
+            centre: The mean within the second pass.
+            selected: Which rows count.
+            exact: Whether the mean of equal values is that value.
+        """
+        distance = call("sub", DType.DOUBLE, x, centre)
+        square = call("mul", DType.DOUBLE, distance, distance)
+        spread = self._second("sum", square, selected)
+        if exact:
+            return spread
+        # The mean of equal values may be off by a rounding, whose square may be infinite, or
+        # infinite itself where their sum leaves DOUBLE. If others leave it, the spread does too.
+        seen = call("beside", DType.DOUBLE, x, square)
+        low, high = (self._second(fn, seen, selected) for fn in ("min", "max"))
+        return call("settled", DType.DOUBLE, spread, low, high)
 
     def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
         # The sum is the same whatever it is shifted by, so gradients take that for a constant.
         highest = Value(0, self._output("max", (x.value,), real, selected), real)
         top = call("stop_gradient", real, highest)
         shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
-        total = Value(1, self._second("sum", shifted, real, selected), real)
+        total = self._second("sum", shifted, selected)
         log = call("add", real, top, call("ln", real, total))
         finite = call("isfinite", DType.BOOLEAN, top)
         value = choose(finite, Typed(log, real), Typed(top, real), real).value
@@ -233,10 +262,13 @@ class Aggregation:
         self.outputs.append(Output(name, args, dtype, reduction, where))
         return name
 
-    def _second(self, reduction: str, arg: Expr, dtype: DType, where: Expr) -> str:
+    def _second(self, reduction: str, arg: Expr, where: Expr) -> Expr:
+        for o in self.later:
+            if (o.reduction, o.args, o.where) == (reduction, (arg,), where):
+                return Value(1, o.name, arg.dtype)
         name = f"{reduction}_{len(self.outputs)}_{len(self.later)}"
-        self.later.append(Output(name, (arg,), dtype, reduction, where))
-        return name
+        self.later.append(Output(name, (arg,), arg.dtype, reduction, where))
+        return Value(1, name, arg.dtype)
 
     def finish(self) -> list[EinSum]:
         """The first pass and, if an aggregate needs one, the second."""
@@ -273,6 +305,35 @@ def _is_exact(t: Typed) -> bool:
 def _whole(fn: str, a: Expr, b: Expr) -> Expr:
     return call(fn, DType.BIGINT, a, b)
 
+
+def _quotient(total: Expr, count: Expr) -> Expr:
+    return call("div", DType.DOUBLE, total, cast_expr(count, DType.DOUBLE))
+
+
+def _rounded(value: Expr, valid: Expr, to_float: bool) -> Typed:
+    """A DOUBLE, or the FLOAT nearest to it."""
+    if not to_float:
+        return Typed(value, DType.DOUBLE, valid)
+    return Typed(call("nearest", DType.FLOAT, value), DType.FLOAT, valid)
+
+
+def _doubled(e: Expr) -> Expr:
+    """A FLOAT, HALF or BFLOAT16 as DOUBLE; products of several tables are computed in it.
+
+    Contraction orders are found for products, and such a product is exact then.
+    """
+    if _is_product(e):
+        assert isinstance(e, Call)
+        return call("mul", DType.DOUBLE, *map(_doubled, e.args))
+    return cast_expr(e, DType.DOUBLE)
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Call) and e.fn == "mul" and len(operands_of(e)) > 1
+
+
+_EXACT = 2**53
+"""DOUBLE holds every integer up to this."""
 
 _FIRST_PASS = -1
 """Operand number of the first pass inside the second, until `finish` knows it."""

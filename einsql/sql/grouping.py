@@ -46,7 +46,8 @@ def key_label(
         fixed: Free labels that must stay free.
 
     Raises:
-        NotSupportedError: The expression is no integer, or may be NULL.
+        NotSupportedError: The expression is no integer, may be NULL, or may be BIGINT's greatest
+            value, behind which a key has no bound.
     """
     bound = replace(bound, value=domain.given.constants(bound.value))
     value = domain.canonical(bound.value)
@@ -64,7 +65,20 @@ def key_label(
     shift = affine(domain.canonical(wide))
     if shift is not None and shift[0] in domain.free and shift[0] not in fixed | domain.outer:
         return domain.rekey(*shift, hint=column_name(node))
-    return domain.derive(column_name(node), wide, *_bounds(domain, wide, probe))
+    lo, hi = _bounds(domain, wide, probe)
+    _check_bounds(lo, hi, node, clause)
+    return domain.derive(column_name(node), wide, lo, hi)
+
+
+def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
+    """Refuses keys whose bounds `[lo, hi)` are no BIGINTs.
+
+    Raises:
+        NotSupportedError: A bound is beyond BIGINT; DuckDB's groups have no bounds.
+    """
+    least, most = DType.BIGINT.range
+    if lo < hi and (lo < least or hi > most):
+        raise unsupported(f"{clause} of values up to {hi - 1}", node)
 
 
 def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:

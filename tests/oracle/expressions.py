@@ -342,6 +342,8 @@ class Expressions:
         return self._attempt(lambda e: self.aggregates.total(e, frame), leaves, depth)
 
     def _count(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        if self.c.chance(35):
+            return self.aggregates.count_if(self.condition(leaves, depth), frame)
         e = self._argument(leaves, depth) if self.c.chance(50) else None
         return self.aggregates.count(e, frame)
 

@@ -15,7 +15,7 @@ import numba.cuda
 import numpy as np
 from numba.core import config
 
-from einsql.algebra import SCALARS
+from einsql.algebra import SCALARS, numeric
 
 cuda: Any = numba.cuda  # without types of its own
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM"))  # noqa: B009 - numba sets it dynamically
@@ -184,6 +184,7 @@ def round_half(a: Any) -> Any:
 # CUDA's compiler fuses products into sums, rounding once; these products are rounded.
 mul_float = _mathematical(lambda x, y: cuda.libdevice.fmul_rn(x, y), lambda x, y: x * y)
 mul_double = _mathematical(lambda x, y: cuda.libdevice.dmul_rn(x, y), lambda x, y: x * y)
+ratio = _device(numeric.ratio_by(mul_double))
 exp = _mathematical(lambda x: math.exp(x), np.exp)
 log = _mathematical(lambda x: math.log(x), np.log)
 log2 = _mathematical(lambda x: math.log2(x), np.log2)

@@ -193,7 +193,7 @@ from numba import njit, types
 from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.tile import tile
 from einsql.kernels.runtime import (
-    eq, idiv, less, order_back, remainder, round_away, round_half, truncate,
+    eq, idiv, less, order_back, ratio, remainder, round_away, round_half, truncate,
 )
 from einsql.kernels.singles import cos, log10, power, sin
 

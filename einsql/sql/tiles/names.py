@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.algebra import INTERNAL, REDUCTIONS, SCALARS
 
 PREFIX = "tensor_"
 
@@ -12,7 +12,7 @@ TABLE_FUNCTIONS = ("tiles", "tile", "elements")
 SELECTING = ("tiles", "tile")
 """Those of them that a SELECT over tiles reads."""
 
-POINTWISE = {name: name for name in SCALARS if name not in ("if", "within", "stop_gradient")}
+POINTWISE = {name: name for name in SCALARS if name not in INTERNAL}
 """tensor_<name> of one array for each argument: element by element."""
 
 AGGREGATES = {r.name.removeprefix("bool_"): r.name for r in REDUCTIONS.values() if r.monoid}
