@@ -72,6 +72,7 @@ class Store:
             lambda limit: self.database.least(self, limit),
             self.database.scratch,
             self.database.root,
+            self.database.persist,
         )
         self.version = 0
         self.seen = self.database.state

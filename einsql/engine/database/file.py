@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from einsql.engine.database import rows
-from einsql.engine.database.directory import Directory
+from einsql.engine.database.directory import Directory, writing
 from einsql.engine.database.memory import Database, State, Written
+from einsql.engine.database.names import Names, create
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.rows import Define, Row
 from einsql.engine.database.stored import StoredFields
@@ -56,7 +57,10 @@ class FileDatabase(Database):
         self._rows: dict[str, Row] = {}
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
+        self._names = Names(self.real)
         fresh = not read_only and not _there(self.real)
+        if fresh:
+            _make(path, self.real)
         self._root = _connected(path, self.real, read_only)
         try:
             with _refusing(path, "cannot be opened"):
@@ -71,10 +75,12 @@ class FileDatabase(Database):
             if self._identity is not None:
                 named = any(r.kind == "tensor" for r in self._rows.values())
                 self._directory.check(self._identity, named)
-                if not read_only:
-                    self._sweep()
+            self.persist()
+            if self._identity is not None and not read_only:
+                self._sweep()
         except BaseException:
             self._root.close()
+            self._names.close()
             raise
 
     # ---- sessions
@@ -90,8 +96,12 @@ class FileDatabase(Database):
         with self.lock:
             self._sessions.discard(session)
             self._limits.pop(session, None)
-            if not self._sessions:
-                super().leave(session)
+            if not self._sessions and self._root is not None:
+                super().leave(session)  # DuckDB writes its log into its file
+                try:
+                    self.persist()
+                finally:
+                    self._names.close()
 
     def joined(self, session: object) -> bool:
         """As `join`; False if the last session is closed already."""
@@ -121,6 +131,12 @@ class FileDatabase(Database):
         duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
 
     # ---- commits
+
+    def persist(self) -> None:
+        """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
+        if not self.read_only:
+            with writing(self.path):
+                self._names.persist()
 
     def prepare(self) -> None:
         """Adds the catalog to a DuckDB file of others, which no running transaction would see.
@@ -274,6 +290,7 @@ class FileDatabase(Database):
         """
         if self._doubtful:
             return
+        self.persist()  # else an older catalog may come back after a power loss
         self._directory.sweep(self._kept)
 
     def _kept(self) -> set[str]:
@@ -298,6 +315,7 @@ class FileDatabase(Database):
             except Exception as error:
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error
+            self.persist()
 
 
 def _there(path: str) -> bool:
@@ -306,6 +324,18 @@ def _there(path: str) -> bool:
         return os.stat(path).st_size > 0
     except OSError:
         return False
+
+
+def _make(path: str, real: str) -> None:
+    """Makes a DuckDB file that holds nothing: a process that is killed leaves none in part.
+
+    Raises:
+        OperationalError: The disk fails.
+    """
+    import duckdb  # as below
+
+    with writing(path), suppress(duckdb.Error):  # opening it says what is wrong, and where
+        create(real, lambda part: duckdb.connect(part).close())
 
 
 def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:

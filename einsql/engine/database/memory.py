@@ -95,6 +95,13 @@ class Database:
     def touch(self, duck: Duck) -> None:
         """Has DuckDB take its snapshot now; in memory nobody else commits."""
 
+    def persist(self) -> None:
+        """Makes sure that what DuckDB has committed outlasts a power loss.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
+
     def prepare(self) -> None:
         """Makes room for what a transaction may commit, before its snapshot is taken."""
 

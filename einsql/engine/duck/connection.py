@@ -89,6 +89,7 @@ class Duck:
         least: Gives the least of the memory limits of all sessions of its database.
         scratch: The name of the directory for its temporary files.
         root: Gives the connection that lives as long as the database.
+        persist: Called when DuckDB may have committed something, before anybody is told.
 
     Attributes:
         aborted: Whether a statement has failed so that the transaction can only be undone.
@@ -106,7 +107,9 @@ class Duck:
         least: Callable[[int | None], int | None] = lambda limit: limit,
         scratch: str = "duckdb",
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
+        persist: Callable[[], None] = lambda: None,
     ) -> None:
+        self._persist = persist
         self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
@@ -204,6 +207,7 @@ class Duck:
                     if how == "commit":  # DuckDB's own hides that nothing is kept
                         self._refuse_lost()
                     getattr(self._con, how)()
+                    self._persist()
                 except Exception:
                     self._over()
                     with suppress(Exception):  # there is none any more
@@ -451,6 +455,7 @@ class Duck:
             raise
         if failed:
             raise failed[0]
+        self._persist()
         return found[0]
 
     def close(self) -> None:
