@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.database import scenario
@@ -43,5 +44,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], 
             folder.mkdir()
         else:
             shutil.copytree(made, folder)
+        if name == "attached":
+            with duckdb.connect(str(folder / "b.db")) as con:
+                con.execute("CREATE TABLE t (k INTEGER)")
 
     return copy

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import einsql
 from einsql.engine.database.rows import payload_of
+from tests.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"
 SHOWN = {
@@ -35,7 +36,13 @@ EMPTY: State = [None] * len(SHOWN)
 
 
 def look(con: einsql.Connection) -> State:
-    """What a database holds; None for what there is not."""
+    """What a database holds, or b.db beside it; None for what there is not."""
+    con.execute("SELECT 1 AS n").fetchall()
+    beside = os.path.join(os.path.dirname(con.store.database.path or ""), "b.db")
+    if os.path.exists(beside):
+        con.execute(f"ATTACH IF NOT EXISTS '{beside}' AS b")
+        ((many,),) = con.execute("SELECT count(*) FROM b.t").fetchall()
+        return [[many]]
     tables = con.store.duck.names()
     there = {n: n in tables or con.store.get(n) is not None for n in SHOWN}
     return [
@@ -83,11 +90,6 @@ def both(k: int) -> Step:
     return sql(*(s.format(k) for s in BOTH))
 
 
-def changes(k: int) -> Step:
-    """The step before which a scenario's file is prepared, and which follows a failure."""
-    return sql(f"INSERT INTO t VALUES ({k})", f"UPDATE x SET val = {k}")
-
-
 PREPARED: tuple[Step, ...] = (
     sql("CREATE TABLE t AS SELECT 0 AS k"),
     sql(f"CREATE TENSOR x ({KEYS}, val DOUBLE) DEFAULT 0"),
@@ -112,6 +114,13 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         aside("INSERT INTO t VALUES (23)"),
         sql("ALTER TABLE u ADD COLUMN w INTEGER"),
         sql("DROP TABLE u"),
+    ),
+    "attached": (
+        sql("INSERT INTO b.t VALUES (50)"),
+        sql("INSERT INTO b.t VALUES (51)"),
+        sql("CHECKPOINT b"),
+        sql("INSERT INTO b.t VALUES (53)"),
+        sql("DETACH b"),
     ),
     "vacuum": (
         sql("UPDATE x SET val = 30"),
@@ -182,10 +191,11 @@ def prepare(folder: str, steps: tuple[Step, ...] = PREPARED) -> None:
 
 def act(folder: str, name: str, shim: Shim) -> None:
     """Runs a scenario; after a step that fails the file is closed and opened again."""
-    con = None
+    con = witness = None
     try:
         shim.note("begin", "connect")
         con = connect(folder)
+        witness = connect(folder)
         shim.note("done", look(con))
         for n, step in enumerate(SCENARIOS[name]):
             shim.note("begin", f"{name} {n}")
@@ -193,30 +203,29 @@ def act(folder: str, name: str, shim: Shim) -> None:
             shim.note("done", look(con))
         shim.note("begin", "close")
         last = look(con)
+        witness.close()
         con.close()
         shim.note("done", last)
     except einsql.Error as error:
         shim.note("failed", [type(error).__name__, str(error)])
-        recover(folder, con, shim)
+        recover(folder, [c for c in (con, witness) if c is not None and not c.closed], shim)
 
 
-def recover(folder: str, con: einsql.Connection | None, shim: Shim) -> None:
-    """What a session shows after a failure, and the file once it is opened again."""
-    if con is not None:
+def recover(folder: str, open_: list[einsql.Connection], shim: Shim) -> None:
+    """What each session shows after a failure, and the file once it is opened again."""
+    for con in open_:
         try:
             shim.note("saw", look(con))
         except einsql.OperationalError as error:
             shim.note("refused", str(error))
-        try:
-            con.close()
-        except einsql.OperationalError as error:
-            shim.note("close failed", str(error))
+    for con in open_:
+        con.close()
     try:
         with connect(folder) as again:
             shim.note("reopened", look(again))
-            if look(again)[0] is not None:
-                changes(99)(folder, again)
-                shim.note("went on", look(again))
+            again.execute("CREATE TABLE IF NOT EXISTS t (k INTEGER); INSERT INTO t VALUES (99)")
+            again.execute(f"CREATE OR REPLACE TENSOR x ({KEYS}, val DOUBLE) DEFAULT 99")
+            shim.note("went on", look(again))
     except einsql.OperationalError as error:
         shim.note("stays closed", str(error))
 
@@ -224,6 +233,7 @@ def recover(folder: str, con: einsql.Connection | None, shim: Shim) -> None:
 def main() -> None:
     """Forks a process for each order on the standard input, for starting Python takes long."""
     shim = Shim()
+    import_everything()
     for line in sys.stdin:
         folder, log, at, kind, name = json.loads(line)
         pid = os.fork()

@@ -23,6 +23,7 @@ KINDS = {
     "creation": {"create", "write", "fdatasync", "fsync", "link", "rename", "unlink", "mkdir"},
     "commits": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "tables": {"create", "write", "fdatasync", "fsync", "unlink"},
+    "attached": {"create", "write", "fdatasync", "fsync", "unlink"},
     "vacuum": {"create", "write", "fdatasync", "fsync", "rename", "unlink"},
     "automatic": {"create", "write", "fdatasync", "fsync", "rename", "unlink", "resize"},
 }

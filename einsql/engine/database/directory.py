@@ -33,6 +33,8 @@ class Directory:
     def __init__(self, database: str) -> None:
         self.path = f"{database}.tensors"
         self._database = database
+        self._new = False
+        """Whether its own name may not be on the disk yet."""
 
     def check(self, identity: str, needed: bool) -> None:
         """Refuses a directory that is not this database's.
@@ -67,7 +69,7 @@ class Directory:
             )
 
     def make(self, identity: str) -> None:
-        """Makes the directory with its marker where it is not there yet.
+        """Makes the directory with its marker where it is not there yet; `sync` comes later.
 
         Raises:
             OperationalError: It is another database's, or cannot be made.
@@ -76,6 +78,7 @@ class Directory:
         marker = os.path.join(self.path, MARKER)
         if os.path.exists(marker):
             return
+        self._new = True
         with writing(self.path):
             os.makedirs(self.path, exist_ok=True)
             part = f"{marker}.part"
@@ -84,8 +87,6 @@ class Directory:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, marker)
-            self.sync()
-            synchronise(os.path.dirname(os.path.abspath(self.path)))
 
     def write(self, tensor: Tensor, version: int, pending: set[str]) -> Layout:
         """Writes a tensor's payload; it is on the disk once the directory is synced, too.
@@ -123,9 +124,16 @@ class Directory:
         return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
 
     def sync(self) -> None:
-        """Forces the names of files to the disk."""
+        """Forces the names of files, and its own if it is new, to the disk.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
         with writing(self.path):
             synchronise(self.path)
+            if self._new:
+                synchronise(os.path.dirname(self.path))
+                self._new = False
 
     def remove(self, names: Collection[str]) -> None:
         """Removes payloads; what is gone already is no matter."""

@@ -98,16 +98,14 @@ class FileDatabase(Database):
             self._limits.pop(session, None)
             if not self._sessions and self._root is not None:
                 super().leave(session)  # DuckDB writes its log into its file
-                try:
-                    self.persist()
-                finally:
-                    self._names.close()
+                self._names.close()
 
     def joined(self, session: object) -> bool:
         """As `join`; False if the last session is closed already."""
         with self.lock:
             if self._root is None:
                 return False
+            self.refuse_lost()
             self._sessions.add(session)
             return True
 
@@ -121,6 +119,7 @@ class FileDatabase(Database):
         return cursor
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
+        self.refuse_lost()
         if self._root is None:
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
@@ -134,9 +133,36 @@ class FileDatabase(Database):
 
     def persist(self) -> None:
         """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
-        if not self.read_only:
-            with writing(self.path):
+        if not self.read_only and self.lost is None:
+            try:
                 self._names.persist()
+            except OSError as error:
+                self.lose(f"its directory cannot be written: {error.strerror}")
+        super().persist()
+
+    def lose(self, reason: str) -> None:
+        """After a failed fsync the system may have dropped what was to be written.
+
+        So the file is not used any more: what it holds is known once it is opened again.
+
+        Raises:
+            OperationalError: Always.
+        """
+        with self.lock:
+            if self.lost is None:
+                self.lost = reason
+                # Who has seen the newest state looks again.
+                self.state = State(self.state.objects, self.state.generation + 1)
+        self.refuse_lost()
+
+    def refuse_lost(self) -> None:
+        """See `Database.refuse_lost`."""
+        if self.lost is not None:
+            raise OperationalError(
+                f"'{self.path}' was closed: {self.lost}",
+                hint="Whether the commit that failed is kept is not known. Close every connection "
+                "to the file and open it again: it holds that commit or the one before, whole.",
+            )
 
     def prepare(self) -> None:
         """Adds the catalog to a DuckDB file of others, which no running transaction would see.
@@ -196,7 +222,10 @@ class FileDatabase(Database):
                 continue
             layouts[low] = self._directory.write(item, version, self._pending)
         if layouts:
-            self._directory.sync()
+            try:
+                self._directory.sync()
+            except OperationalError as error:
+                self.lose(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
         """Names of tables that are committed."""
@@ -252,10 +281,7 @@ class FileDatabase(Database):
             self._reread()
             self._doubtful = False
         except Exception as error:
-            raise OperationalError(
-                f"'{self.path}' cannot go on after a commit that has failed: {_first(error)}",
-                hint="Close every connection to it and open it again; it holds its last commit.",
-            ) from error
+            self.lose(_first(error))
 
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
@@ -288,7 +314,7 @@ class FileDatabase(Database):
         What a cursor or a snapshot has opened stays readable until it lets go, for a file
         without a name lives on while it is mapped.
         """
-        if self._doubtful:
+        if self._doubtful or self.lost is not None:
             return
         self.persist()  # else an older catalog may come back after a power loss
         self._directory.sweep(self._kept)
@@ -306,6 +332,8 @@ class FileDatabase(Database):
         Raises:
             OperationalError: DuckDB cannot write.
         """
+        import duckdb  # it is open
+
         with self.lock:
             if self._identity is not None:
                 self._sweep()
@@ -313,6 +341,8 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
+                if isinstance(error, duckdb.FatalException):
+                    self.lose(_first(error))
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error
             self.persist()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from einsql.engine.database.names import Names
 from einsql.engine.objects import Object
 from einsql.errors import OperationalError
 
@@ -45,12 +47,14 @@ class Database:
         state: The newest commit; replaced as a whole, so any thread may read it.
         tables: Another object whenever the tables there are, or their columns, may have changed.
         scratch: What a directory is called that is DuckDB's alone.
+        lost: Why the file cannot be used until it is opened again, or None.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
 
     path: str | None = None
     read_only = False
+    lost: str | None = None
 
     def __init__(self) -> None:
         self.state = State({}, 0)
@@ -59,6 +63,7 @@ class Database:
         self._root: duckdb.DuckDBPyConnection | None = None
         self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._attached: dict[str, Names] = {}
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection to the database's tables."""
@@ -95,12 +100,50 @@ class Database:
     def touch(self, duck: Duck) -> None:
         """Has DuckDB take its snapshot now; in memory nobody else commits."""
 
+    def lose(self, reason: str) -> None:
+        """What DuckDB or the disk has done with the last write is unknown.
+
+        Raises:
+            OperationalError: The database is in a file, and is closed.
+        """
+
+    def refuse_lost(self) -> None:
+        """Refuses to use a database that is lost.
+
+        Raises:
+            OperationalError: It is.
+        """
+
     def persist(self) -> None:
         """Makes sure that what DuckDB has committed outlasts a power loss.
 
         Raises:
             OperationalError: The disk fails.
         """
+        for path, names in tuple(self._attached.items()):
+            try:
+                names.persist()
+            except FileNotFoundError:  # its directory is gone
+                self._attached.pop(path, None)
+            except OSError as error:
+                raise OperationalError(
+                    f"The directory of '{path}' cannot be written: {error.strerror}",
+                    hint="Whether the last change of its tables is kept is not known. DETACH it "
+                    "and ATTACH it again.",
+                ) from error
+
+    def attached(self, paths: Collection[str]) -> None:
+        """DuckDB has other files open for writing; their names are forced to the disk, too.
+
+        Args:
+            paths: Of all of them.
+        """
+        with self.lock:
+            before = self._attached
+            self._attached = {path: before.get(path) or Names(path) for path in paths}
+            for path in before.keys() - self._attached.keys():
+                before[path].close()
+        self.persist()
 
     def prepare(self) -> None:
         """Makes room for what a transaction may commit, before its snapshot is taken."""
@@ -186,3 +229,8 @@ class Database:
         if self._root is not None:
             self._root.close()
             self._root = None
+        with suppress(OperationalError):  # a log that comes back is known to be in its file
+            self.persist()
+        for names in self._attached.values():
+            names.close()
+        self._attached = {}

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from einsql.engine.duck.failures import translated
-from einsql.errors import Error, OperationalError, ProgrammingError
+from einsql.engine.duck.failures import is_given_up, translate, translated
+from einsql.errors import OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -90,6 +90,7 @@ class Duck:
         scratch: The name of the directory for its temporary files.
         root: Gives the connection that lives as long as the database.
         persist: Called when DuckDB may have committed something, before anybody is told.
+        lose: Called with the reason when DuckDB has given its database up; may raise.
 
     Attributes:
         aborted: Whether a statement has failed so that the transaction can only be undone.
@@ -108,8 +109,10 @@ class Duck:
         scratch: str = "duckdb",
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
         persist: Callable[[], None] = lambda: None,
+        lose: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._persist = persist
+        self._lose = lose
         self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
@@ -208,10 +211,11 @@ class Duck:
                         self._refuse_lost()
                     getattr(self._con, how)()
                     self._persist()
-                except Exception:
+                except Exception as error:
                     self._over()
                     with suppress(Exception):  # there is none any more
                         self._con.rollback()
+                    self.failed(error)
                     raise
         self._over()  # after it is true, as in `begin`
 
@@ -237,22 +241,31 @@ class Duck:
             Error: DuckDB refuses it, or fails.
         """
         con = self.con
-        try:
-            with translated(sql):
+        with translated(sql):
+            try:
                 return con.execute(sql, list(parameters)).fetchall()
-        except Error:
-            self.failed()
-            raise
+            except Exception as error:
+                self.failed(error)
+                raise
 
-    def failed(self) -> None:
-        """A statement has failed: finds out whether the transaction is lost."""
+    def failed(self, error: Exception | None = None) -> None:
+        """A statement has failed: finds out whether the transaction is lost, or the database.
+
+        Args:
+            error: What DuckDB said.
+
+        Raises:
+            OperationalError: DuckDB could not write the file of the database, and gave it up.
+        """
         import duckdb  # it is open
 
-        if self._begun and self._con is not None:
+        if self._con is not None:
             try:
                 self._con.execute("SELECT 1").fetchall()
             except duckdb.Error:
-                self.aborted = True
+                self.aborted = self._begun
+                if isinstance(error, duckdb.FatalException) and not is_given_up(error):
+                    self._lose(translate(error, "").reason)
 
     def refuse_aborted(self) -> None:
         """Refuses to go on in a transaction that can only be undone.
@@ -374,6 +387,15 @@ class Duck:
                 [database],
             )
         )
+
+    def attached(self) -> list[str]:
+        """Paths of the other files that are open for writing."""
+        rows = self.execute(
+            "SELECT path FROM duckdb_databases() "
+            "WHERE path IS NOT NULL AND NOT readonly AND NOT internal AND database_name <> ?",
+            [self.database],
+        )
+        return [str(path) for (path,) in rows]
 
     def leave_catalog(self) -> None:
         """Refuses a search path that leads into the catalog, and gives it up.
