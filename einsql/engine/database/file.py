@@ -133,12 +133,16 @@ class FileDatabase(Database):
 
     def persist(self) -> None:
         """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
-        if not self.read_only and self.lost is None:
-            try:
+        if self.lost is not None:
+            return
+        try:
+            if not self.read_only:
                 self._names.persist()
-            except OSError as error:
-                self.lose(f"its directory cannot be written: {error.strerror}")
-        super().persist()
+            super().persist()
+        except OSError as error:
+            self.lose(f"its directory cannot be written: {error.strerror}")
+        except OperationalError as error:  # an attached file's
+            self.lose(error.reason)
 
     def lose(self, reason: str) -> None:
         """After a failed fsync the system may have dropped what was to be written.

@@ -259,13 +259,13 @@ class Duck:
         """
         import duckdb  # it is open
 
-        if self._con is not None:
+        if self._begun and self._con is not None:
             try:
                 self._con.execute("SELECT 1").fetchall()
             except duckdb.Error:
-                self.aborted = self._begun
-                if isinstance(error, duckdb.FatalException) and not is_given_up(error):
-                    self._lose(translate(error, "").reason)
+                self.aborted = True
+        if isinstance(error, duckdb.FatalException) and not is_given_up(error):
+            self._lose(translate(error, "").reason)
 
     def refuse_aborted(self) -> None:
         """Refuses to go on in a transaction that can only be undone.
