@@ -82,6 +82,8 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
             con.forget_plans()  # a table comes before an array of the caller
             con.store.database.tables = object()
+    if word in ("ATTACH", "DETACH"):
+        con.store.database.attached(con.duck.attached())
     if word in ("USE", "SET", "PRAGMA"):
         con.duck.leave_catalog()
     word = _verb(structure)

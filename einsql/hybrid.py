@@ -378,7 +378,7 @@ def _table(
             told.position = _place(duck, text)
         elif told.position is not None and told.position >= len(text):
             told.position = None  # a file of a view
-        con.duck.failed()
+        con.duck.failed(error)
         raise _told(made, told) from None
     finally:
         for one in reversed(there):

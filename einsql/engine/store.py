@@ -82,6 +82,8 @@ class Store:
             self.database.scratch,
             self.database.root,
             self.database.access,
+            self.database.persist,
+            self.database.lose,
         )
         self.version = 0
         self.seen = self.database.state
@@ -262,7 +264,15 @@ class Store:
     # ---- snapshots and transactions
 
     def refresh(self) -> None:
-        """Outside of a transaction, sees the newest commit from now on."""
+        """Outside of a transaction, sees the newest commit from now on.
+
+        Raises:
+            OperationalError: The file was closed after a failure of its disk.
+        """
+        if self.database.lost is not None:
+            self.duck.close()
+            self.database.leave(self)
+            self.database.refuse_lost()
         state = self.database.state
         if self.seen is not state and self._saved is None and not self._pinned:
             self._show(state)
@@ -477,7 +487,8 @@ class Store:
         self._roll_back_duck()
         self.database.tables = object()
         self._saved = None  # last, so that who is interrupted can do it again
-        self.refresh()
+        if self.database.lost is None:
+            self.refresh()
 
     def vacuum(self) -> None:
         """Gives up files and space that nobody needs any more.

@@ -34,6 +34,8 @@ class Directory:
         self.path = f"{database}.tensors"
         self._database = database
         self._abandoned = False
+        self._new = False
+        """Whether its own name may not be on the disk yet."""
 
     def abandon(self) -> None:
         """Removes no file from now on: they belong to the process that this one was forked from."""
@@ -72,7 +74,7 @@ class Directory:
             )
 
     def make(self, identity: str) -> None:
-        """Makes the directory with its marker where it is not there yet.
+        """Makes the directory with its marker where it is not there yet; `sync` comes later.
 
         Raises:
             OperationalError: It is another database's, or cannot be made.
@@ -81,6 +83,7 @@ class Directory:
         marker = os.path.join(self.path, MARKER)
         if os.path.exists(marker):
             return
+        self._new = True
         with writing(self.path):
             os.makedirs(self.path, exist_ok=True)
             part = f"{marker}.part"
@@ -89,8 +92,6 @@ class Directory:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, marker)
-            self.sync()
-            synchronise(os.path.dirname(os.path.abspath(self.path)))
 
     def store(self, tensor: Tensor, version: int, tick: Progress) -> Layout:
         """Copies a tensor's payload, or writes one, where no other connection writes or sweeps.
@@ -151,9 +152,16 @@ class Directory:
         return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
 
     def sync(self) -> None:
-        """Forces the names of files to the disk."""
+        """Forces the names of files, and its own if it is new, to the disk.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
         with writing(self.path):
             synchronise(self.path)
+            if self._new:
+                synchronise(os.path.dirname(self.path))
+                self._new = False
 
     def remove(self, names: Collection[str]) -> None:
         """Removes payloads; what is gone already is no matter."""

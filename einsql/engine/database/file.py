@@ -15,8 +15,9 @@ from weakref import WeakSet, WeakValueDictionary
 
 from einsql import forks
 from einsql.engine.database import rows
-from einsql.engine.database.directory import Directory
+from einsql.engine.database.directory import Directory, writing
 from einsql.engine.database.memory import Database, State, Written
+from einsql.engine.database.names import Names, create
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.reading import Define, object_of, payloads_of
 from einsql.engine.database.rows import Row
@@ -61,9 +62,11 @@ class FileDatabase(Database):
         """Payloads of earlier commits that a snapshot kept when the directory was swept last."""
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
+        self._names = Names(self.real)
         fresh = not read_only and not _there(self.real)
-        if fresh:  # before DuckDB makes a file, which the next opening would find
-            self._directory.check("", False)
+        if fresh:
+            self._directory.check("", False)  # before there is a file for the next opening
+            _make(path, self.real)
         self._root = _connected(path, self.real, read_only)
         try:
             with _refusing(path, "cannot be opened"):
@@ -77,10 +80,12 @@ class FileDatabase(Database):
             if self._identity is not None:
                 named = any(isinstance(item, Tensor) for item in self.state.objects.values())
                 self._directory.check(self._identity, named)
-                if not read_only:
-                    self._sweep()
+            self.persist()
+            if self._identity is not None and not read_only:
+                self._sweep()
         except BaseException:
             self._root.close()
+            self._names.close()
             raise
 
     @property
@@ -101,14 +106,16 @@ class FileDatabase(Database):
         with self.lock:
             self._sessions.discard(session)
             self._limits.pop(session, None)
-            if not self._sessions:
-                super().leave(session)
+            if not self._sessions and self._root is not None:
+                super().leave(session)  # DuckDB writes its log into its file
+                self._names.close()
 
     def joined(self, session: object) -> bool:
         """As `join`; False if the last session is closed already."""
         with self.lock:
             if self._root is None:
                 return False
+            self.refuse_lost()
             self._sessions.add(session)
             return True
 
@@ -129,6 +136,7 @@ class FileDatabase(Database):
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
         self.refuse_inherited()
+        self.refuse_lost()
         if self._root is None:
             raise OperationalError(f"'{self.path}' is closed")
         return self._root
@@ -139,6 +147,43 @@ class FileDatabase(Database):
         duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
 
     # ---- commits
+
+    def persist(self) -> None:
+        """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
+        if self.lost is not None:
+            return
+        try:
+            if not self.read_only:
+                self._names.persist()
+            super().persist()
+        except OSError as error:
+            self.lose(f"its directory cannot be written: {error.strerror}")
+        except OperationalError as error:  # an attached file's
+            self.lose(error.reason)
+
+    def lose(self, reason: str) -> None:
+        """After a failed fsync the system may have dropped what was to be written.
+
+        So the file is not used any more: what it holds is known once it is opened again.
+
+        Raises:
+            OperationalError: Always.
+        """
+        with self.lock:
+            if self.lost is None:
+                self.lost = reason
+                # Who has seen the newest state looks again.
+                self.state = State(self.state.objects, self.state.generation + 1)
+        self.refuse_lost()
+
+    def refuse_lost(self) -> None:
+        """See `Database.refuse_lost`."""
+        if self.lost is not None:
+            raise OperationalError(
+                f"'{self.path}' was closed: {self.lost}",
+                hint="Whether the commit that failed is kept is not known. Close every connection "
+                "to the file and open it again: it holds that commit or the one before, whole.",
+            )
 
     def prepare(self) -> None:
         """Adds the catalog to a DuckDB file of others, which no running transaction would see.
@@ -199,7 +244,10 @@ class FileDatabase(Database):
                 continue
             layouts[low] = self._directory.write(item, version, self._pending)
         if layouts:
-            self._directory.sync()
+            try:
+                self._directory.sync()
+            except OperationalError as error:
+                self.lose(error.reason)
 
     def _tables(self, duck: Duck) -> set[str]:
         """Names of tables that are committed."""
@@ -251,10 +299,7 @@ class FileDatabase(Database):
             self._reread()
             self._doubtful = False
         except Exception as error:
-            raise OperationalError(
-                f"'{self.path}' cannot go on after a commit that has failed: {_first(error)}",
-                hint="Close every connection to it and open it again; it holds its last commit.",
-            ) from error
+            self.lose(_first(error))
 
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
@@ -289,9 +334,11 @@ class FileDatabase(Database):
         What a cursor or a snapshot has opened stays readable until it lets go, for a file
         without a name lives on while it is mapped.
         """
-        if not self._doubtful:
-            self._directory.sweep(self._kept)
-            self._leaving = self._unopened()
+        if self._doubtful or self.lost is not None:
+            return
+        self.persist()  # else an older catalog may come back after a power loss
+        self._directory.sweep(self._kept)
+        self._leaving = self._unopened()
 
     def _kept(self) -> set[str] | None:
         """Names of the payloads that stay; None for all."""
@@ -352,6 +399,8 @@ class FileDatabase(Database):
         Raises:
             OperationalError: DuckDB cannot write.
         """
+        import duckdb  # it is open
+
         with self.lock:
             self.refuse_inherited()
             if self._identity is not None:
@@ -360,8 +409,11 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
+                if isinstance(error, duckdb.FatalException):
+                    self.lose(_first(error))
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error
+            self.persist()
 
 
 def _there(path: str) -> bool:
@@ -370,6 +422,18 @@ def _there(path: str) -> bool:
         return os.stat(path).st_size > 0
     except OSError:
         return False
+
+
+def _make(path: str, real: str) -> None:
+    """Makes a DuckDB file that holds nothing: a process that is killed leaves none in part.
+
+    Raises:
+        OperationalError: The disk fails.
+    """
+    import duckdb  # as below
+
+    with writing(path), suppress(duckdb.Error):  # opening it says what is wrong, and where
+        create(real, lambda part: duckdb.connect(part).close())
 
 
 def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from einsql import forks
+from einsql.engine.database.names import Names
 from einsql.engine.duck.checked import Access
 from einsql.engine.objects import Object
 from einsql.errors import OperationalError
@@ -49,12 +51,14 @@ class Database:
         tables: Another object whenever the tables there are, or their columns, may have changed.
         scratch: What a directory is called that is DuckDB's alone.
         access: Whether SQL may reach files.
+        lost: Why the file cannot be used until it is opened again, or None.
         lock: Held while a transaction commits, and while one takes its snapshot of tensors
             and tables.
     """
 
     path: str | None = None
     read_only = False
+    lost: str | None = None
 
     @property
     def catalogued(self) -> bool:
@@ -70,6 +74,7 @@ class Database:
         self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
         self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self._refusal: forks.Refusal | None = None
+        self._attached: dict[str, Names] = {}
         forks.register(self)
 
     def forked(self, refusal: forks.Refusal) -> None:
@@ -124,6 +129,51 @@ class Database:
 
     def touch(self, duck: Duck) -> None:
         """Has DuckDB take its snapshot now; in memory nobody else commits."""
+
+    def lose(self, reason: str) -> None:
+        """What DuckDB or the disk has done with the last write is unknown.
+
+        Raises:
+            OperationalError: The database is in a file, and is closed.
+        """
+
+    def refuse_lost(self) -> None:
+        """Refuses to use a database that is lost.
+
+        Raises:
+            OperationalError: It is.
+        """
+
+    def persist(self) -> None:
+        """Makes sure that what DuckDB has committed outlasts a power loss.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
+        for path, names in tuple(self._attached.items()):
+            try:
+                names.persist()
+            except FileNotFoundError:  # its directory is gone
+                self._attached.pop(path, None)
+            except OSError as error:
+                raise OperationalError(
+                    f"The directory of '{path}' cannot be written: {error.strerror}",
+                    hint="Whether the last change of its tables is kept is not known. DETACH it "
+                    "and ATTACH it again.",
+                ) from error
+
+    def attached(self, paths: Collection[str]) -> None:
+        """DuckDB has other files open for writing; their names are forced to the disk, too.
+
+        Args:
+            paths: Of all of them.
+        """
+        with self.lock:
+            before = self._attached
+            self._attached = {path: before.get(path) or Names(path) for path in paths}
+            for path in before.keys() - self._attached.keys():
+                before[path].close()
+        self.persist()
 
     def prepare(self) -> None:
         """Makes room for what a transaction may commit, before its snapshot is taken."""
@@ -218,3 +268,8 @@ class Database:
         if self._root is not None:
             self._root.close()
             self._root = None
+        with suppress(OperationalError):  # a log that comes back is known to be in its file
+            self.persist()
+        for names in self._attached.values():
+            names.close()
+        self._attached = {}

@@ -56,9 +56,8 @@ def home(con: duckdb.DuckDBPyConnection) -> str:
     Args:
         con: A connection that is still where it was opened.
     """
-    found = con.execute("SELECT current_database()").fetchone()
-    assert found is not None
-    return f"{in_quotes(str(found[0]))}.__einsql"
+    ((name,),) = con.execute("SELECT current_database()").fetchall()
+    return f"{in_quotes(str(name))}.__einsql"
 
 
 def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
@@ -104,16 +103,19 @@ def identity_of(
 ) -> str | None:  # fmt: skip
     """Whose catalog a file has, None if it has none; an older format is made a new one.
 
+    Every result is read to its end: until then DuckDB keeps the transaction of a SELECT open, and
+    the undo of each later UPDATE with it, which makes CHECKPOINT fail on every connection.
+
     Raises:
         OperationalError: The format is newer, or has to be written to be read.
     """
-    found = con.execute(
-        "SELECT count(*) FROM duckdb_tables() WHERE database_name = current_database() "
+    tables = con.execute(
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
         "AND schema_name = '__einsql' AND table_name IN ('format', 'objects')"
-    ).fetchone()
-    if found != (2,):
+    ).fetchall()
+    if len(tables) != 2:
         return None
-    row = con.execute(f"SELECT version, identity FROM {home}.format").fetchone()
+    row = next(iter(con.execute(f"SELECT version, identity FROM {home}.format").fetchall()), None)
     if row is None or None in row:
         raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
     version, identity = int(row[0]), str(row[1])

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from einsql import forks
 from einsql.engine.duck.checked import Access, Checked
-from einsql.engine.duck.failures import translated
+from einsql.engine.duck.failures import is_given_up, translate, translated
 from einsql.engine.duck.profiling import Profiling
-from einsql.errors import Error, OperationalError, ProgrammingError
+from einsql.errors import OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -93,6 +93,8 @@ class Duck:
         scratch: The name of the directory for its temporary files.
         root: Gives the connection that lives as long as the database.
         access: Whether SQL may reach files, which all sessions of the database share.
+        persist: Called when DuckDB may have committed something, before anybody is told.
+        lose: Called with the reason when DuckDB has given its database up; may raise.
 
     Attributes:
         aborted: Whether a statement has failed so that the transaction can only be undone.
@@ -112,7 +114,11 @@ class Duck:
         scratch: str = "duckdb",
         root: Callable[[], duckdb.DuckDBPyConnection] | None = None,
         access: Access | None = None,
+        persist: Callable[[], None] = lambda: None,
+        lose: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        self._persist = persist
+        self._lose = lose
         self._root = root or (lambda: self.con)
         self._open = open_
         self._settings = settings
@@ -225,10 +231,12 @@ class Duck:
                     if how == "commit":  # DuckDB's own hides that nothing is kept
                         self._refuse_lost()
                     getattr(self._con, how)()
-                except Exception:
+                    self._persist()
+                except Exception as error:
                     self._over()
                     with suppress(Exception):  # there is none any more
                         self._con.rollback()
+                    self.failed(error)
                     raise
         self._over()  # after it is true, as in `begin`
 
@@ -254,15 +262,22 @@ class Duck:
             Error: DuckDB refuses it, or fails.
         """
         con = self.con
-        try:
-            with translated(sql):
+        with translated(sql):
+            try:
                 return con.execute(sql, list(parameters)).fetchall()
-        except Error:
-            self.failed()
-            raise
+            except Exception as error:
+                self.failed(error)
+                raise
 
-    def failed(self) -> None:
-        """A statement has failed: finds out whether the transaction is lost."""
+    def failed(self, error: Exception | None = None) -> None:
+        """A statement has failed: finds out whether the transaction is lost, or the database.
+
+        Args:
+            error: What DuckDB said.
+
+        Raises:
+            OperationalError: DuckDB could not write the file of the database, and gave it up.
+        """
         import duckdb  # it is open
 
         if self._begun and self._con is not None:
@@ -270,6 +285,8 @@ class Duck:
                 self._con.execute("SELECT 1").fetchall()
             except duckdb.Error:
                 self.aborted = True
+        if isinstance(error, duckdb.FatalException) and not is_given_up(error):
+            self._lose(translate(error, "").reason)
 
     def refuse_aborted(self) -> None:
         """Refuses to go on in a transaction that can only be undone.
@@ -392,6 +409,15 @@ class Duck:
             )
         )
 
+    def attached(self) -> list[str]:
+        """Paths of the other files that are open for writing."""
+        rows = self.execute(
+            "SELECT path FROM duckdb_databases() "
+            "WHERE path IS NOT NULL AND NOT readonly AND NOT internal AND database_name <> ?",
+            [self.database],
+        )
+        return [str(path) for (path,) in rows]
+
     def leave_catalog(self) -> None:
         """Refuses a search path that leads into the catalog, and gives it up.
 
@@ -473,6 +499,7 @@ class Duck:
             raise
         if failed:
             raise failed[0]
+        self._persist()
         return found[0]
 
     def close(self) -> None:

@@ -88,6 +88,11 @@ def translate(error: Any, sql: str) -> errors.Error:
     return (made or errors.DatabaseError)(reason, hint=hint, position=position)
 
 
+def is_given_up(error: Exception) -> bool:
+    """True if DuckDB says that an earlier error has ended the database."""
+    return _INVALID in str(error)
+
+
 def _sure() -> tuple[type, ...]:
     """Errors that are about a file if a statement has one, whatever they say."""
     import duckdb  # as above
