@@ -104,7 +104,7 @@ def _pool(c: Choices, dtype: str) -> Pool:
     extreme = _EXTREME[dtype]
     if dtype in ("INTEGER", "BIGINT"):
         return c.weighted([(5, _INDEX), (5, _SMALL), (1, extreme)])
-    return c.weighted([(15, _DYADIC), (2, _GENERAL), (3, _SPECIAL), (1, extreme)])
+    return c.weighted([(14, _DYADIC), (2, _GENERAL), (3, _SPECIAL), (2, extreme)])
 
 
 def _relation(t: Tensor, pool: Pool) -> Relation:

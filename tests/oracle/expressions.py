@@ -315,9 +315,9 @@ class Expressions:
         """An aggregate over the leaves, or COUNT(*) where the wanted one cannot be held."""
         make = self.c.weighted(
             [
-                (14, self._total), (4, self._count), (5, self._min_max), (4, self._mean),
-                (2, self._product_of), (3, self._spread), (3, self._logical), (3, self._pick),
-                (2, self._lse),
+                (14, self._total), (4, self._count), (3, self._count_if), (5, self._min_max),
+                (5, self._mean), (2, self._product_of), (4, self._spread), (3, self._logical),
+                (3, self._pick), (2, self._lse),
             ]
         )  # fmt: skip
         if not frame.over and self.c.chance(15):
@@ -342,10 +342,13 @@ class Expressions:
         return self._attempt(lambda e: self.aggregates.total(e, frame), leaves, depth)
 
     def _count(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
-        if self.c.chance(35):
-            return self.aggregates.count_if(self.condition(leaves, depth), frame)
         e = self._argument(leaves, depth) if self.c.chance(50) else None
         return self.aggregates.count(e, frame)
+
+    def _count_if(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
+        if not frame.over and self.c.chance(50):  # where there is none, the answer is NULL
+            frame = replace(frame, where=self.condition(leaves, 1))
+        return self.aggregates.count_if(self.condition(leaves, depth), frame)
 
     def _min_max(self, leaves: Sequence[E], frame: Frame, depth: int) -> E:
         fn = self.c.pick(["min", "max"])
