@@ -24,7 +24,7 @@ from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.long_rows import multiply_long
+from einsql.kernels.products.long_sums import FEW, Product, dots, most_terms, multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
@@ -39,7 +39,8 @@ from einsql.kernels.products.pieces import (
 )
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
-from einsql.kernels.products.whole import FEW, LONG_SUM, Multiply, at_once, unless_same
+from einsql.kernels.products.whole import Multiply, at_once, unless_same
+from einsql.kernels.sums import add_up
 
 Unit = tuple[str, ...]
 """Labels that are one axis."""
@@ -60,10 +61,12 @@ ROWS, CACHED, PACKED = 4, 2**17, 10**5
 """Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
 that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
 twice as long."""
+LONG_SUM = 2**12
+"""Terms from which a sum is worth cutting."""
 COMPILED = 2**21
 """Points from which a kernel of its own pays for its compilation."""
 IN_ORDER = 2**16
-"""Terms that np.einsum may add one after another."""
+"""Terms up to which np.einsum adds rows to rows, a block of terms after another."""
 
 
 class Multiplied:
@@ -107,7 +110,9 @@ class Multiplied:
             return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
-        plan = Plan(self, layout, work)
+        last = next((x for x in reversed(layout.k) if labels.extent[x] > 1), None)
+        contiguous = not copied and all(last is None or step[last] == 1 for step in steps)
+        plan = Plan(self, layout, work, contiguous)
         same = a.dtype == b.dtype == self.work
         if self.compiles and same and not copied and points >= COMPILED:
             return plan.in_place(a, b) or plan.choose()
@@ -127,9 +132,18 @@ class Multiplied:
 
 
 class Plan:
-    """A layout with the views and the pieces it stands for."""
+    """A layout with the views and the pieces it stands for.
 
-    def __init__(self, product: Multiplied, layout: Layout, work: Work) -> None:
+    Args:
+        product: What it is of.
+        layout: The layout.
+        work: How much there is to do.
+        contiguous: Whether the terms of a sum follow each other in both operands' memory.
+    """
+
+    def __init__(
+        self, product: Multiplied, layout: Layout, work: Work, contiguous: bool
+    ) -> None:  # fmt: skip
         self.product = product
         self.layout = layout
         self.work = work
@@ -144,6 +158,7 @@ class Plan:
         self.extents = [labels.size(u) for u in self.units]
         self.m, self.n = labels.size(layout.m), labels.size(layout.n)
         self.k = labels.size(layout.k)
+        self.terms = most_terms(self.m, self.n, self.k, contiguous, work.itemsize)
         self.reads = (
             self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
@@ -258,7 +273,7 @@ class Plan:
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
-        known: list[Calls | None] = []
+        known: list[tuple[Calls | None, int]] = []
         work, shape, turn = self.product.work, self.shape, unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -266,28 +281,49 @@ class Plan:
             if threads == 1:
                 return otherwise(a, b, tick)
             if not known:
-                out = self._result()[1]
-                known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
-            calls = known[0]  # of two threads' that make them at once
+                known.append(self._calls(a, b, parts))
+            calls, blocks = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            made = empty(shape, work)
+            made = empty((blocks, *shape) if blocks > 1 else shape, work)
             if calls.blas:
                 with blas.OneThread():
                     calls.run(a, b, made, threads)
             else:
                 calls.run(a, b, made, threads)
+            if blocks > 1:
+                made = add_up(made, (0,), work == np.float64).astype(work, copy=False)
             return made if turn is None else made.transpose(turn)
 
         return run
 
     def _calls(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: Sequence[int]
-    ) -> Calls | None:  # fmt: skip
-        """Pieces of the result as calls of BLAS, for operands of these strides."""
+        self, a: np.ndarray, b: np.ndarray, parts: Sequence[int]
+    ) -> tuple[Calls | None, int]:  # fmt: skip
+        """Pieces of the result as calls, for operands of these strides.
+
+        Returns:
+            The calls, and of how many blocks of terms each is the product: they write to an array
+            with an axis of these before those of the result.
+        """
+        found = self._calls_of(a, b, parts, 1)
+        if self.k <= self.terms or found is None or not found.blas:
+            return found, 1  # compiled calls take blocks of terms themselves
+        blocks = ceil(self.k / self.terms)
+        return self._calls_of(a, b, parts, blocks), blocks
+
+    def _calls_of(
+        self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
+    ) -> Calls | None:
+        """The calls for so many blocks of terms."""
+        made = empty((blocks, *self.shape), self.product.work)
         views = self._views(a, b)
+        # Nothing is copied, so the terms are one axis, or none where each sum has one.
+        grid = [*parts, *[blocks] * (len(self.units) - self.kept)]
         found = []
-        for piece in slices(self.extents, parts):
+        for piece in slices(self.extents, grid):
+            block = ceil(piece[-1].start * blocks / self.k) if blocks > 1 else 0
+            out = made[block].transpose(self.arranged).reshape(self.extents[: self.kept])
             stacks = self._matrices(*views, out, piece)
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
@@ -297,7 +333,7 @@ class Plan:
                     return None  # too small for calls of matrices
                 step = 1 if single else len(x)
                 found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return calls_for(found, (a, b, out))
+        return calls_for(found, (a, b, made))
 
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it as the one piece."""
@@ -417,16 +453,12 @@ class Plan:
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
     ) -> None:  # fmt: skip
         left, right, part = self._matrices(a, b, out, piece)
-        stack = part.shape[: self.free]
-        if part.size >= FEW or left.shape[-1] < LONG_SUM:
-            (blas.multiply if self.other else np.matmul)(left, right, out=part)
-        elif prod(stack) == 1:
-            one = (0,) * self.free
-            multiply_long(left[one], right[one], part[one])
-        elif left.shape[-2] == right.shape[-1] == 1:
-            np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
-        else:
-            np.matmul(left, right, out=part)
+        multiply_long(left, right, part, dots if self.m == self.n == 1 else self._product)
+
+    @property
+    def _product(self) -> Product:
+        """What multiplies matrices."""
+        return blas.multiply if self.other else np.matmul
 
 
 _spun = [-inf]

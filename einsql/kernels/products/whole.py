@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,23 +11,18 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import blas
 from einsql.kernels.kernel import Tick
+from einsql.kernels.products.long_sums import Product, dots, multiply_long
 
 if TYPE_CHECKING:
     from einsql.kernels.products.multiply import Plan
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 
-FEW = 512
-"""Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
-LONG_SUM = 2**12
-"""Terms of a long sum: from which that matters, and from which cutting it pays."""
-
 
 def at_once(plan: Plan) -> Multiply:
     """All of it by one call, its views known before."""
     stack = plan.extents[: plan.free]
-    few = prod(stack) * plan.m * plan.n < FEW and plan.k >= LONG_SUM
-    if few or plan.layout.left.copied or plan.layout.right.copied:
+    if plan.layout.left.copied or plan.layout.right.copied:
         return plan.by_piece
     work, shape, turn = plan.product.work, plan.shape, unless_same(plan.turn)
     arranged = unless_same(plan.arranged)
@@ -37,7 +32,9 @@ def at_once(plan: Plan) -> Multiply:
         return _vectors_at_once(plan)
     matrix = (*stack, plan.m, plan.n)
     vectors = plan.vectors
-    product = blas.multiply if plan.other else np.matmul
+    product: Product = blas.multiply if plan.other else np.matmul
+    if plan.k > plan.terms:
+        product, vectors = partial(multiply_long, product=product), False
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
@@ -64,6 +61,7 @@ def _vectors_at_once(plan: Plan) -> Multiply:
     (turn_a, turn_b), (shape_a, shape_b) = turns, shapes
     shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
     plain = arranged is None and shape == stack
+    long = plan.k > plan.terms
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = a if turn_a is None else a.transpose(turn_a)
@@ -77,7 +75,10 @@ def _vectors_at_once(plan: Plan) -> Multiply:
             out = made
         else:
             out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
-        np.vecdot(left, right, out)
+        if long:
+            multiply_long(left[..., None, :], right[..., None], out[..., None, None], dots)
+        else:
+            np.vecdot(left, right, out)
         return made if turn is None else made.transpose(turn)
 
     return run
