@@ -19,7 +19,8 @@ PACKED = 2**12
 """Terms of a call of BLAS that packs matrices, which adds at most 512 of them and then their sums;
 and of one that multiplies rows with a vector, which adds at least 4 side by side."""
 LANES = 2**16
-"""Bytes of a vector in a call of BLAS that multiplies two: it adds at least 64 side by side."""
+"""Bytes of a vector in a call of BLAS that multiplies two, which adds at least 64 bytes, 16 FLOATs
+or 8 DOUBLEs, side by side."""
 UNPACKED = 2**20
 """Points of a product of matrices up to which OpenBLAS may not pack them."""
 ADDED = 2**6

@@ -97,8 +97,8 @@ def _in_blocks(
         apart.append(others.pop(0))
     step = max(1, BLOCK // labels.size(others))
     even = labels.extent[longest] // step * step
-    block, *letters = ascii_letters
-    letter = dict(zip(labels.extent, letters, strict=False))
+    block = ascii_letters[-1]
+    letter = dict(zip(labels.extent, ascii_letters[:-1], strict=False))
 
     def spec(has_blocks: bool) -> str:
         left, right = (

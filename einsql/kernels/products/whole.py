@@ -44,7 +44,7 @@ def at_once(plan: Plan) -> Multiply:
         if vectors and right.strides[-2] == work.itemsize:
             left, right = left[..., None, :], right[..., None, :, :]
             out = out[..., None, :]
-        product(left, right, out=out)
+        product(left, right, out)
         return made if turn is None else made.transpose(turn)
 
     return run

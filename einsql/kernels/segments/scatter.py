@@ -112,7 +112,8 @@ def _whole(parts: Sequence[np.ndarray]) -> np.ndarray:
     last, total, lost = parts
     with np.errstate(all="ignore"):
         total = total + last
-        return np.where(np.isfinite(total), total + lost, total)
+        corrected: np.ndarray = np.where(np.isfinite(total), total + lost, total)
+        return corrected
 
 
 def _tell(tick: Tick, turn: int, rounds: int, done: float) -> None:
