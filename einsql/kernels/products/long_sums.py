@@ -90,11 +90,16 @@ def _as_stack(
     product(rows, columns, sums[..., :count, :, :])
     if even < k:
         product(left[..., even:], right[..., even:, :], sums[..., count, :, :])
-    axis = out.ndim - 2
+    add_blocks(sums, out.ndim - 2, out)
+
+
+def add_blocks(sums: np.ndarray, axis: int, out: np.ndarray) -> np.ndarray:
+    """Writes the sums of blocks, which an axis counts, to an array; returns that."""
     if sums.shape[axis] <= ADDED:
         np.add.reduce(sums, axis=axis, out=out)
     else:
         out[...] = add_up(sums, (axis,), out.dtype == np.float64)
+    return out
 
 
 def _one_by_one(

@@ -10,6 +10,7 @@ other kernel is at work, for spinning threads are at hand sooner than sleeping o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import ceil, inf, prod
 from time import monotonic
 from typing import Any
@@ -19,12 +20,11 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import blas, pool, team
 from einsql.kernels.kernel import Tick
-from einsql.kernels.products import rows
+from einsql.kernels.products import long_sums, rows
 from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.long_sums import FEW, Product, dots, most_terms, multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
@@ -40,7 +40,6 @@ from einsql.kernels.products.pieces import (
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
 from einsql.kernels.products.whole import Multiply, at_once, unless_same
-from einsql.kernels.sums import add_up
 
 Unit = tuple[str, ...]
 """Labels that are one axis."""
@@ -158,7 +157,7 @@ class Plan:
         self.extents = [labels.size(u) for u in self.units]
         self.m, self.n = labels.size(layout.m), labels.size(layout.n)
         self.k = labels.size(layout.k)
-        self.terms = most_terms(self.m, self.n, self.k, contiguous, work.itemsize)
+        self.terms = long_sums.most_terms(self.m, self.n, self.k, contiguous, work.itemsize)
         self.reads = (
             self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
@@ -263,7 +262,7 @@ class Plan:
     def _at_hand(self, otherwise: Multiply) -> Multiply:
         """Short work as calls that threads at hand take from each other."""
         seconds = self.work.seconds
-        few = prod(self.extents[: self.kept]) < FEW and self.k >= LONG_SUM
+        few = prod(self.extents[: self.kept]) < long_sums.FEW and self.k >= LONG_SUM
         copied = self.layout.left.copied or self.layout.right.copied
         if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
             return otherwise
@@ -292,7 +291,7 @@ class Plan:
             else:
                 calls.run(a, b, made, threads)
             if blocks > 1:
-                made = add_up(made, (0,), work == np.float64).astype(work, copy=False)
+                made = long_sums.add_blocks(made, 0, empty(shape, work))
             return made if turn is None else made.transpose(turn)
 
         return run
@@ -309,6 +308,8 @@ class Plan:
         found = self._calls_of(a, b, parts, 1)
         if self.k <= self.terms or found is None or not found.blas:
             return found, 1  # compiled calls take blocks of terms themselves
+        if min(self.m, self.n) > 1 and self.terms == long_sums.PACKED:
+            return None, 1  # each block is added to the result before
         blocks = ceil(self.k / self.terms)
         return self._calls_of(a, b, parts, blocks), blocks
 
@@ -319,10 +320,11 @@ class Plan:
         made = empty((blocks, *self.shape), self.product.work)
         views = self._views(a, b)
         # Nothing is copied, so the terms are one axis, or none where each sum has one.
-        grid = [*parts, *[blocks] * (len(self.units) - self.kept)]
+        whole = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
+        terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
         found = []
-        for piece in slices(self.extents, grid):
-            block = ceil(piece[-1].start * blocks / self.k) if blocks > 1 else 0
+        for part, block in product(whole, range(blocks)):
+            piece = part if blocks == 1 else (*part[:-1], terms[block])
             out = made[block].transpose(self.arranged).reshape(self.extents[: self.kept])
             stacks = self._matrices(*views, out, piece)
             shape = stacks[2].shape[: self.free]
@@ -453,10 +455,12 @@ class Plan:
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
     ) -> None:  # fmt: skip
         left, right, part = self._matrices(a, b, out, piece)
-        multiply_long(left, right, part, dots if self.m == self.n == 1 else self._product)
+        long_sums.multiply_long(
+            left, right, part, long_sums.dots if self.m == self.n == 1 else self._product
+        )
 
     @property
-    def _product(self) -> Product:
+    def _product(self) -> long_sums.Product:
         """What multiplies matrices."""
         return blas.multiply if self.other else np.matmul
 
