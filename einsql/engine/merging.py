@@ -17,12 +17,15 @@ from einsql.bfloat16 import loaded, stored
 from einsql.buffers import converted
 from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
+from einsql.schema import DType
 from einsql.supersteps import best_of, some_of
 
 State = tuple[np.ndarray, ...]
 
 _EXACT = np.dtype(np.float64)
 """What float sums are merged in."""
+_TOGETHER = 512
+"""Parts of a DOUBLE sum that are added one after another; their sums are added then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Total:
         self._types = {o.name: o.dtype for o in node.outputs}
         self._first: Mapping[str, np.ndarray] | None = None
         self._states: dict[str, State] = {}
+        self._earlier: dict[str, np.ndarray] = {}
 
     def add(self, part: Mapping[str, np.ndarray]) -> None:
         """Merges one more.
@@ -75,6 +79,15 @@ class Total:
                 first = self._state(self._first, names)
                 self._states[o.name] = (converted(first[0], _EXACT),) if _is_float_sum(o) else first
             self._states[o.name] = _merged(o, self._states[o.name], new)
+            if self.parts % _TOGETHER == 0 and _is_float_sum(o) and o.dtype is DType.DOUBLE:
+                (total,) = self._states[o.name]
+                self._states[o.name] = (np.zeros_like(total),)
+                self._earlier[o.name] = self._with_earlier(o.name, total)
+
+    def _with_earlier(self, name: str, total: np.ndarray) -> np.ndarray:
+        """A sum of parts with those before."""
+        with np.errstate(all="ignore"):  # infinities of both signs make NaN
+            return total + self._earlier[name] if name in self._earlier else total
 
     def _state(self, part: Mapping[str, np.ndarray], names: tuple[str, ...]) -> State:
         return tuple(loaded(part[k], self._types[k]) for k in names)
@@ -89,6 +102,8 @@ class Total:
             for o, names in self._leading
             for name, array in zip(names, self._states[o.name], strict=True)
         }
+        for name in self._earlier:
+            found[name] = self._with_earlier(name, found[name])
         return {
             o.name: _as(stored(found[o.name], o.dtype), o.dtype.numpy) for o in self._node.outputs
         }

@@ -190,18 +190,39 @@ def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
         out: `[stack …, M, N]`, likewise.
     """
     m, n = out.shape[-2:]
-    if min(m, n) > 1 and m * n * left.shape[-1] >= BIG and not is_numpys():
-        stack = out.shape[:-2]
-        if out.strides[-1] != out.itemsize:  # the transposed product is in C order
-            left, right, out = right.swapaxes(-1, -2), left.swapaxes(-1, -2), out.swapaxes(-1, -2)
-        every = (0,) * len(stack)
-        if stepped(left[every])[1] and stepped(right[every])[1] and in_rows(out[every]):
-            left = np.broadcast_to(left, (*stack, *left.shape[-2:]))
-            right = np.broadcast_to(right, (*stack, *right.shape[-2:]))
-            for at in np.ndindex(stack):
-                gemm(left[at], right[at], out[at], 1.0, 0.0)
-            return
-    np.matmul(left, right, out=out)
+    big = min(m, n) > 1 and m * n * left.shape[-1] >= BIG and not is_numpys()
+    if not (big and _by_address(left, right, out, 0.0)):
+        np.matmul(left, right, out=out)
+
+
+def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """Adds the products of matrices to what is there.
+
+    Args:
+        left: As of `multiply`; so are the others.
+        right: Likewise.
+        out: Likewise.
+    """
+    if min(out.shape[-2:]) > 1 and _by_address(left, right, out, 1.0):
+        return
+    out += np.matmul(left, right)
+
+
+def _by_address(left: np.ndarray, right: np.ndarray, out: np.ndarray, beta: float) -> bool:
+    """Multiplies stacks of matrices by calls of GEMM; False where matrices lie badly for it."""
+    stack = out.shape[:-2]
+    if library() is None:
+        return False
+    if out.strides[-1] != out.itemsize:  # the transposed product is in C order
+        left, right, out = right.swapaxes(-1, -2), left.swapaxes(-1, -2), out.swapaxes(-1, -2)
+    every = (0,) * len(stack)
+    if not (stepped(left[every])[1] and stepped(right[every])[1] and in_rows(out[every])):
+        return False
+    left = np.broadcast_to(left, (*stack, *left.shape[-2:]))
+    right = np.broadcast_to(right, (*stack, *right.shape[-2:]))
+    for at in np.ndindex(stack):
+        gemm(left[at], right[at], out[at], 1.0, beta)
+    return True
 
 
 def is_shared(m: int, n: int, k: int) -> bool:

@@ -11,6 +11,8 @@ import math
 from itertools import count
 from math import prod
 
+import numpy as np
+
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
@@ -25,7 +27,7 @@ from einsql.kernels.expressions import (
     typed,
 )
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
-from einsql.kernels.strips import folded, jammed, scanned, terms_at_once
+from einsql.kernels.strips import folded, folded_rows, jammed, scanned, terms_at_once
 from einsql.kernels.wraps import Wraps
 from einsql.schema import DType
 
@@ -40,7 +42,8 @@ from einsql.kernels.restrict import operand, result
 from einsql.kernels.runtime import (
     add_overflows, bfloat, eq, half, highest, idiv, idiv_32, less, lowest, maximum, minimum,
     mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder, remainder_32,
-    round_away, round_bfloat, round_half, sub_overflows, times, to_bfloat, to_half, truncate,
+    round_away, round_bfloat, round_half, rounded_off, sub_overflows, times, to_bfloat, to_half,
+    truncate,
 )
 from einsql.kernels.singles import cos, log10, near_cos, near_sin, power, sin
 
@@ -76,11 +79,33 @@ def accumulator(o: Output) -> DType:
     return o.dtype
 
 
-def state(o: Output) -> tuple[DType, ...]:
-    """Types of an output's running values: for pairs the argument, its value, and `found`."""
+def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
+    """Types of an output's running values.
+
+    Those of pairs are the argument, its value, and `found`. Those of DOUBLE sums in memory are the
+    sum, and what rounding took from it; before these the sum of the last terms, if rows of running
+    values are added to each other.
+    """
     if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
         return (o.dtype, o.args[1].dtype, DType.BOOLEAN)
-    return (accumulator(o),)
+    if not is_compensated(o, nest):
+        return (accumulator(o),)
+    return (accumulator(o),) * (2 if nest is not None and nest.scatters else 3)
+
+
+def is_compensated(o: Output, nest: Nest | None) -> bool:
+    """True for sums of DOUBLE whose terms are added to memory one after another.
+
+    Sums of FLOAT need no more than the DOUBLE they are added in, and in registers strips have sums
+    of their own, see `strips.folded`.
+    """
+    in_memory = nest is not None and nest.mode is not Mode.REGISTERS
+    return o.reduction == "sum" and o.dtype is DType.DOUBLE and in_memory
+
+
+def compensated(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
+    """Compensated sums, of which infinite ones have lost nothing."""
+    return np.where(np.isfinite(total), total + lost, total)
 
 
 class Writer(Wraps):
@@ -107,13 +132,16 @@ class Writer(Wraps):
     def start_reductions(self) -> None:
         """Sets the running values up at the level that encloses the reduced loops."""
         reduced = [(n, o) for n, o in enumerate(self.node.outputs) if o.reduction is not None]
+        if self.row_sums:
+            with self.outside(self.reduced_from):
+                self.emit("since = 0")
         if self.nest.mode is Mode.MEMORY or not reduced:
             return
         with self.outside(self.nest.kept):
             if self.nest.mode is Mode.ROW:
                 self.emit("for x in range(width):")
             for n, o in reduced:
-                for name, dtype, start in cells(n, o):
+                for name, dtype, start in cells(n, o, self.nest):
                     if self.nest.mode is Mode.ROW:
                         self.emit(f"    {name}[x] = {start}")
                         continue
@@ -156,7 +184,11 @@ class Writer(Wraps):
         elif reduction in ("sum", "product"):
             if test is not None:
                 new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"
-            self.accumulate(o, reduction, run, new)
+            if is_compensated(o, self.nest) and self.nest.scatters:
+                for line in added(run, f"k{n}{at}", self.temp(new)):
+                    self.emit(line)
+            else:
+                self.accumulate(o, reduction, run, new)
         elif self.is_least_float(o):
             if test is not None:
                 new = f"({new} if {test} else {literal(o.dtype, math.nan)})"
@@ -199,6 +231,27 @@ class Writer(Wraps):
         self.emit(f"if {entry.fails[DType.BIGINT].numba.format(old, new)}:")
         self.emit(f"    bad |= {self.bit(entry.fails[o.dtype].reason)}")
         self.emit(f"{run} = {_COMBINE[reduction]}({old}, {new})")
+
+    @property
+    def row_sums(self) -> list[int]:
+        """Numbers of the outputs that are DOUBLE sums of rows added to each other in memory."""
+        if self.nest.scatters:
+            return []
+        return [n for n, o in enumerate(self.node.outputs) if is_compensated(o, self.nest)]
+
+    @property
+    def reduced_from(self) -> int:
+        """The level that encloses the loops over labels that are reduced."""
+        return next(n for n, x in enumerate(self.nest.loops) if x not in self.node.keys)
+
+    def fold_rows(self) -> list[str]:
+        """Takes the sums of the last terms into those of all terms, without loss."""
+        inner, at = self.depth - 1, self.cell()
+        lines = [f"for l{inner} in range(b{inner}, e{inner}):"]
+        for n in self.row_sums:
+            folded_in = added(f"h{n}{at}", f"k{n}{at}", f"s{n}{at}")
+            lines += [f"    {line}" for line in (*folded_in, f"s{n}{at} = np.float64(0)")]
+        return lines
 
     def sum_fits(self, o: Output, reduction: str) -> bool:
         """True if a sum provably stays within BIGINT, whatever the order of its terms."""
@@ -260,6 +313,8 @@ class Writer(Wraps):
 
     def finish_reductions(self) -> None:
         """Stores the running values after the reduced loops."""
+        if self.row_sums:
+            self.after[self.reduced_from] += self.fold_rows()
         if self.nest.mode is Mode.MEMORY:
             return
         self.at = self.nest.kept
@@ -293,6 +348,9 @@ class Writer(Wraps):
             return f"({literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
         if self.folds(o):
             return f"(h{n} + k{n} if math.isfinite(h{n}) else h{n})"
+        if is_compensated(o, self.nest):
+            total = f"h{cell[1:]}"
+            return f"({total} + k{cell[1:]} if math.isfinite({total}) else {total})"
         return cell
 
     def result_index(self, level: int) -> str:
@@ -324,12 +382,12 @@ class Writer(Wraps):
                 prefix = "o_" if self.nest.carry else ""
                 body += [
                     f"{prefix}{name} = result(p[{next(place)}], np.{memory(dtype)}, {next(part)})"
-                    for name, dtype, _ in cells(n, o)
+                    for name, dtype, _ in cells(n, o, self.nest)
                 ]
             if self.nest.mode is Mode.ROW and o.reduction is not None:
                 row += [
                     f"{name} = np.empty(width, np.{_numpy(dtype)})"
-                    for name, dtype, _ in cells(n, o)
+                    for name, dtype, _ in cells(n, o, self.nest)
                 ]
         body.append("bad = np.int64(0)")
         if self.nest.mode is Mode.ROW:
@@ -342,10 +400,8 @@ class Writer(Wraps):
             terms = terms_at_once(self.node, self.nest, [*outer, *inner], len(self.out.arrays))
         for n in range(self.depth + 1):
             pad = "    " * (n + 1)
-            if terms > 1 and n >= self.depth - 1:
-                running = [f"{name}{self.cell()}" for m, o in enumerate(self.node.outputs)
-                         for name, _, _ in cells(m, o)]  # fmt: skip
-                lines += [pad[4:] + x for x in jammed(self.depth - 1, outer, inner, running, terms)]
+            if n and n == self.depth - 1 and (terms > 1 or self.row_sums):
+                lines += [pad[4:] + x for x in self.term_loop(terms)]
                 break
             if n and n == self.depth:
                 lines += [pad[4:] + x for x in self.in_pieces(self.innermost())]
@@ -359,6 +415,22 @@ class Writer(Wraps):
         head = '@njit("int64(int64[::1])", cache=True, nogil=True, error_model="numpy")\n'
         return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
 
+    def term_loop(self, terms: int) -> list[str]:
+        """The loop over terms around rows of running values, of which it takes some at once."""
+        n, outer, inner = self.depth - 2, self.before[self.depth - 1], self.before[self.depth]
+        ends = ("v", "g") if self.row_sums else (f"b{n}", f"e{n}")
+        if terms > 1:
+            running = [
+                f"{name}{self.cell()}"
+                for m, o in enumerate(self.node.outputs)
+                for name, _, _ in cells(m, o)
+            ]
+            loop = jammed(n + 1, ends, outer, inner, running, terms)
+        else:
+            body = (*outer, *self.in_pieces(self.innermost()))
+            loop = [f"for l{n} in range({', '.join(ends)}):", *(f"    {line}" for line in body)]
+        return folded_rows((f"b{n}", f"e{n}"), loop, self.fold_rows()) if self.row_sums else loop
+
     def innermost(self) -> list[str]:
         """The innermost loop with its body."""
         n, ends, body = self.depth - 1, self.ends(), self.before[self.depth]
@@ -371,13 +443,25 @@ class Writer(Wraps):
         return [head, *(f"    {line}" for line in (*body, *self.after[self.depth]))]
 
 
-def cells(n: int, o: Output) -> list[tuple[str, DType, str]]:
+def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType, str]]:
     """Name, type and start of each running value of output `n`."""
     entry = REDUCTIONS[o.reduction or ""]
-    types = state(o)
+    types = state(o, nest)
     first = literal(types[0], entry.identity(o.dtype))
-    rest = [(f"{letter}{n}", t, literal(t, 0)) for letter, t in zip("mf", types[1:], strict=False)]
+    letters = "mf" if entry.better is not None else "hk"[3 - len(types) :]
+    rest = [
+        (f"{letter}{n}", t, literal(t, 0)) for letter, t in zip(letters, types[1:], strict=False)
+    ]
     return [(f"s{n}", types[0], first), *rest]
+
+
+def added(total: str, lost: str, term: str) -> list[str]:
+    """Takes a term into a sum, and what rounding takes from that into another one."""
+    return [
+        f"y = {total} + {term}",
+        f"{lost} += rounded_off({total}, {term}, y)",
+        f"{total} = y",
+    ]
 
 
 def _read(cell: str, dtype: DType) -> str:

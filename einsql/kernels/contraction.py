@@ -18,6 +18,7 @@ from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.sums import (
     LONGEST,
+    ORDERED,
     SHORT,
     SMALL,
     accurate_sum,
@@ -242,7 +243,7 @@ class _Load:
             array = page.line(f"{array} * {known[factor]}")
         if not self.axes:
             return array
-        if self.points < SMALL:
+        if self.points < (ORDERED if self.work == np.float64 else SMALL):
             return write_small_sum(page, array, self.axes, self.work)
         total = f"{page.held(accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
         return page.line(f"{total}, {self.compiles})")

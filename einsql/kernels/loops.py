@@ -23,7 +23,7 @@ from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
 from einsql.intervals import fits, interval
 from einsql.kernels import cache, pool, team
-from einsql.kernels.codegen import accumulator, generate, state
+from einsql.kernels.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.cuts import Box, cut
 from einsql.kernels.expressions import FAR, Param, Program
 from einsql.kernels.flat import flatten
@@ -47,7 +47,8 @@ def compile_loops(node: EinSum) -> Runner:
     Returns:
         The runner. Its first run compiles, or loads what an earlier process compiled.
         FLOAT, HALF and BFLOAT16 are computed as FLOAT, their sums and products in DOUBLE and
-        rounded once. Element-wise outputs are 0 where no point exists. It raises
+        rounded once. Sums of DOUBLE are compensated, once for `strips.FOLDED` terms, or for each
+        one whose key is computed. Element-wise outputs are 0 where no point exists. It raises
         DataError for a selected element that fails.
     """
     found = flatten(node)
@@ -255,7 +256,7 @@ class _Loops:
         """Types of the arrays a kernel writes for an output."""
         if o.reduction is None or not self.nest.keeps_state:
             return [o.dtype.numpy]
-        return [_carrier(t) for t in state(o)]
+        return [_carrier(t) for t in state(o, self.nest)]
 
     def allocate(self, o: Output) -> list[np.ndarray]:
         """The arrays a kernel writes for an output: its running values, or its result."""
@@ -270,6 +271,8 @@ class _Loops:
         """The values of an output, out of what the kernel wrote."""
         if o.reduction is None or not self.nest.keeps_state:
             return result[0]
+        if is_compensated(o, self.nest):
+            result = [compensated(*result[-2:])]
         values = merge(o, result)[0]
         if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
             lo, hi = o.dtype.range

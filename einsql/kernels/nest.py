@@ -61,12 +61,14 @@ class Nest:
             MEMORY those of every key.
         carry: The running values of REGISTERS are loaded and stored, so that a reduction
             can be cut into several calls.
+        scatters: The keys of a point are computed, so that neighbours may have any.
     """
 
     loops: tuple[str, ...]
     kept: int
     mode: Mode
     carry: bool
+    scatters: bool = False
 
     @property
     def keeps_state(self) -> bool:
@@ -172,7 +174,7 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
     reduced_work = prod(extent[x] for x in gone) * weight(node)
     if gone and _scatters(node, decided, set(kept)):
         loops = [x for x in (*kept, *gone) if x != inner] + [inner]
-        return Nest(tuple(loops), 0, Mode.MEMORY, False)
+        return Nest(tuple(loops), 0, Mode.MEMORY, False, True)
     outer = [x for x in kept if x != inner]
     if gone and inner in kept:
         derived_key = any(node.axis(k).define is not None for k in node.keys)
@@ -180,7 +182,8 @@ def plan_nest(node: EinSum, alone: bool = False) -> Nest:
         width = prod(extent[x] for x in kept)  # few keys make few pieces for threads
         few = alone and width < WIDE and reduced_work > LONG and not _pairs(node)
         mode = Mode.ROW if small and not derived_key and not few else Mode.MEMORY
-        return Nest((*outer, *gone, inner), len(outer) if mode is Mode.ROW else 0, mode, False)
+        levels = len(outer) if mode is Mode.ROW else 0
+        return Nest((*outer, *gone, inner), levels, mode, False, derived_key)
     if not gone:
         return Nest((*outer, inner), len(kept), Mode.REGISTERS, False)
     loops = [*kept, *(x for x in gone if x != inner), inner]

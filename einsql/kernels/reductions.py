@@ -2,7 +2,8 @@
 
 A block contributes either densely, its reduced labels being axes of the block, or
 scattered, each selected point naming the result element it belongs to. Float sums and
-products run in float64 and round once; integers are checked, never wrapped.
+products run in float64 and round once, and sums of DOUBLE are made of short ones; integers are
+checked, never wrapped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from einsql.casting import cast_array
 from einsql.einsum import Output
 from einsql.errors import DataError
 from einsql.kernels.scalar import Mask, refuse
+from einsql.kernels.sums import CHAIN, add_up
 from einsql.schema import DType
 
 # NaN is the greatest float: fmin passes over it, maximum lets it through.
@@ -95,6 +97,8 @@ class _Monoid:
             state[...] = self._merge(state, part)
         elif self.function == "add" and self.dtype.is_integer:
             state[...] = self._merge(state, _segment_sums(at, values, len(state)))
+        elif self.function == "add" and self.dtype is DType.DOUBLE and _repeats(at):
+            _add_sorted(state, at, values)
         elif self.function == "add" and len(at) >= len(state):
             state += np.bincount(at, values, len(state))
         else:
@@ -112,6 +116,8 @@ class _Monoid:
             return _exact_sum(values, gone)
         if self.dtype.is_integer and self.function == "mul":
             return _exact_product(values, len(gone), self.dtype)
+        if self.dtype is DType.DOUBLE and self.function == "add":
+            return add_up(values, gone, exact=True)
         return np.asarray(self.ufunc.reduce(values, axis=gone, dtype=self.state.dtype))
 
     def _merge(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -201,6 +207,23 @@ class _Pair:
         empty = np.asarray(self.empty, self.output.dtype.carrier)
         found = np.where(self.best.found, self.best.arg, empty)
         return stored(found, self.output.dtype)
+
+
+def _repeats(at: np.ndarray) -> bool:
+    """True if more points name an element than may be added one after another in DOUBLE."""
+    most = 2 * CHAIN
+    if len(at) <= most:
+        return False
+    ordered = np.sort(at)
+    return bool((ordered[most:] == ordered[:-most]).any())
+
+
+def _add_sorted(state: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
+    """Adds points to the elements they name: in order, for NumPy adds neighbours in pairs."""
+    order = np.argsort(at, kind="stable")
+    elements, starts = np.unique(at[order], return_index=True)
+    with np.errstate(all="ignore"):
+        state[elements] += np.add.reduceat(values[order], starts)
 
 
 def _exact_sum(values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:

@@ -138,6 +138,18 @@ maximum = _binary(_larger)
 """A running maximum and a new value."""
 
 
+@intrinsic
+def rounded_off(_: Any, old: Any, term: Any, total: Any) -> Any:
+    """What rounding takes from a sum of two numbers, of which neither need be the larger one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a, b, y = args
+        added = builder.fsub(y, a)
+        return builder.fadd(builder.fsub(a, builder.fsub(y, added)), builder.fsub(b, added))
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
 highest = _binary(_highest)
 """As `maximum` of floats, in an order that may change: loops vectorise, and zeros are equal."""
 lowest = _binary(_lowest)

@@ -34,6 +34,7 @@ from einsql.intervals import never_overflows
 from einsql.kernels.kernel import Runner
 from einsql.kernels.reductions import UFUNCS, running_type
 from einsql.kernels.scalar import refuse
+from einsql.kernels.sums import CHAIN, add_up
 from einsql.lines import Laid, Page, Shown, Taken
 from einsql.schema import DType
 
@@ -371,8 +372,11 @@ class _Writer:
             value = self.chosen(selected, value, identity)
         ufunc, state = self.held(UFUNCS[function], "f"), self.held(running.carrier)
         if gone := tuple(range(kept, len(whole))):
-            reduce = self.held(UFUNCS[function].reduce, "f")
-            text = f"{reduce}({value.name}, {gone!r}, {state})"
+            if function == "add" and o.dtype is DType.DOUBLE and prod(whole[kept:]) > 2 * CHAIN:
+                text = f"{self.held(add_up, 'f')}({value.name}, {gone!r}, True)"
+            else:
+                reduce = self.held(UFUNCS[function].reduce, "f")
+                text = f"{reduce}({value.name}, {gone!r}, {state})"
             value = self.line(text, whole[:kept], running.carrier, True)
         start = self.literal(np.asarray(identity, running.carrier))
         text = f"{ufunc}({start.name}, {value.name})"

@@ -20,7 +20,7 @@ SCANNED = 64
 JAMMED = 8
 """Terms that running values in memory take each time they are read and written."""
 FOLDED = 1024
-"""Terms of a DOUBLE sum that are added one after another, by several lanes."""
+"""Terms of a DOUBLE sum that are added one after another, by several lanes; twice as many rows."""
 _CHECKS = 8
 """Pairs of arrays of which a vectorised loop may test whether they overlap."""
 _SHORT = 12
@@ -100,12 +100,18 @@ def terms_at_once(node: EinSum, nest: Nest, lines: Sequence[str], arrays: int) -
 
 
 def jammed(
-    n: int, outer: Sequence[str], inner: Sequence[str], cells: Sequence[str], count: int
+    n: int,
+    ends: Ends,
+    outer: Sequence[str],
+    inner: Sequence[str],
+    cells: Sequence[str],
+    count: int,
 ) -> list[str]:
     """The two innermost loops, with several terms for each running value.
 
     Args:
         n: The innermost loop; the one around it runs over terms.
+        ends: Where that one begins and ends.
         outer: The body of that one, but for the loop inside.
         inner: The body of the innermost.
         cells: The running values, as they are written there.
@@ -118,17 +124,36 @@ def jammed(
         body = [line.replace(cell, f"z{m}") for line in body]
     loop = f"for l{n} in range(b{n}, e{n}):"
     return [
-        f"for u in range(b{n - 1}, e{n - 1}, {count}):",
-        f"    if u + {count} <= e{n - 1}:",
+        f"for u in range({ends[0]}, {ends[1]}, {count}):",
+        f"    if u + {count} <= {ends[1]}:",
         f"        {loop}",
         *(f"            z{m} = {cell}" for m, cell in enumerate(cells)),
         *(f"            {line}" for line in body),
         *(f"            {cell} = z{m}" for m, cell in enumerate(cells)),
         "    else:",
-        f"        for l{n - 1} in range(u, e{n - 1}):",
+        f"        for l{n - 1} in range(u, {ends[1]}):",
         *(f"            {line}" for line in outer),
         f"            {loop}",
         *(f"                {line}" for line in inner),
+    ]
+
+
+def folded_rows(ends: Ends, loop: Sequence[str], fold: Sequence[str]) -> list[str]:
+    """A loop over rows that are added to each other, whose strips have sums of their own.
+
+    Args:
+        ends: Where it begins and ends.
+        loop: What adds the rows from `v` to `g`.
+        fold: What takes the sums of the last rows into those of all. `since` counts these rows.
+    """
+    return [
+        f"for v in range({ends[0]}, {ends[1]}, {FOLDED}):",
+        f"    g = min(v + {FOLDED}, {ends[1]})",
+        *(f"    {line}" for line in loop),
+        "    since += g - v",
+        f"    if since >= {FOLDED}:",
+        "        since = 0",
+        *(f"        {line}" for line in fold),
     ]
 
 

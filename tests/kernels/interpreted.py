@@ -43,7 +43,8 @@ _FUNCTIONS: dict[str, Any] = {
     "real": lambda bits: struct.unpack("d", struct.pack("q", bits))[0],
     "idiv": _quotient, "idiv_32": _quotient, "remainder": _remainder, "remainder_32": _remainder,
     "eq": lambda a, b: a == b, "less": lambda a, b: bool(less(a, b)),
-    "plus": lambda a, b: a + b, "maximum": max, "highest": max, "minimum": min, "lowest": min,
+    "plus": lambda a, b: a + b, "rounded_off": lambda a, b, y: (a - (y - (y - a))) + (b - (y - a)),
+    "maximum": max, "highest": max, "minimum": min, "lowest": min,
     "number": lambda a: a,
 }  # fmt: skip
 """What the text calls, for numbers that are not NaN."""

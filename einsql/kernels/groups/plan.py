@@ -23,6 +23,9 @@ ROWS = (24, 192)
 """Least and most rows of a block of a product."""
 PART = 2**10
 """Bytes of a row that are taken at a time."""
+PARTS, LONGEST = 768, 768 * 2**9
+"""Parts of a row at most, and its values: up to 512 in a part are added one after another, then
+their sum is, and may be rescaled. More than 2,048 roundings would be too many."""
 LEAST_ROWS = 48
 """Rows below which a block of whole rows reads the right sides too often."""
 PAD = 16
@@ -175,8 +178,11 @@ def _sized(nodes: Sequence[EinSum], found: list[Member], classes: Classes) -> Pl
     if taken is None:
         return whole
     weights, folds = taken
+    first, last = classes.bounds[weights.along]
+    if last - first > LONGEST:
+        return whole
     size = PART // found[weights.made].node.outputs[0].dtype.numpy.itemsize
-    size = max(1, size // (2 * PAD)) * 2 * PAD  # whole panels
+    size = max(1, size // (2 * PAD), -(-(last - first) // (PARTS * 2 * PAD))) * 2 * PAD  # panels
     for kept in (True, False):
         cut = _laid_out(nodes, found, classes, Parts(weights, size, folds, kept))
         if cut is not None:

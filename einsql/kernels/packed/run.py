@@ -14,13 +14,25 @@ from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
-from einsql.kernels.packed.layout import COLUMNS, ROWS, Layout, cube_of, find_layout, label_cube
+from einsql.kernels.packed.layout import (
+    BOTH,
+    COLUMNS,
+    ROWS,
+    Cube,
+    Layout,
+    cube_of,
+    find_layout,
+    label_cube,
+)
 from einsql.kernels.packed.machine import machine
 from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
+from einsql.kernels.sums import RunningSum
 from einsql.schema import DType
 
+LONGEST = 2**17
+"""Terms of a DOUBLE sum that a kernel adds: 128 one after another, and so up to 1,024 sums."""
 LEAST = 2**21
 """Points from which packing pays for a longer compilation."""
 _REDUCTIONS = frozenset(
@@ -36,8 +48,8 @@ def compile_packed(node: EinSum) -> Runner | None:
 
     Returns:
         The runner, or None. Its first run compiles. FLOAT sums are added in FLOAT for at
-        most 32 terms, their sums in DOUBLE. It falls back to compiled loops where integers
-        may overflow, which raise exactly where they do.
+        most 32 terms, their sums in DOUBLE; long DOUBLE sums are taken part by part. It falls
+        back to compiled loops where integers may overflow, which raise exactly where they do.
     """
     if node.points < LEAST or node.is_elementwise:
         return None
@@ -186,6 +198,29 @@ class _Part:
         self, variant: Variant, arrays: dict[Leaf, np.ndarray], tick: Tick
     ) -> tuple[np.ndarray, bool]:
         """The result in the order of the node's keys, and whether a sum was not finite."""
+        terms, output = self.layout.sizes[3], self.output
+        if terms <= LONGEST or output.reduction != "sum" or output.dtype is not DType.DOUBLE:
+            return self.compute_terms(variant, arrays, terms, tick)
+        total: RunningSum | None = None
+        for start in range(0, terms, LONGEST):
+            count = min(LONGEST, terms - start)
+            part = {x: self.terms_of(x, cube, start, count) for x, cube in arrays.items()}
+            done = _share(tick, start // LONGEST, -(-terms // LONGEST))
+            sums, _ = self.compute_terms(variant, part, count, done)
+            total = RunningSum(sums) if total is None else total.add(sums)
+        assert total is not None
+        return total.result(), False
+
+    def terms_of(self, leaf: Leaf, cube: Cube, start: int, count: int) -> Cube:
+        """Some terms of what a kernel reads."""
+        if cube.shape[2] == 1 or self.columns.own(leaf) == BOTH:
+            return cube
+        return cube[:, :, start : start + count]
+
+    def compute_terms(
+        self, variant: Variant, arrays: dict[Leaf, np.ndarray], terms: int, tick: Tick
+    ) -> tuple[np.ndarray, bool]:
+        """As `compute`, for so many terms at once."""
         program = self.programs.get(variant)
         if program is None:
             program = self.programs[variant] = generate(
@@ -202,15 +237,14 @@ class _Part:
         flat_out, goal = whole.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
-        parts = cut(*self.layout.sizes, pool.threads())
-        k = self.layout.sizes[3]
+        parts = cut(*self.layout.sizes[:3], terms, pool.threads())
 
         def work(piece: tuple[int, ...]) -> None:
             try:
                 scratch = free.pop()
             except IndexError:
                 scratch = Scratch(program, parts)
-            p = np.array([*piece, k, *goal, *strides, *scratch.addresses], np.int64)
+            p = np.array([*piece, terms, *goal, *strides, *scratch.addresses], np.int64)
             kernel(p, flag, *flats, *scratch.arrays, flat_out, *program.consts, 1.0)
             free.append(scratch)
 

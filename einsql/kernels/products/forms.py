@@ -9,6 +9,7 @@ import numpy as np
 
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.direct import Direct
+from einsql.kernels.sums import add_up
 
 MANY, SMALL = 64, 64
 """How many matrices are many, and how many rows, columns and terms are few in each."""
@@ -70,7 +71,7 @@ class Form:
 
 
 def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
-    """Sums of `TERMS` terms, which are then added in DOUBLE."""
+    """Sums of `TERMS` terms, as register tiles add them one after another, added in DOUBLE."""
     cut = left.shape[-1] // TERMS
     most = cut * TERMS
 
@@ -93,6 +94,6 @@ def _long(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Multiply:
         sums = np.empty(shape, out.dtype)
         for direct, part, place in zip(multiply, parts(left, right), places, strict=False):
             direct(*part, sums[place], tick)
-        out[...] = np.add.reduce(sums, axis=0, dtype=np.float64)
+        out[...] = add_up(sums, (0,), sums.dtype == np.float64)
 
     return run

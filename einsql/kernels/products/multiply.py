@@ -10,6 +10,7 @@ other kernel is at work, for spinning threads are at hand sooner than sleeping o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import ceil, inf, prod
 from time import monotonic
 from typing import Any
@@ -19,12 +20,11 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import blas, pool, team
 from einsql.kernels.kernel import Tick
-from einsql.kernels.products import rows
+from einsql.kernels.products import long_sums, rows
 from einsql.kernels.products.addressed import Calls, calls_for
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.products.forms import Form, Matrices
 from einsql.kernels.products.layout import Labels, Layout, Side, lay_out
-from einsql.kernels.products.long_rows import multiply_long
 from einsql.kernels.products.pieces import (
     BETWEEN,
     COPIES,
@@ -39,7 +39,7 @@ from einsql.kernels.products.pieces import (
 )
 from einsql.kernels.products.reading import Read
 from einsql.kernels.products.rows import by_rows
-from einsql.kernels.products.whole import FEW, LONG_SUM, Multiply, at_once, unless_same
+from einsql.kernels.products.whole import Multiply, at_once, unless_same
 
 Unit = tuple[str, ...]
 """Labels that are one axis."""
@@ -60,10 +60,12 @@ ROWS, CACHED, PACKED = 4, 2**17, 10**5
 """Rows that are multiplied one by one with a matrix whose columns are contiguous, elements of one
 that stays in cache meanwhile, and points above which BLAS would pack it first, which takes up to
 twice as long."""
+LONG_SUM = 2**12
+"""Terms from which a sum is worth cutting."""
 COMPILED = 2**21
 """Points from which a kernel of its own pays for its compilation."""
 IN_ORDER = 2**16
-"""Terms that np.einsum may add one after another."""
+"""Terms up to which np.einsum adds rows to rows, a block of terms after another."""
 
 
 class Multiplied:
@@ -107,7 +109,9 @@ class Multiplied:
             return by_rows(labels, self.work)
         size = a.size + b.size + labels.size(labels.keys)
         work = Work(2.0 * points, size * self.work.itemsize, self.work.itemsize, copied)
-        plan = Plan(self, layout, work)
+        last = next((x for x in reversed(layout.k) if labels.extent[x] > 1), None)
+        contiguous = not copied and all(last is None or step[last] == 1 for step in steps)
+        plan = Plan(self, layout, work, contiguous)
         same = a.dtype == b.dtype == self.work
         if self.compiles and same and not copied and points >= COMPILED:
             return plan.in_place(a, b) or plan.choose()
@@ -127,9 +131,18 @@ class Multiplied:
 
 
 class Plan:
-    """A layout with the views and the pieces it stands for."""
+    """A layout with the views and the pieces it stands for.
 
-    def __init__(self, product: Multiplied, layout: Layout, work: Work) -> None:
+    Args:
+        product: What it is of.
+        layout: The layout.
+        work: How much there is to do.
+        contiguous: Whether the terms of a sum follow each other in both operands' memory.
+    """
+
+    def __init__(
+        self, product: Multiplied, layout: Layout, work: Work, contiguous: bool
+    ) -> None:  # fmt: skip
         self.product = product
         self.layout = layout
         self.work = work
@@ -144,6 +157,7 @@ class Plan:
         self.extents = [labels.size(u) for u in self.units]
         self.m, self.n = labels.size(layout.m), labels.size(layout.n)
         self.k = labels.size(layout.k)
+        self.terms = long_sums.most_terms(self.m, self.n, self.k, contiguous, work.itemsize)
         self.reads = (
             self._read(left, labels.left, (m, k) if not left.flipped else (k, m)),
             self._read(right, labels.right, (k, n) if not right.flipped else (n, k)),
@@ -248,7 +262,7 @@ class Plan:
     def _at_hand(self, otherwise: Multiply) -> Multiply:
         """Short work as calls that threads at hand take from each other."""
         seconds = self.work.seconds
-        few = prod(self.extents[: self.kept]) < FEW and self.k >= LONG_SUM
+        few = prod(self.extents[: self.kept]) < long_sums.FEW and self.k >= LONG_SUM
         copied = self.layout.left.copied or self.layout.right.copied
         if copied or few or not team.LEAST <= seconds < team.LONG or not self.product.compiles:
             return otherwise
@@ -258,7 +272,7 @@ class Plan:
         parts = cut(self.extents[: self.kept], self.free, pieces, self.blocks)
         if prod(parts) == 1:
             return otherwise
-        known: list[Calls | None] = []
+        known: list[tuple[Calls | None, int]] = []
         work, shape, turn = self.product.work, self.shape, unless_same(self.turn)
 
         def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
@@ -266,28 +280,52 @@ class Plan:
             if threads == 1:
                 return otherwise(a, b, tick)
             if not known:
-                out = self._result()[1]
-                known.append(self._calls(a, b, out, [*parts, *[1] * (len(self.units) - self.kept)]))
-            calls = known[0]  # of two threads' that make them at once
+                known.append(self._calls(a, b, parts))
+            calls, blocks = known[0]  # of two threads' that make them at once
             if calls is None:
                 return otherwise(a, b, tick)
-            made = empty(shape, work)
+            made = empty((blocks, *shape) if blocks > 1 else shape, work)
             if calls.blas:
                 with blas.OneThread():
                     calls.run(a, b, made, threads)
             else:
                 calls.run(a, b, made, threads)
+            if blocks > 1:
+                made = long_sums.add_blocks(made, 0, empty(shape, work))
             return made if turn is None else made.transpose(turn)
 
         return run
 
     def _calls(
-        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, parts: Sequence[int]
-    ) -> Calls | None:  # fmt: skip
-        """Pieces of the result as calls of BLAS, for operands of these strides."""
+        self, a: np.ndarray, b: np.ndarray, parts: Sequence[int]
+    ) -> tuple[Calls | None, int]:  # fmt: skip
+        """Pieces of the result as calls, for operands of these strides.
+
+        Returns:
+            The calls, and of how many blocks of terms each is the product: they write to an array
+            with an axis of these before those of the result.
+        """
+        found = self._calls_of(a, b, parts, 1)
+        if self.k <= self.terms or found is None or not found.blas:
+            return found, 1  # compiled calls take blocks of terms themselves
+        if min(self.m, self.n) > 1 and self.terms == long_sums.PACKED:
+            return None, 1  # each block is added to the result before
+        blocks = ceil(self.k / self.terms)
+        return self._calls_of(a, b, parts, blocks), blocks
+
+    def _calls_of(
+        self, a: np.ndarray, b: np.ndarray, parts: Sequence[int], blocks: int
+    ) -> Calls | None:
+        """The calls for so many blocks of terms."""
+        made = empty((blocks, *self.shape), self.product.work)
         views = self._views(a, b)
+        # Nothing is copied, so the terms are one axis, or none where each sum has one.
+        whole = slices(self.extents, [*parts, *[1] * (len(self.units) - self.kept)])
+        terms = [slice(n * self.terms, min((n + 1) * self.terms, self.k)) for n in range(blocks)]
         found = []
-        for piece in slices(self.extents, parts):
+        for part, block in product(whole, range(blocks)):
+            piece = part if blocks == 1 else (*part[:-1], terms[block])
+            out = made[block].transpose(self.arranged).reshape(self.extents[: self.kept])
             stacks = self._matrices(*views, out, piece)
             shape = stacks[2].shape[: self.free]
             for at in np.ndindex(shape):
@@ -297,7 +335,7 @@ class Plan:
                     return None  # too small for calls of matrices
                 step = 1 if single else len(x)
                 found += [(x[n : n + step], y, z[n : n + step]) for n in range(0, len(x), step)]
-        return calls_for(found, (a, b, out))
+        return calls_for(found, (a, b, made))
 
     def by_piece(self, a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         """All of it as the one piece."""
@@ -419,16 +457,14 @@ class Plan:
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray, piece: Sequence[slice]
     ) -> None:  # fmt: skip
         left, right, part = self._matrices(a, b, out, piece)
-        stack = part.shape[: self.free]
-        if part.size >= FEW or left.shape[-1] < LONG_SUM:
-            (blas.multiply if self.other else np.matmul)(left, right, out=part)
-        elif prod(stack) == 1:
-            one = (0,) * self.free
-            multiply_long(left[one], right[one], part[one])
-        elif left.shape[-2] == right.shape[-1] == 1:
-            np.einsum("...k,...k->...", left[..., 0, :], right[..., 0], out=part[..., 0, 0])
-        else:
-            np.matmul(left, right, out=part)
+        long_sums.multiply_long(
+            left, right, part, long_sums.dots if self.m == self.n == 1 else self._product
+        )
+
+    @property
+    def _product(self) -> long_sums.Product:
+        """What multiplies matrices."""
+        return blas.multiply if self.other else np.matmul
 
 
 _spun = [-inf]

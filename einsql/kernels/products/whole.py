@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,23 +11,18 @@ import numpy as np
 from einsql.buffers import empty
 from einsql.kernels import blas
 from einsql.kernels.kernel import Tick
+from einsql.kernels.products.long_sums import Product, dots, multiply_long
 
 if TYPE_CHECKING:
     from einsql.kernels.products.multiply import Plan
 
 Multiply = Callable[[np.ndarray, np.ndarray, Tick], np.ndarray]
 
-FEW = 512
-"""Elements of a result below which numpy.matmul lets no other thread run, however long it takes."""
-LONG_SUM = 2**12
-"""Terms of a long sum: from which that matters, and from which cutting it pays."""
-
 
 def at_once(plan: Plan) -> Multiply:
     """All of it by one call, its views known before."""
     stack = plan.extents[: plan.free]
-    few = prod(stack) * plan.m * plan.n < FEW and plan.k >= LONG_SUM
-    if few or plan.layout.left.copied or plan.layout.right.copied:
+    if plan.layout.left.copied or plan.layout.right.copied:
         return plan.by_piece
     work, shape, turn = plan.product.work, plan.shape, unless_same(plan.turn)
     arranged = unless_same(plan.arranged)
@@ -37,8 +32,10 @@ def at_once(plan: Plan) -> Multiply:
         return _vectors_at_once(plan)
     matrix = (*stack, plan.m, plan.n)
     vectors = plan.vectors
-    product = blas.multiply if plan.other else np.matmul
+    product: Product = blas.multiply if plan.other else np.matmul
     shared = blas.is_shared(plan.m, plan.n, plan.k)
+    if plan.k > plan.terms:
+        product, vectors = partial(multiply_long, product=product), False
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = (a if turn_a is None else a.transpose(turn_a)).reshape(shape_a)
@@ -50,9 +47,9 @@ def at_once(plan: Plan) -> Multiply:
             out = out[..., None, :]
         if shared:
             with blas.undisturbed:
-                product(left, right, out=out)
+                product(left, right, out)
         else:
-            product(left, right, out=out)
+            product(left, right, out)
         return made if turn is None else made.transpose(turn)
 
     return run
@@ -70,6 +67,7 @@ def _vectors_at_once(plan: Plan) -> Multiply:
     shape, turn, arranged = plan.shape, unless_same(plan.turn), unless_same(plan.arranged)
     plain = arranged is None and shape == stack
     shared = blas.is_shared(1, 1, plan.k)
+    dot = _long_dots if plan.k > plan.terms else np.vecdot
 
     def run(a: np.ndarray, b: np.ndarray, tick: Tick) -> np.ndarray:
         left = a if turn_a is None else a.transpose(turn_a)
@@ -85,9 +83,9 @@ def _vectors_at_once(plan: Plan) -> Multiply:
             out = (made if arranged is None else made.transpose(arranged)).reshape(stack)
         if shared:
             with blas.undisturbed:
-                np.vecdot(left, right, out)
+                dot(left, right, out)
         else:
-            np.vecdot(left, right, out)
+            dot(left, right, out)
         return made if turn is None else made.transpose(turn)
 
     return run
@@ -96,3 +94,8 @@ def _vectors_at_once(plan: Plan) -> Multiply:
 def unless_same(turn: tuple[int, ...]) -> tuple[int, ...] | None:
     """An order of axes, or None for that which they have."""
     return None if turn == tuple(range(len(turn))) else turn
+
+
+def _long_dots(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """Writes the inner products of stacks of vectors, `[stack …, K]`, block by block."""
+    multiply_long(left[..., None, :], right[..., None], out[..., None, None], dots)

@@ -186,7 +186,7 @@ class _Segments:
         sizes = self.count, self.width if self.reduced else 1
 
         if self.text is None:
-            self.text = scattering_source(self.reduced, self.leaves, sizes[1] == 1)
+            self.text = scattering_source(self.reduced, self.leaves, sizes)
         return scattered(self.text, self.reduced, at, sizes, given, tick)
 
     def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:

@@ -19,7 +19,7 @@ from einsql.errors import DataError
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.partial import merge
-from einsql.kernels.segments.source import running
+from einsql.kernels.segments.source import is_compensated, running
 
 ROUND = 2**22
 """Values that a thread takes before it looks around: some milliseconds."""
@@ -75,6 +75,9 @@ def scattered(
                 running(o).numpy)
         for o in outputs
     ]  # fmt: skip
+    # Sums of DOUBLE have those of the last rows, of all before, and what rounding took from these.
+    parts = [[t, *(np.zeros_like(t) for _ in range(2 * is_compensated(o)))]
+             for o, t in zip(outputs, tables, strict=True)]  # fmt: skip
     edges = [rows * n // workers for n in range(workers + 1)]
     failed = np.zeros(workers, bool)
     rounds = max(1, ceil(rows * width / (workers * ROUND)))
@@ -86,7 +89,7 @@ def scattered(
 
     def work(piece: tuple[int, int, int]) -> None:
         n, first, last = piece
-        own = [t[n] for t in tables]
+        own = [t[n] for of in parts for t in of]
         failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
 
     for turn in range(rounds):
@@ -94,12 +97,23 @@ def scattered(
     if failed.any():
         return None
     try:
-        merged = [merge(o, [t])[0] for o, t in zip(outputs, tables, strict=True)]
+        merged = [merge(o, [_whole(of)])[0] for o, of in zip(outputs, parts, strict=True)]
     except DataError:  # a part of the sum, not the whole
         return None
     with np.errstate(over="ignore"):
         done = [v.astype(o.dtype.numpy, copy=False) for o, v in zip(outputs, merged, strict=True)]
     return (counts[0] if workers == 1 else counts.sum(axis=0)), done
+
+
+def _whole(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """A running value out of its parts; an infinite sum has lost nothing to rounding."""
+    if len(parts) == 1:
+        return parts[0]
+    last, total, lost = parts
+    with np.errstate(all="ignore"):
+        total = total + last
+        corrected: np.ndarray = np.where(np.isfinite(total), total + lost, total)
+        return corrected
 
 
 def _tell(tick: Tick, turn: int, rounds: int, done: float) -> None:

@@ -10,6 +10,12 @@ from einsql.einsum import Call, Const, Expr, Output, Value
 from einsql.kernels.expressions import CARRIERS
 from einsql.schema import DType
 
+FOLDED = 1024
+"""Rows of a segment whose DOUBLE values are added one after another; a power of two."""
+FEW, TOGETHER = 256, 1984
+"""Running values that are all folded after so many rows, which costs less than to count for each:
+2,048 additions less 64, for the sums of threads."""
+
 _OPERATIONS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMBINE = {"sum": "plus({0}, {1})", "product": "{0} * {1}", "min": "minimum({0}, {1})",
             "max": "maximum({0}, {1})"}  # fmt: skip
@@ -135,56 +141,112 @@ def sorting_source(outputs: Sequence[Output], leaves: Sequence[Leaf]) -> str:
     for n, o in enumerate(outputs):
         names.append(f"o{n}")
         types.append(f"{CARRIERS[o.dtype]}[::1]")
+    long = [n for n, o in enumerate(outputs) if is_compensated(o)]
     body = [f"r{n} = np.empty(width, np.{CARRIERS[running(o)]})" for n, o in enumerate(outputs)]
+    body += [f"{x}{n} = np.empty(width)" for n in long for x in "hk"]
     body += ["for s in range(lo, hi):", "    for f in range(width):"]
     for n, o in enumerate(outputs):
         start = _typed(running(o), REDUCTIONS[o.reduction or ""].identity(o.dtype))
         body.append(f"        r{n}[f] = {start}")
-    body.append("    for p in range(starts[np.uintp(s)], starts[np.uintp(s + 1)]):")
-    body.append("        e = order[np.uintp(p)]")
-    body += _at_row(leaves, " " * 8)
-    body.append("        for f in range(width):")
-    body += _combined(outputs, leaves, "f", " " * 12)
+    body += [f"        {x}{n}[f] = 0.0" for n in long for x in "hk"]
+    rows = "range(starts[np.uintp(s)], starts[np.uintp(s + 1)])"
+    pad = " " * 4
+    if long:
+        body += [
+            "    last = starts[np.uintp(s + 1)]",
+            f"    for v in range(starts[np.uintp(s)], last, {FOLDED}):",
+        ]
+        rows, pad = f"range(v, min(v + {FOLDED}, last))", " " * 8
+    body += [f"{pad}for p in {rows}:", f"{pad}    e = order[np.uintp(p)]"]
+    body += _at_row(leaves, f"{pad}    ")
+    body.append(f"{pad}    for f in range(width):")
+    body += _combined(outputs, leaves, "f", f"{pad}        ")
+    if long:
+        body.append(f"{pad}for f in range(width):")
+        body += [f"{pad}    {line}" for n in long for line in _folded(n, "f")]
     body.append("    for f in range(width):")
     for n, o in enumerate(outputs):
-        body.append(f"        o{n}[np.uintp(s * width + f)] = np.{CARRIERS[o.dtype]}(r{n}[f])")
+        done = (
+            f"h{n}[f] + k{n}[f] if np.isfinite(h{n}[f]) else h{n}[f]" if n in long else f"r{n}[f]"
+        )
+        body.append(f"        o{n}[np.uintp(s * width + f)] = np.{CARRIERS[o.dtype]}({done})")
     return _assembled(names, types, body)
 
 
-def scattering_source(outputs: Sequence[Output], leaves: Sequence[Leaf], narrow: bool) -> str:
+def is_compensated(o: Output) -> bool:
+    """True for sums of DOUBLE: those of `FOLDED` rows each are added without loss."""
+    return o.reduction == "sum" and o.dtype is DType.DOUBLE
+
+
+def _folded(n: int, at: str) -> list[str]:
+    """Takes the sum of the last rows at an index into that of all, and what rounding takes."""
+    return [
+        f"y = h{n}[{at}] + r{n}[{at}]",
+        f"k{n}[{at}] += rounded_off(h{n}[{at}], r{n}[{at}], y)",
+        f"h{n}[{at}] = y",
+        f"r{n}[{at}] = 0.0",
+    ]
+
+
+def scattering_source(
+    outputs: Sequence[Output], leaves: Sequence[Leaf], sizes: tuple[int, int]
+) -> str:  # fmt: skip
     """The kernel that takes rows into the running values of their segments.
 
     Its arguments are the first row and the one behind the last, the segment of each row, the
     number of segments and of features, for each leaf what it has in `sorting_source`, the
-    count of rows in each segment, and the flat running values. It returns whether a sum of
-    integers left its type.
+    count of rows in each segment, and the flat running values: of a sum of DOUBLE those of up to
+    `FOLDED` rows, those of all rows before, and what rounding took from these. It returns whether
+    a sum of integers left its type.
 
     Args:
         outputs: What is reduced.
         leaves: What they read.
-        narrow: Whether there is one feature.
+        sizes: How many segments and features there are. The text depends on whether there is one
+            feature, and whether there are few running values.
     """
+    narrow, few = sizes[1] == 1, sizes[0] * sizes[1] <= FEW
     names = ["lo", "hi", "at", "count", "width"]
     types = ["int64", "int64", _NUMBERS, "int64", "int64"]
     _name_leaves(leaves, names, types)
     names.append("counts")
     types.append("int64[::1]")
+    long = [n for n, o in enumerate(outputs) if is_compensated(o)]
     for n, o in enumerate(outputs):
-        names.append(f"r{n}")
-        types.append(f"{CARRIERS[running(o)]}[::1]")
+        for x in "rhk" if n in long else "r":
+            names.append(f"{x}{n}")
+            types.append(f"{CARRIERS[running(o)]}[::1]")
     body = [
-        "for e in range(lo, hi):",
         "    s = at[np.uintp(e)]",
         "    if np.uint64(s) < np.uint64(count):",
         "        counts[np.uintp(s)] += 1",
         *_at_row(leaves, " " * 8),
     ]
+    at = "np.uintp(s)" if narrow else "np.uintp(s * width + f)"
+    if long and not few:
+        body.append(f"        if counts[np.uintp(s)] & {FOLDED - 1} == 0:")
+        body += ["            f = 0"] if narrow else ["            for f in range(width):"]
+        pad = " " * (12 if narrow else 16)
+        body += [f"{pad}{line}" for n in long for line in _folded(n, at)]
     if narrow:
-        body += ["        f = 0", *_combined(outputs, leaves, "np.uintp(s)", " " * 8)]
+        body += ["        f = 0", *_combined(outputs, leaves, at, " " * 8)]
     else:
         body.append("        for f in range(width):")
-        body += _combined(outputs, leaves, "np.uintp(s * width + f)", " " * 12)
-    return _assembled(names, types, body)
+        body += _combined(outputs, leaves, at, " " * 12)
+    if not (long and few):
+        return _assembled(names, types, ["for e in range(lo, hi):", *body])
+    folded = [line for n in long for line in _folded(n, "np.uintp(m)")]
+    return _assembled(
+        names,
+        types,
+        [
+            f"for v in range(lo, hi, {TOGETHER}):",
+            f"    for e in range(v, min(v + {TOGETHER}, hi)):",
+            *(f"    {line}" for line in body),
+            "    for m in range(count * width):",
+            *(f"        {line}" for line in folded),
+        ],
+    )
 
 
 def _name_leaves(leaves: Sequence[Leaf], names: list[str], types: list[str]) -> None:
@@ -223,7 +285,7 @@ def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) 
         [
             "import numpy as np",
             "from numba import njit, types",
-            "from einsql.kernels.runtime import add_overflows, maximum, minimum, plus",
+            "from einsql.kernels.runtime import add_overflows, maximum, minimum, plus, rounded_off",
             "",
             "",
             head,

@@ -10,12 +10,16 @@ from einsql.buffers import empty
 from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.layout import Labels
+from einsql.kernels.products.long_sums import ADDED, TERMS
 from einsql.kernels.products.multiply import Multiplied
 from einsql.kernels.products.pieces import FLOPS
 from einsql.kernels.sparse.tiles import TILE, Grid, edges, filled, finite, parts
+from einsql.kernels.sums import RunningSum
 
 WIDE = 4096
 """Columns multiplied at once where no tile of the right matrix is skipped."""
+MOST_TILES = TERMS // TILE
+"""Tiles whose terms BLAS may add one after another."""
 MOST = 3e-2
 """Seconds that a piece may take."""
 
@@ -71,10 +75,15 @@ def multiply_tiles(
         for start in range(columns.start, columns.stop, width):
             place = slice(start, min(start + width, columns.stop))
             met = some_a[i] & some_b[:, start // TILE] if width == TILE else some_a[i]
-            into, found = out[rows[i], place], runs(met)
+            into, found = out[rows[i], place], runs(met, MOST_TILES)
+            total: RunningSum | None = None
             for n, (first, last) in enumerate(found):
-                at = slice(terms[first].start, terms[last].stop)
-                add_product(a[rows[i], at], b[at, place], into, 1.0 if n else 0.0)
+                at, fresh = slice(terms[first].start, terms[last].stop), n % ADDED == 0
+                if n and fresh:
+                    total = RunningSum(into) if total is None else total.add(into)
+                add_product(a[rows[i], at], b[at, place], into, 0.0 if fresh else 1.0)
+            if total is not None:
+                into[...] = total.add(into).result()
             if not found:
                 into[...] = 0
 
@@ -132,11 +141,11 @@ def add_product(a: np.ndarray, b: np.ndarray, into: np.ndarray, beta: float) -> 
         np.matmul(a, b, out=into)
 
 
-def runs(flags: np.ndarray) -> list[tuple[int, int]]:
-    """First and last positions of each run of true flags."""
+def runs(flags: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """First and last positions of each run of true flags, of at most so many of them."""
     found: list[tuple[int, int]] = []
     for n in np.flatnonzero(flags).tolist():
-        if found and found[-1][1] == n - 1:
+        if found and found[-1][1] == n - 1 and n - found[-1][0] < most:
             found[-1] = (found[-1][0], n)
         else:
             found.append((n, n))

@@ -12,7 +12,7 @@ from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs
 from einsql.kernels.sparse.narrow import spans_of
-from einsql.kernels.sparse.rows import multiply_rows
+from einsql.kernels.sparse.rows import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of, work_type
 from einsql.kernels.sparse.tiles import share
 from einsql.kernels.sums import from_zero
@@ -192,8 +192,13 @@ def _times_dense(
 
 def collapsed(matrix: Compressed) -> Compressed:
     """The sum of all rows, as a matrix of one row."""
-    there = np.flatnonzero(np.bincount(matrix.columns, minlength=matrix.shape[1]))
-    sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]
+    counts = np.bincount(matrix.columns, minlength=matrix.shape[1])
+    there = np.flatnonzero(counts)
+    if matrix.values.dtype == np.float64 and counts.max(initial=0) > IN_ORDER:
+        turned = transposed(matrix)  # NumPy adds what follows each other in pairs
+        sums = np.add.reduceat(turned.values, turned.starts[:-1][there])
+    else:
+        sums = np.bincount(matrix.columns, matrix.values, minlength=matrix.shape[1])[there]
     starts = np.array([0, len(there)], matrix.starts.dtype)
     values = sums.astype(matrix.values.dtype)
     return Compressed((1, matrix.shape[1]), starts, there.astype(matrix.columns.dtype), values)

@@ -27,9 +27,8 @@ def tile(
     depth: Any,
     panel: Any,
     out: Any,
-    fresh: Any,
 ) -> Any:
-    """Adds the products of some rows with a packed panel to a tile of running sums.
+    """Sums the products of some rows with a packed panel to a tile.
 
     Args:
         kind: 0 for FLOAT, 1 for DOUBLE; like the next three a literal.
@@ -41,7 +40,6 @@ def tile(
         depth: How many terms there are.
         panel: Address of the packed panel, `[depth, width · lanes]`.
         out: Address of the sums, `[rows, width · lanes]`.
-        fresh: Whether the sums start at 0, not at what is there.
     """
     literal = [types.IntegerLiteral] * 4
     if not all(isinstance(a, t) for a, t in zip((kind, rows, lanes, width), literal, strict=True)):
@@ -52,20 +50,15 @@ def tile(
     vector = ir.VectorType(scalar, many)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, _, _, _, at_, steps_, depth_, panel_, out_, fresh_ = args
+        _, _, _, _, at_, steps_, depth_, panel_, out_ = args
         start = [
             builder.load(_pointer(builder, _ahead(builder, at_, 8 * m), _INDEX))
             for m in range(high)
         ]
         with builder.goto_entry_block():
             sums = [builder.alloca(vector) for _ in range(high * across)]
-        with builder.if_else(builder.trunc(fresh_, ir.IntType(1))) as (new, old):
-            with new:
-                for s in sums:
-                    builder.store(ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many), s)
-            with old:
-                for n, s in enumerate(sums):
-                    builder.store(_load(builder, out_, n * many * size, vector, size), s)
+        for s in sums:
+            builder.store(ir.Constant(vector, [ir.Constant(scalar, 0.0)] * many), s)
         name = f"llvm.fmuladd.v{many}f{8 * size}"
         fma = builder.module.globals.get(name) or ir.Function(
             builder.module, ir.FunctionType(vector, [vector] * 3), name
@@ -88,7 +81,7 @@ def tile(
         return context.get_dummy_value()
 
     i64 = types.int64
-    return types.none(kind, rows, lanes, width, i64, i64, i64, i64, i64, types.boolean), generate
+    return types.none(kind, rows, lanes, width, i64, i64, i64, i64, i64), generate
 
 
 def _ahead(builder: Any, address: Any, by: int) -> Any:

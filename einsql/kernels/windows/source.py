@@ -9,6 +9,9 @@ from math import ceil
 DEPTH_BYTES = 2**18
 """Bytes of a packed panel that stay in the second cache while rows pass by."""
 
+ORDERED = 1024
+"""Terms whose rounding errors may add up in a sum of the operands' type."""
+
 HELD = 8
 """Tiles whose sums are written together, for longer runs in the result."""
 
@@ -36,8 +39,8 @@ class Tile:
 
     @property
     def depth(self) -> int:
-        """Terms that are summed before the sums are stored."""
-        return max(64, DEPTH_BYTES // (self.columns * self.itemsize))
+        """Terms that are added one after another, before their sums are added in DOUBLE."""
+        return max(64, min(ORDERED, DEPTH_BYTES // (self.columns * self.itemsize)))
 
 
 @cache
@@ -67,6 +70,7 @@ def tile_for(columns: int, itemsize: int) -> Tile:
 _TEXT = """\
 import numpy as np
 from numba import njit
+from einsql.kernels.runtime import rounded_off
 from einsql.kernels.windows.registers import tile
 
 ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}
@@ -88,6 +92,17 @@ def write(sums, out, origin, places, columns):
             out[line + places[m]] = sums[m * COLUMNS + n]
 
 
+@njit("void({dtype}[::1], float64[:, ::1], int64)", cache=True, nogil=True)
+def collect(sums, totals, before):
+    if before == 0:
+        totals[:] = 0.0
+    for n in range(sums.shape[0]):
+        y = totals[0, n] + sums[n]
+        totals[1, n] += rounded_off(totals[0, n], np.float64(sums[n]), y)
+        totals[0, n] = y
+        sums[n] = y + totals[1, n] if np.isfinite(y) else y
+
+
 @njit("void(int64, int64[::1], int64[::1], {dtype}[:, :, ::1], {dtype}[::1], int64, int64[::1], "
       "int64[::1])", cache=True, nogil=True)
 def kernel(base, rows, steps, panels, out, origin, places, columns):
@@ -95,8 +110,9 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
     high = (count + ROWS - 1) // ROWS
     deep = (terms + DEPTH - 1) // DEPTH
     at = np.empty(ROWS, np.int64)
-    held = high if deep > 1 else HELD
+    held = HELD
     sums = np.empty((held, ROWS, COLUMNS), np.{dtype})
+    totals = np.empty((high if deep > 1 else 0, 2, ROWS * COLUMNS))
     for p in range(panels.shape[0]):
         first = p * COLUMNS
         last = min(first + COLUMNS, columns.shape[0])
@@ -110,7 +126,9 @@ def kernel(base, rows, steps, panels, out, origin, places, columns):
                 cell = h % held
                 tile({kind}, {rows}, {lanes}, {width}, at.ctypes.data,
                      steps.ctypes.data + start * 8, stop - start, panel,
-                     sums.ctypes.data + cell * ROWS * COLUMNS * SIZE, d == 0)
+                     sums.ctypes.data + cell * ROWS * COLUMNS * SIZE)
+                if deep > 1:
+                    collect(sums[cell].reshape(-1), totals[h], d)
                 if d < deep - 1 or (h % HELD < HELD - 1 and h < high - 1):
                     continue
                 top = h // HELD * HELD
