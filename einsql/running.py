@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from einsql import errors
 from einsql.deep_stack import with_deep_stack
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.kernels import cache
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -59,6 +60,9 @@ def run_text(
                 run() if span.depth <= SHALLOW else with_deep_stack(run)
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
+        finally:
+            while cache.notices:
+                con.notices.append(cache.notices.pop())
 
 
 def _repeated(con: Connection, text: str, cursor: Cursor, alone: Alone | None) -> None:

@@ -25,6 +25,7 @@ from einsql.cluster.meeting import KEY, Meeting
 from einsql.cluster.processes import Processes
 from einsql.cluster.threads import limited
 from einsql.errors import OperationalError, ProgrammingError
+from einsql.kernels import cache
 
 LEAVE = 5.0
 """Seconds they have to leave before they are killed."""
@@ -229,4 +230,6 @@ def _environment(ranks: int | None) -> dict[str, str]:
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql
+    if environment.get("EINSQL_CACHE_DIR"):
+        environment["EINSQL_CACHE_DIR"] = str(cache.named())  # ranks may start in another folder
     return environment
