@@ -97,7 +97,7 @@ class Connection:
 
             self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
-        self.store.settle = self.memory.settled
+        self.store.memory, self.store.settle = self.memory, self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None

@@ -20,6 +20,8 @@ from einsql.engine.database.payload import Layout
 from einsql.engine.database.rows import Define, Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
+from einsql.engine.files.mapped import refusing
+from einsql.engine.files.regular import check_regular
 from einsql.engine.objects import Object, Tensor
 from einsql.errors import Error, OperationalError
 
@@ -308,9 +310,23 @@ def _there(path: str) -> bool:
         return False
 
 
+_BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""Ends of the names of what DuckDB opens."""
+
+
+def _check_regular(path: str, real: str) -> None:
+    """Refuses what DuckDB would wait for."""
+    for end in _BESIDE:
+        with suppress(OSError):  # DuckDB says why a file cannot be found
+            mode = os.stat(f"{real}{end}").st_mode
+            with refusing(f"{path}{end}"):
+                check_regular(mode, path)
+
+
 def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
     import duckdb  # only who has a file or tables needs it
 
+    _check_regular(path, real)
     try:
         return duckdb.connect(real, read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds

@@ -12,6 +12,7 @@ import numpy as np
 
 from einsql.engine.database.checks import CHUNK, checksums, chunks_of
 from einsql.engine.database.payload import Layout, Part, frame_of
+from einsql.engine.files.regular import open_regular
 from einsql.engine.relation import DistantFields, Fields
 from einsql.errors import OperationalError
 from einsql.schema import Schema
@@ -93,7 +94,7 @@ class StoredFields(DistantFields):
     def _opened(self) -> Fields:
         layout = self.layout
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != layout.size:
                     raise self._damaged(f"it has {size:,} bytes, and should have {layout.size:,}")
