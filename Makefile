@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz gradients \
-    everywhere ranks failures kills sqlalchemy concurrent clean
+    everywhere ranks failures interrupts kills sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -73,6 +73,9 @@ sqlalchemy: $(VENV)/.dev  ## run SQLAlchemy's own suite for dialects
 
 kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at what is left
 	EINSQL_KILLS=500 $(BIN)/pytest -n 0 -s tests/database/test_kills.py
+
+interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
+	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random
 
 concurrent: $(VENV)/.dev  ## write with one connection and read with ten for five minutes
 	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/database/test_together.py -k readers_see

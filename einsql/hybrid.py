@@ -14,7 +14,7 @@ import numpy as np
 from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
-from einsql.engine.duck.failures import place, translate
+from einsql.engine.duck.failures import is_stopped, place, translate
 from einsql.engine.duck.operands import Tables
 from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
@@ -360,7 +360,9 @@ def _table(
         if made.is_query:
             names = tuple(_spelled(duck, name, made) for name in _names(duck, names, text, given))
         relation = (relation if most is None else relation.limit(most)).materialize()
-    except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
+    except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
+        if is_stopped(error):
+            raise
         told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
         if unplaced and not con.store.in_transaction:  # asking would abort one that can go on
@@ -373,7 +375,7 @@ def _table(
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP {one}").fetchall()
-    return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy)
+    return TableResult(relation, names, tuple(str(t) for t in relation.types), con._busy, text)
 
 
 def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:

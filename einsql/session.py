@@ -21,7 +21,7 @@ from einsql.bfloat16 import loaded
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
-from einsql.engine.memory import enough_memory
+from einsql.engine.boundary import boundary
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.engine.spill import Memory
@@ -224,14 +224,14 @@ class Connection:
 
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
-        with self._busy:
+        with self._busy, boundary:
             self._open()
             if self.store.in_transaction:
                 self.store.commit()
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
-        with self._busy:
+        with self._busy, boundary:
             self._open()
             if self.store.in_transaction:
                 self.store.rollback()
@@ -248,7 +248,7 @@ class Connection:
         self._open()
         self._closed = True
         self.interrupt()
-        with self._busy:
+        with self._busy, boundary:
             self.forget_plans()
             self.memory.close()
             self._inputs = {}
@@ -281,7 +281,7 @@ class Connection:
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
         caller = self._called_from(sys._getframe(1))
-        with self._busy, enough_memory, Statement(), caller, self._begun():
+        with self._busy, boundary, Statement(), caller, self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
             try:

@@ -20,6 +20,7 @@ from einsql.engine.database.payload import Layout
 from einsql.engine.database.rows import Define, Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
+from einsql.engine.duck.failures import is_stopped
 from einsql.engine.files.mapped import refusing
 from einsql.engine.files.regular import check_regular
 from einsql.engine.objects import Object, Tensor
@@ -298,6 +299,8 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
+                if is_stopped(error):
+                    raise
                 if "Cannot CHECKPOINT" not in str(error):
                     raise OperationalError(f"'{self.path}': {_first(error)}") from error
 
@@ -330,6 +333,8 @@ def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnecti
     try:
         return duckdb.connect(real, read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
+        if is_stopped(error):
+            raise
         text = _first(error)
         if "Conflicting lock" in text:
             holder = re.search(r"PID (\d+)", text)

@@ -236,9 +236,17 @@ class Duck:
         try:
             with translated(sql):
                 return con.execute(sql, list(parameters)).fetchall()
-        except Error:
+        except (Error, KeyboardInterrupt):
+            self._abort()
             self.failed()
             raise
+
+    def _abort(self) -> None:
+        """Gives up a result of which not all is fetched; DuckDB runs nothing else beside it."""
+        import duckdb  # it is open
+
+        with suppress(duckdb.Error):
+            self.con.abort()
 
     def failed(self) -> None:
         """A statement has failed: finds out whether the transaction is lost."""
@@ -349,8 +357,12 @@ class Duck:
         Raises:
             Error: DuckDB refuses it, or fails.
         """
-        with translated(sql):
-            return list(self.con.execute(sql).fetchnumpy().values())
+        try:
+            with translated(sql):
+                return list(self.con.execute(sql).fetchnumpy().values())
+        except (Error, KeyboardInterrupt):
+            self._abort()
+            raise
 
     @cached_property
     def aggregates(self) -> frozenset[str]:

@@ -1,165 +1,112 @@
-"""How large the pages of a Parquet column are once they are decompressed.
+"""Where the pages of a Parquet file are, and how large they are once they are decompressed.
 
-pyarrow allocates what a page's header says and has no limit for it. Headers are structures of
-Thrift's compact protocol:
-https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md,
-https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+pyarrow allocates what a page's header says, ends the process at some footers when it is asked for
+a column's metadata, and DuckDB gives up its whole database at pages beyond the file. So both are
+read here: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import IO
 
+from einsql.engine.files.compact import Compact
 from einsql.engine.files.mapped import Found
 
-if TYPE_CHECKING:
-    from pyarrow import parquet as pq
-
+_END = 8
+"""Bytes behind the footer: its length, and the format's name."""
 _AHEAD = 2**12
-"""Bytes that are read for a header; statistics may make it longer."""
+"""Bytes that are read for a page's header; statistics may make it longer."""
 _LONGEST = 2**24
-"""Bytes of a header, as for pyarrow."""
-_DEEPEST = 8
+"""Bytes of such a header, as for pyarrow."""
+
+_PATH, _VALUES, _SIZE, _DATA, _DICTIONARY = 3, 5, 7, 9, 11
+_FOOTER = {4: {1: {3: dict.fromkeys((_PATH, _VALUES, _SIZE, _DATA, _DICTIONARY))}}}
+"""Of each row group and each of its columns: where its pages are."""
 _UNCOMPRESSED, _COMPRESSED = 2, 3
-"""Fields of a header."""
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_HEADER = dict.fromkeys((_UNCOMPRESSED, _COMPRESSED))
+"""Of each page: its sizes."""
 
 
-def check_pages(file: Found, metadata: pq.FileMetaData, names: Iterable[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The pages of a column in a row group; `start` and `size` are bytes."""
+
+    path: str
+    start: int
+    size: int
+
+
+def chunks(file: Found) -> list[Chunk]:
+    """The pages of all columns, none of them beyond the file.
+
+    Raises:
+        OperationalError: The footer is damaged, or says that they are beyond the file.
+    """
+    with file.open() as data:
+        data.seek(max(0, file.size - _END))
+        length = int.from_bytes(data.read(4), "little")
+        data.seek(max(0, file.size - _END - length))
+        footer = data.read(length)
+    found = []
+    try:
+        for group in Compact(footer).structure(_FOOTER).get(4, []):
+            for column in group.get(1, []):
+                facts = column.get(3, {})
+                path = b".".join(facts[_PATH]).decode(errors="replace")
+                starts = facts[_DATA], facts.get(_DICTIONARY, 0)
+                size = facts[_SIZE]
+                if min(*starts, size, facts[_VALUES]) < 0 or max(*starts, size) > file.size:
+                    raise file.refusal(f"is damaged: {path} lies beyond it")
+                found.append(Chunk(path, min(s for s in (*starts, file.size) if s), size))
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise file.refusal(f"is truncated or damaged: its footer is wrong: {error}") from error
+    return found
+
+
+def check_pages(file: Found, columns: Collection[str]) -> None:
     """Refuses pages that do not fit into memory once they are decompressed.
 
     Args:
         file: The file.
-        metadata: Its footer.
-        names: Of the columns that will be read, as the footer's paths begin.
+        columns: Which ones will be read.
 
     Raises:
-        OperationalError: One does not fit.
+        OperationalError: One does not fit, or the footer is damaged.
     """
-    wanted = set(names)
+    wanted = [c for c in chunks(file) if c.path.partition(".")[0] in columns]
     with file.open() as data:
-        for g in range(metadata.num_row_groups):
-            group = metadata.row_group(g)
-            for c in range(group.num_columns):
-                column = group.column(c)
-                if column.path_in_schema.partition(".")[0] in wanted:
-                    places = (column.dictionary_page_offset, column.data_page_offset)
-                    start = min(p for p in places if p)
-                    end = start + column.total_compressed_size
-                    file.require_inflated(_largest(data, start, min(end, file.size)))
+        for chunk in wanted:
+            end = min(chunk.start + chunk.size, file.size)
+            file.require_inflated(_largest(data, chunk.start, end))
 
 
 def _largest(data: IO[bytes], start: int, end: int) -> int:
-    """Bytes of the largest page in a range of a file; it ends where pyarrow would fail."""
+    """Bytes of the largest page in a range of a file, up to where pyarrow would fail."""
     largest = 0
     while start < end:
         header = _header(data, start, end)
         if header is None:
             break
-        length, sizes = header
-        largest = max(largest, sizes.get(_UNCOMPRESSED, 0))
-        start += length + max(0, sizes.get(_COMPRESSED, 0))
+        length, uncompressed, compressed = header
+        largest = max(largest, uncompressed)
+        start += length + max(0, compressed)
     return largest
 
 
-def _header(data: IO[bytes], start: int, end: int) -> tuple[int, dict[int, int]] | None:
-    """The length of a header, and its numbers by their fields; None if there is none."""
+def _header(data: IO[bytes], start: int, end: int) -> tuple[int, int, int] | None:
+    """The length of a page's header, and the page's sizes; None if there is no header."""
     ahead = _AHEAD
     while True:
         data.seek(start)
-        reader = _Compact(data.read(min(ahead, end - start)))
+        reader = Compact(data.read(min(ahead, end - start)))
         try:
-            numbers = reader.structure()
+            numbers = reader.structure(_HEADER)
+            return reader.at, int(numbers[_UNCOMPRESSED]), int(numbers[_COMPRESSED])
         except IndexError:  # it goes on
             if ahead >= min(_LONGEST, end - start):
                 return None
             ahead *= 16
-        except ValueError:
+        except (ValueError, KeyError, TypeError):
             return None
-        else:
-            return reader.at, numbers
-
-
-class _Compact:
-    """Reads a structure of Thrift's compact protocol.
-
-    Attributes:
-        at: Bytes that are read.
-    """
-
-    def __init__(self, text: bytes) -> None:
-        self._text = text
-        self.at = 0
-
-    def structure(self, depth: int = 0) -> dict[int, int]:
-        """Passes over a structure; its whole numbers by their fields.
-
-        Raises:
-            IndexError: The text ends before it.
-            ValueError: It is none.
-        """
-        if depth > _DEEPEST:
-            raise ValueError("structures nest too deeply")
-        numbers: dict[int, int] = {}
-        field = 0
-        while head := self._byte():
-            kind, step = head & 15, head >> 4
-            field = field + step if step else self._number()
-            if kind in (_I16, _I32, _I64):
-                numbers[field] = self._number()
-            elif kind not in (_TRUE, _FALSE):  # a field's type says which one
-                self._value(kind, depth)
-        return numbers
-
-    def _value(self, kind: int, depth: int) -> None:
-        """Passes over a value, as elements of lists are written."""
-        if kind in (_TRUE, _FALSE, _BYTE):
-            self._past(1)
-        elif kind in (_I16, _I32, _I64):
-            self._varint()
-        elif kind == _DOUBLE:
-            self._past(8)
-        elif kind == _BINARY:
-            self._past(self._varint())
-        elif kind in (_LIST, _SET):
-            head = self._byte()
-            self._values(self._varint() if head >> 4 == 15 else head >> 4, (head & 15,), depth)
-        elif kind == _MAP:
-            count = self._varint()
-            kinds = self._byte() if count else 0
-            self._values(count, (kinds >> 4, kinds & 15), depth)
-        elif kind == _STRUCT:
-            self.structure(depth + 1)
-        else:
-            raise ValueError(f"there is no type {kind}")
-
-    def _values(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
-        for _ in range(count):
-            for kind in kinds:
-                self._value(kind, depth + 1)
-
-    def _byte(self) -> int:
-        self.at += 1
-        return self._text[self.at - 1]
-
-    def _past(self, size: int) -> None:
-        self.at += size
-        if self.at > len(self._text):
-            raise IndexError
-
-    def _varint(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._byte()
-            number |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return number
-            if shift > 63:
-                raise ValueError("a number is too long")
-
-    def _number(self) -> int:
-        """The next number, which has a sign."""
-        number = self._varint()
-        return (number >> 1) ^ -(number & 1)
