@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test contracts tests docs large bench gpu peers optimality fuzz properties \
-    gradients everywhere ranks failures kills faults sqlalchemy concurrent clean
+    gradients everywhere ranks failures interrupts kills faults sqlalchemy concurrent clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -80,6 +80,9 @@ kills: $(VENV)/.dev  ## kill a process 500 times while it commits, and look at w
 
 faults: $(VENV)/.dev  ## fail or kill every call to the file system, and lose power after each
 	EINSQL_FAULTS=all $(BIN)/pytest -n 0 -s tests/database/test_faults.py tests/database/test_power.py
+
+interrupts: $(VENV)/.dev  ## interrupt statements and fetches 800 times at random instants
+	EINSQL_INTERRUPTS=400 $(BIN)/pytest -n 0 -s tests/hybrid/test_interrupts.py -k random
 
 concurrent: $(VENV)/.dev  ## write, back up and read on twelve connections for five minutes
 	EINSQL_SECONDS=300 $(BIN)/pytest -n 0 -s tests/database/test_together.py -k readers_see

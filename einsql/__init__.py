@@ -128,9 +128,11 @@ def connect(
 def _opened(path: str, read_only: bool) -> tuple[Database, object]:
     """The database of a file, and what keeps it open."""
     from einsql.catalog import definition
+    from einsql.engine.boundary import boundary
     from einsql.engine.database.opening import open_database  # files are for who names one
 
-    return open_database(path, bool(read_only), definition)
+    with boundary:
+        return open_database(path, bool(read_only), definition)
 
 
 def _cluster(options: Mapping[str, object]) -> Cluster | None:

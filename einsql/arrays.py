@@ -11,6 +11,7 @@ import numpy as np
 
 from einsql.engine import files
 from einsql.engine.files.tensor import Tick, no_tick
+from einsql.engine.memory import Room
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
@@ -85,7 +86,9 @@ def is_sparse(value: Any) -> bool:
     return module.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
-def file_relation(path: str, member: str | None = None, tick: Tick = no_tick) -> Stored:
+def file_relation(
+    path: str, member: str | None = None, tick: Tick = no_tick, memory: Room | None = None
+) -> Stored:  # fmt: skip
     """A relation over a tensor in a file, or over the element rows of files.
 
     A tensor's elements are read when they are asked for, rows at once.
@@ -94,12 +97,13 @@ def file_relation(path: str, member: str | None = None, tick: Tick = no_tick) ->
         path: A file, or a pattern that names files of rows.
         member: Which array, in files of arrays.
         tick: Told the fraction of the rows that is read; raises to cancel.
+        memory: What may be taken for elements that are decompressed; None for all there is.
 
     Raises:
         OperationalError: As `files.open_data`.
         DataError: Rows have no keys, or one twice.
     """
-    file = files.open_data(path, member)
+    file = files.open_data(path, member, memory=memory)
     if not isinstance(file, files.FileTensor):
         from einsql.row_files import rows_relation  # pyarrow takes 60 ms
 

@@ -55,7 +55,7 @@ def current_inputs(
             path, member = d.source
             if not os.path.exists(path):
                 return None
-            held = file_relation(path, member, tick)
+            held = file_relation(path, member, tick, store.memory)
         else:
             array = in_scope(d.name)
             if array is None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import numpy as np
 
-from einsql.engine.memory import enough_memory
+from einsql.engine.boundary import boundary
 from einsql.engine.result import Result
 from einsql.engine.rows_result import RowsResult
 from einsql.errors import DataError, InterfaceError, ProgrammingError
@@ -209,11 +209,12 @@ class Cursor:
         wanted: object = self.arraysize if size is None else size
         if not isinstance(wanted, int | np.integer) or wanted < 0:
             raise InterfaceError(f"fetchmany takes a number of rows, not {wanted!r}")
-        return self._take(int(wanted))
+        with boundary:
+            return self._take(int(wanted))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows that are left, in SELECT's column order, ordered by key."""
-        with enough_memory:
+        with boundary:
             return self._take(None)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -279,14 +280,14 @@ class Cursor:
         Raises:
             InterfaceError: Keys are absent or hidden, or there is no result.
         """
-        with enough_memory:
+        with boundary:
             tensor = self._tensor()
             with self._connection._fetching():
                 return tensor.numpy(fill)
 
     def fetch_arrow_table(self) -> pa.Table:
         """The rows as an Arrow table, one column per SELECT item."""
-        with enough_memory:
+        with boundary:
             tensor = self._tensor()
             with self._connection._fetching():
                 return tensor.arrow()
@@ -303,7 +304,8 @@ class Cursor:
             raise InterfaceError(
                 "fetch_df needs pandas", hint="pip install pandas, or use fetch_arrow_table()."
             ) from error
-        return self.fetch_arrow_table().to_pandas()
+        with boundary:
+            return self.fetch_arrow_table().to_pandas()
 
     def df(self) -> Any:
         """As `fetch_df`."""
@@ -325,11 +327,13 @@ class Cursor:
             raise InterfaceError(
                 "pl needs polars", hint="pip install polars, or use fetch_arrow_table()."
             ) from error
-        return polars.from_arrow(self.fetch_arrow_table())
+        with boundary:
+            return polars.from_arrow(self.fetch_arrow_table())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows as an Arrow C stream, for polars, DuckDB and others."""
-        return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
+        with boundary:
+            return self.fetch_arrow_table().__arrow_c_stream__(requested_schema)
 
     # ---- inside
 
@@ -349,7 +353,8 @@ class Cursor:
         if self._rows is None:
             if self._given is None:
                 raise InterfaceError("A fetch was cut short", hint="Execute the statement again.")
-            rows = self._tensor().rows()
+            with boundary:  # here DuckDB gives all of them
+                rows = self._tensor().rows()
             self._rows = islice(rows, self._given, None) if self._given else rows
         return self._rows
 

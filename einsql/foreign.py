@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql import hybrid
+from einsql.engine.boundary import boundary
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import is_local, kind_of
@@ -101,7 +102,7 @@ def register_table(con: Connection, name: str, rows: object) -> None:
         ProgrammingError: A stored tensor, a view or another table has the name.
         InterfaceError: DuckDB cannot read it.
     """
-    with con._busy:
+    with con._busy, boundary:
         duck, found = con.duck, con.store.get(name)
         if isinstance(found, Tensor) and found.borrowed:
             con.store.unregister(name)

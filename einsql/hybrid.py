@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
 from einsql.deep_stack import Inherited
-from einsql.engine.duck.failures import place, translate
+from einsql.engine.duck.failures import is_stopped, place, translate
 from einsql.engine.duck.operands import Tables
 from einsql.engine.duck.streams import no_rows
 from einsql.engine.duck.table_result import TableResult
@@ -371,7 +371,9 @@ def _table(
         of_text = error.position is not None and len(there) == len(made.defined)
         error.position = made.text.origin(error.position or 0) if of_text else None
         raise
-    except (duckdb.Error, RuntimeError) as error:  # some of its messages are no UTF-8
+    except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:  # as for `translated`
+        if is_stopped(error):
+            raise
         told = translate(error, "\n".join([text, *(d for _, _, d in made.defined)]))
         unplaced = isinstance(error, duckdb.BinderException | duckdb.CatalogException)
         if unplaced and not con.store.in_transaction:  # asking would abort one that can go on
@@ -384,7 +386,8 @@ def _table(
         for one in reversed(there):
             with suppress(duckdb.Error):  # a transaction that failed has dropped it
                 duck.execute(f"DROP {one}").fetchall()
-    return TableResult(relation, names, tuple(str(t) for t in relation.types), Inherited(con._busy))
+    busy = Inherited(con._busy)
+    return TableResult(relation, names, tuple(str(t) for t in relation.types), busy, text)
 
 
 def _names(duck: Any, columns: Sequence[str], text: str, given: list[object]) -> tuple[str, ...]:

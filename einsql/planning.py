@@ -129,7 +129,7 @@ class BinderCatalog:
     def file(self, path: str, member: str | None = None) -> Relation:
         """A tensor file, or one of the arrays in it."""
         self._check_access(path)
-        held = file_relation(path, member, self.tick)
+        held = file_relation(path, member, self.tick, self.memory)
         name = path if member is None else f"{path} (TENSOR '{member}')"
         return self._relation(name, "file", held, _columns(held), source=(path, member))
 

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.buffers import empty
 from einsql.engine.files.mapped import refusing
 from einsql.engine.files.matrix_market import Matrix
 from einsql.engine.files.rows import Rows
@@ -127,9 +128,11 @@ def _dense(
     """All keys within the bounds, with a flag if some are absent."""
     if count > schema.size:
         raise _twice(path)
-    require(schema.size * (1 + sum(f.dtype.numpy.itemsize for f in schema.fields)))
-    fields = {f.name: np.zeros(schema.shape, f.dtype.numpy) for f in schema.fields}
-    there = np.zeros(schema.shape, np.bool_)
+    nbytes = schema.size * (1 + sum(f.dtype.numpy.itemsize for f in schema.fields))
+    require(nbytes)
+    with source.file.lending(nbytes):
+        fields = {f.name: _zeros(schema.shape, f.dtype.numpy) for f in schema.fields}
+        there = _zeros(schema.shape, np.dtype(np.bool_))
     for batch in source.batches(types, tick):
         at = np.zeros(len(next(iter(batch.values()))), np.int64)
         for key in schema.keys:
@@ -146,6 +149,12 @@ def _dense(
         fields[PRESENT] = there
         schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
     return Stored(schema, fields)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    zeros = empty(shape, dtype)
+    zeros.fill(0)
+    return zeros
 
 
 def _sparse(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from einsql import errors
 from einsql.deep_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
+from einsql.kernels import cache
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan
 from einsql.sql.parameters import check_given
@@ -56,6 +57,9 @@ def run_text(
                 _repeated(con, text, cursor, alone, span.depth)
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
+        finally:
+            while cache.notices:
+                con.notices.append(cache.notices.pop())
 
 
 def _repeated(

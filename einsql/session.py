@@ -21,7 +21,7 @@ from einsql.bfloat16 import loaded
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
-from einsql.engine.memory import enough_memory
+from einsql.engine.boundary import boundary
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.engine.spill import Memory
@@ -88,7 +88,7 @@ class Connection(Lifetime):
 
             self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)
-        self.store.settle = self.memory.settled
+        self.store.memory, self.store.settle = self.memory, self.memory.settled
         self.notices: list[str] = []
         self.progress: Callable[[float], None] | None = None
         self.stepped: Callable[[Sequence[Sequence[Any]], tuple[Any, ...]], None] | None = None
@@ -214,14 +214,14 @@ class Connection(Lifetime):
 
     def commit(self) -> None:
         """Commits the running transaction; nothing without one."""
-        with self._busy:
+        with self._busy, boundary:
             self._open()
             if self.store.in_transaction:
                 self.store.commit()
 
     def rollback(self) -> None:
         """Undoes the running transaction; nothing without one."""
-        with self._busy:
+        with self._busy, boundary:
             self._open()
             if self.store.in_transaction:
                 self.store.rollback()
@@ -239,7 +239,7 @@ class Connection(Lifetime):
         if not self._end():
             return
         self.interrupt()
-        with self._busy:
+        with self._busy, boundary:
             self.forget_plans()
             self.memory.close()
             self._inputs = {}
@@ -269,7 +269,7 @@ class Connection(Lifetime):
     def _run(self, sql: str, parameters: Parameters, cursor: Cursor) -> None:
         given = given_values(sql, parameters)
         caller = self._called_from(sys._getframe(1))
-        with self._busy, enough_memory, Statement(), caller, self._begun():
+        with self._busy, boundary, Statement(), caller, self._begun():
             self._open()  # another thread may have closed it meanwhile
             self._parameters = given
             try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.current import current_inputs
 from einsql.einsum import apart
+from einsql.engine.boundary import boundary
 from einsql.engine.executor import Program
-from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.errors import NotSupportedError
@@ -62,7 +62,7 @@ def fetch_together(con: Connection, statements: Sequence[str]) -> list[Any]:
         NotSupportedError: One is no SELECT, or outside the tensor fragment.
         Error: One is wrong or fails; keys are absent.
     """
-    with con._busy, enough_memory, con._called_from(sys._getframe(1)), con._begun():
+    with con._busy, boundary, con._called_from(sys._getframe(1)), con._begun():
         con._open()
         found = _results(con, statements)
         with con._fetching():

@@ -166,7 +166,7 @@ def _copy_in(con: Connection, statement: Copy, member: str | None, form: files.F
     schema = tensor.relation.schema
     if not files.may_hold_rows(form.suffix or files.suffix_of(statement.path)):
         _refuse_shifted(schema)
-    found = files.open_data(statement.path, member, form)
+    found = files.open_data(statement.path, member, form, con.memory)
     if not isinstance(found, files.FileTensor):
         from einsql.changes.element_rows import inserted  # for such files only
 

@@ -26,11 +26,15 @@ from einsql.cluster.meeting import KEY, Meeting
 from einsql.cluster.processes import Processes
 from einsql.cluster.threads import limited
 from einsql.errors import OperationalError, ProgrammingError
+from einsql.kernels import cache
 
 LEAVE = 5.0
 """Seconds they have to leave before they are killed."""
 LAST_WORDS = 1.0
 """Seconds the launcher has to say how a rank ended."""
+
+_NO_TOPOLOGY = "/proc/self/einsql-no-topology"
+"""A file that nobody can make."""
 
 MARK = "EINSQL_CLUSTER_JOB"
 """The variable by which the ranks of a job are found."""
@@ -231,4 +235,9 @@ def _environment(ranks: int | None) -> dict[str, str]:
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql
+    # MPICH's launcher writes the topology to /tmp for its ranks, and leaves it there if it is
+    # killed. Where this variable names a file it writes none; without the file all discover it.
+    environment.setdefault("HWLOC_XMLFILE", _NO_TOPOLOGY)
+    if environment.get("EINSQL_CACHE_DIR"):
+        environment["EINSQL_CACHE_DIR"] = str(cache.named())  # ranks may start in another folder
     return environment

@@ -6,19 +6,23 @@ import contextlib
 import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 from einsql import forks
 from einsql.cluster.endings import Ended, Loss, each, listed, loss
-from einsql.cluster.meeting import Meeting
+from einsql.cluster.meeting import Meeting, patience
 from einsql.cluster.messages import Fallen, Hello, Started
 from einsql.cluster.wire import Unread, Withdrawn, receive
 from einsql.errors import OperationalError
 
 START = 60.0
 """Seconds the ranks have to report."""
+
+
+_NAMED = 8
+"""Ranks that an error lists; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,12 +78,14 @@ class Processes(ABC):
                 for line in wait(list(ready), 0.02):
                     process = ready[line]  # type: ignore[index]  # only connections were given
                     try:
+                        patience(process.line, max(0.1, deadline - time.monotonic()))
                         hello = receive(process.line)
+                        patience(process.line, 0.0)
                     except (EOFError, OSError):
-                        raise self._failed(f"{len(found)} of {ranks} have reported") from None
+                        raise self._failed(self._reported(found, ranks)) from None
                     if isinstance(hello, Fallen):
                         self.note(process, hello)
-                        raise self._failed(f"{len(found)} of {ranks} have reported")
+                        raise self._failed(self._reported(found, ranks))
                     assert isinstance(hello, Hello)
                     if hello.ranks != ranks:
                         raise self._failed(
@@ -88,8 +94,28 @@ class Processes(ABC):
                         )
                     found[hello.rank] = process
                 if len(found) < ranks and (time.monotonic() > deadline or not self._coming()):
-                    raise self._failed(f"{len(found)} of {ranks} have reported")
+                    raise self._failed(self._reported(found, ranks))
         self.ranks = [found[n] for n in range(ranks)]
+
+    def _reported(self, found: Mapping[int, Process], ranks: int) -> str:
+        """How many ranks have reported, and which have not."""
+        called = [p for p in self._connected if p not in found.values()]
+        numbers = {p.started.rank for p in called}
+        text = f"{len(found)} of {ranks} have reported"
+        if called:
+            names = [self._known(p) for p in called[:_NAMED]]
+            text += f"; {listed(names)}{_and_more(called)} called, but MPI has not started there"
+        absent = [n for n in range(ranks) if n not in found and n not in numbers]
+        if None in numbers:  # the launcher tells no numbers
+            absent = absent[len(called) :]
+            text += f"; {len(absent)} ranks have not called" if absent else ""
+        elif absent:
+            some = [str(n) for n in absent[:_NAMED]]
+            which = " and ".join(filter(None, [", ".join(some[:-1]), some[-1]]))
+            word = "rank" if len(absent) == 1 else "ranks"
+            verb = "has" if len(absent) == 1 else "have"
+            text += f"; {word} {which}{_and_more(absent)} {verb} not called"
+        return text
 
     def _note(self, line: Connection, started: Started) -> None:
         self._connected.append(Process(line, started))
@@ -184,3 +210,7 @@ class Processes(ABC):
         for process in self._connected:
             process.line.close()
         self._ends.close()
+
+
+def _and_more(ranks: Sequence[object]) -> str:
+    return f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""

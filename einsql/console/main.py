@@ -14,6 +14,7 @@ from einsql.console.render import MODES
 from einsql.console.settings import Database, Leave, Settings
 from einsql.console.shell import Shell
 from einsql.errors import Error
+from einsql.ownership import check_file
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -129,7 +130,12 @@ def _run_init(shell: Shell, options: argparse.Namespace) -> None:
     if options.init is not None:
         shell.run_file(options.init)
     elif not options.no_init and (path := Path.home() / ".einsqlrc").is_file():
-        shell.run_file(str(path))
+        try:
+            check_file(str(path))
+        except OSError as error:
+            print(f"Notice: {path} is not run: {error}", file=sys.stderr)
+        else:
+            shell.run_file(str(path))
 
 
 class _Script(argparse.Action):

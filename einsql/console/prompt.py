@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _PROMPT = "einsql> "
 _CONTINUED = "   ...> "
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""Opening a FIFO does not wait for its reader."""
 
 ReadText = Callable[[], str]
 """Reads one whole input; raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
@@ -130,10 +133,12 @@ def _history() -> History:
 
     path = os.environ.get("EINSQL_HISTORY", str(Path.home() / ".einsql_history"))
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _AT_ONCE, 0o600)
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        os.close(file)
     except OSError:
         return InMemoryHistory()  # a home one may not write to is no reason to fail
-    return FileHistory(path)
+    return FileHistory(path) if regular else InMemoryHistory()
 
 
 def _completer(vocabulary: Vocabulary) -> Completer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from einsql.errors import OperationalError
 
@@ -36,6 +38,24 @@ class _EnoughMemory:
 
 enough_memory = _EnoughMemory()
 """Turns a lack of memory, or a shape beyond NumPy's index type, into an OperationalError."""
+
+
+class Room(Protocol):
+    """What a session may take of memory."""
+
+    @property
+    def room(self) -> int:
+        """Bytes that a statement may take."""
+
+    @property
+    def sure(self) -> int:
+        """Bytes that a statement may take without asking."""
+
+    def allows(self, nbytes: int) -> bool:
+        """True if a statement may take so many bytes."""
+
+    def lending(self) -> AbstractContextManager[None]:
+        """Large arrays that are made meanwhile go to files where they do not fit."""
 
 
 NOTICED = 2**30

@@ -18,6 +18,7 @@ import numpy as np
 from einsql.engine import private
 from einsql.engine.database.memory import Database, State
 from einsql.engine.duck.connection import Duck
+from einsql.engine.memory import Room
 from einsql.engine.objects import (
     Damaged,
     Definition,
@@ -66,6 +67,7 @@ class Store:
         objects: What names in small letters mean now.
         version: Grows when what a name means changes its form; plans depend on it.
         seen: The commit that this session looks at.
+        memory: What the session may take of memory; None for all there is.
         settle: Puts fields where they are to stay, which may be files.
         lent: The fields of a tensor as plans read them.
     """
@@ -95,6 +97,7 @@ class Store:
         self._since = object()
         self._undo = _Overwritten()
         self._savepoints: list[ReferenceType[_Overwritten]] = []
+        self.memory: Room | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
         self.database.join(self)

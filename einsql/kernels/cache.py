@@ -1,8 +1,9 @@
 """Compiled kernels, kept on disk: one Python file per source text, and Numba's cache of it.
 
 The directory is `$EINSQL_CACHE_DIR`, else `$XDG_CACHE_HOME/einsql`, else
-`~/.cache/einsql`. What lies there is executed, so it must belong to the user and be
-writable by nobody else; otherwise kernels go to a temporary directory of this process.
+`~/.cache/einsql`. Its files are executed, so they and the directory must be writable by this
+user alone, and its ancestors by this user and root; otherwise kernels go to a temporary
+directory of this process, and a notice says why.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 from einsql import forks
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Tick
+from einsql.ownership import CHECKED, private_directory, read_private
 
 Kernel = Callable[..., Any]
 
@@ -54,9 +56,27 @@ _loaded: dict[str, Kernel] = {}
 """Kernels by their source."""
 _addresses: dict[Kernel, int] = {}
 """Where kernels lie that are called by their addresses."""
-_directories: dict[Path, Path] = {}
 _temporaries: set[Path] = set()
 """Directories that this process has made for want of a private one."""
+_directories: dict[tuple[Path, int], Path | None] = {}
+"""Which directory is used for one that is asked for, and for the user who asks."""
+notices: list[str] = []
+"""Why the directory that was asked for is not used; a session takes it."""
+_noticed = False
+"""Whether that has been said; once is enough for a process."""
+_PYCACHE = "__pycache__"
+"""Where Numba keeps the compiled code of a module: beside it."""
+
+
+def _start() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # the directory is gone, or may not be searched
+        return ""
+
+
+_START = _start()
+"""Relative names are of the directory in which the process imported einsql."""
 
 
 def load(source: str, tick: Tick | None = None) -> Kernel:
@@ -120,13 +140,24 @@ def address(kernel: Kernel) -> int:
     return known
 
 
-def directory() -> Path:
-    """Where this process keeps compiled kernels; created if need be."""
-    wanted = _wanted()
+def directory() -> Path | None:
+    """Where this process keeps compiled kernels; None if no directory is this user's alone."""
+    wanted = named()
+    key = wanted, os.geteuid() if CHECKED else 0
     with _lock:
-        if wanted not in _directories:
-            _directories[wanted] = _private(wanted) or _temporary()
-        return _directories[wanted]
+        if key not in _directories:
+            _directories[key] = _usable(wanted)
+        return _directories[key]
+
+
+def named() -> Path:
+    """The directory that the environment asks for, absolute unless it is unknown."""
+    own, shared = os.environ.get("EINSQL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME", "")
+    if own:
+        return Path(_START, own)
+    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    home = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
+    return Path(home, "einsql")
 
 
 def forget() -> None:
@@ -143,13 +174,16 @@ def _runtime() -> str:
 
 
 def _from_disk(key: str, source: str) -> Kernel:
-    try:
-        return _verified(directory(), key, source)
-    except Exception:  # whatever a damaged pickle raises, or a directory that went away
+    home = directory()
+    if home is not None:
         try:
-            return _verified(_temporary(), key, source)
-        except Exception as error:
-            raise InternalError(f"a generated kernel does not compile: {error}") from error
+            return _verified(home, key, source)
+        except Exception:  # whatever a damaged pickle raises, or a directory that went away
+            home = _temporary()
+    try:
+        return _uncached(key, source) if home is None else _verified(home, key, source)
+    except Exception as error:
+        raise InternalError(f"a generated kernel does not compile: {error}") from error
 
 
 def _verified(home: Path, key: str, source: str) -> Kernel:
@@ -161,9 +195,16 @@ def _verified(home: Path, key: str, source: str) -> Kernel:
         os.utime(path, (_STAMP, _STAMP))
     kernel: Any = _execute(path, source)
     if kernel.stats.cache_misses:
+        for file in _compiled(home, key):
+            file.chmod(0o600)  # Numba leaves it to the umask
         _write(seal, _digest(home, key))
     compiled: Kernel = kernel
     return compiled
+
+
+def _uncached(key: str, source: str) -> Kernel:
+    """Compiles a kernel that is kept in memory alone."""
+    return _execute(Path(f"<einsql {key}>"), source.replace(", cache=True", ""))
 
 
 def _execute(path: Path, source: str) -> Kernel:
@@ -175,7 +216,8 @@ def _execute(path: Path, source: str) -> Kernel:
     sys.modules[name] = module
     try:
         # Not by the module's loader: Python's bytecode cache trusts the file's time.
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        with _beside_source():
+            exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
@@ -183,16 +225,33 @@ def _execute(path: Path, source: str) -> Kernel:
     return kernel
 
 
+@contextmanager
+def _beside_source() -> Iterator[None]:
+    """Meanwhile Numba keeps compiled code beside its module, in the directory that was checked.
+
+    NUMBA_CACHE_DIR may be anybody's, and Numba unpickles the files that it finds there.
+    """
+    from numba.core import config  # a quarter of a second, and only compiled kernels need it
+
+    names = ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")
+    before = {name: getattr(config, name) for name in names}
+    vars(config).update(zip(names, ("", "InTreeCacheLocator"), strict=True))
+    try:
+        yield
+    finally:
+        vars(config).update(before)
+
+
 def _compiled(home: Path, key: str) -> list[Path]:
-    return sorted((home / "__pycache__").glob(f"k_{key}.*"))
+    return sorted((home / _PYCACHE).glob(f"k_{key}.*"))
 
 
 def _digest(home: Path, key: str) -> str:
-    """Hash of a kernel's compiled files; one that vanishes meanwhile counts as empty."""
+    """Hash of a kernel's compiled files; one that is not this user's alone counts as empty."""
     h = hashlib.sha256()
     for path in _compiled(home, key):
         if path.suffix in (".nbi", ".nbc"):
-            data = path.read_bytes() if path.exists() else b""
+            data = _bytes(path)
             h.update(f"{path.name} {len(data)}\n".encode())
             h.update(data)
     return h.hexdigest()
@@ -204,10 +263,14 @@ def _remove(home: Path, key: str) -> None:
 
 
 def _text(path: Path) -> str:
+    return _bytes(path).decode(errors="replace")
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
+        return read_private(str(path))
+    except OSError:
+        return b""
 
 
 def _write(path: Path, text: str) -> None:
@@ -218,47 +281,44 @@ def _write(path: Path, text: str) -> None:
     os.replace(name, path)
 
 
-def _wanted() -> Path:
-    named = os.environ.get("EINSQL_CACHE_DIR")
-    if named:
-        return Path(named)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path("~/.cache").expanduser()) / "einsql"
+def _usable(wanted: Path) -> Path | None:
+    """The wanted directory's part for this Numba, or a temporary one and a notice."""
+    global _noticed
+    import numba  # as above
 
-
-def _private(base: Path) -> Path | None:
-    """The cache directory for this Numba under `base`, or None where it is unsafe."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    part = f"numba{numba.__version__}-py{python}"
     try:
-        import numba  # costs a quarter of a second, and only compiled kernels need it
-
-        python = f"{sys.version_info.major}.{sys.version_info.minor}"
-        home = base / f"numba{numba.__version__}-py{python}"
-        for place in (base, home):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(place):
-                return None
+        if not wanted.is_absolute():
+            raise OSError("it is relative to a directory that is gone")
+        home = Path(private_directory(str(wanted), part, _PYCACHE)).parent
         probe, name = tempfile.mkstemp(dir=home, prefix=".new-")
         os.close(probe)
         os.unlink(name)
-    except OSError:
-        return None
-    return home
+        return home
+    except OSError as error:
+        other = _temporary()
+        if not _noticed:
+            _noticed = True
+            reason = f"{error.filename or wanted}: {error.strerror}" if error.errno else error
+            notices.append(
+                f"Compiled kernels are not kept in '{wanted}': {reason}. EINSQL_CACHE_DIR names "
+                "another directory."
+            )
+        return other
 
 
-def _is_ours(place: Path) -> bool:
-    found = place.stat()
-    if not stat.S_ISDIR(found.st_mode):
-        return False
-    if not hasattr(os, "geteuid"):  # Windows guards a user's directories by other means
-        return True
-    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH
-
-
-def _temporary() -> Path:
-    home = Path(tempfile.mkdtemp(prefix="einsql-"))
-    _temporaries.add(home)
-    atexit.register(_remove_temporary, home)
-    return home
+def _temporary() -> Path | None:
+    """A new directory that this process removes at its end; None if none is this user's alone."""
+    for place in (None, "/var/tmp", "/dev/shm"):
+        try:
+            home = Path(os.path.realpath(tempfile.mkdtemp(prefix="einsql-", dir=place)))
+            _temporaries.add(home)
+            atexit.register(_remove_temporary, home)
+            return Path(private_directory(str(home), _PYCACHE)).parent
+        except OSError:
+            continue
+    return None
 
 
 def _remove_temporary(home: Path) -> None:

@@ -36,9 +36,12 @@ _loads = count(1)
 
 
 def parts() -> list[Path]:
-    """The libraries of the newest MKL installed, in the order that names are looked up in."""
-    found = []
-    for home in dict.fromkeys((sys.prefix, site.getuserbase())):
+    """The libraries of the newest MKL installed, in the order that names are looked up in.
+
+    The user's own packages count where Python imports them: not under -I, for example.
+    """
+    found, users = [], [site.getuserbase()] if site.ENABLE_USER_SITE else []
+    for home in dict.fromkeys((sys.prefix, *users)):
         place = Path(home, "lib")
         for name in os.listdir(place) if place.is_dir() else ():
             match = _CORE.fullmatch(name)

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import os
 import random
+import shutil
 import signal
 import socket
 import statistics
@@ -405,3 +406,41 @@ def test_a_session_may_end_without_closing_and_a_fork_leaves_it_alone() -> None:
     assert (process.returncode, err) == (0, "")
     assert "before a fork; open a new one in this process" in out
     assert out.endswith("\n500.0\n")
+
+
+PRIVATE = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+"""A process whose directory for temporary files is its own, however many tests run."""
+
+
+@pytest.mark.parametrize("victims", ["mpiexec", "all"])
+def test_a_killed_launcher_leaves_nothing_in_the_temporary_directory(victims: str) -> None:
+    mount = "mount -t tmpfs none /tmp"
+    if not shutil.which("unshare") or subprocess.run([*PRIVATE, mount], check=False).returncode:
+        pytest.skip("needs user namespaces for a private /tmp")
+    text = textwrap.dedent(f"""
+        import os, signal, subprocess, sys, time
+        import einsql
+        from tests.cluster.processes import descendants, gone
+
+        child = os.fork()
+        if child == 0:
+            con = einsql.connect(config={{"mpi": 2}})
+            con.execute("SELECT 1").fetchall()
+            pids = descendants(os.getpid())
+            for pid in pids[:1] if {victims!r} == "mpiexec" else pids:
+                os.kill(pid, signal.SIGKILL)
+            if {victims!r} == "all":
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                con.execute("SELECT SUM(r.i) AS s FROM range(99) r(i)")
+            except einsql.OperationalError:
+                con.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(sorted(os.listdir("/tmp")))
+    """)
+    done = subprocess.run(
+        [*PRIVATE, f'{mount} && exec "$0" -c "$1"', sys.executable, text],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "[]\n", done.stderr

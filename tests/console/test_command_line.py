@@ -45,6 +45,16 @@ def test_statements_scripts_and_commands_run_in_order(run: Run, tmp_path: Path) 
     assert err.startswith("Error: ")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_a_start_up_script_that_others_may_write_is_not_run(run: Run) -> None:
+    script = Path(".einsqlrc")
+    script.write_text(MAKE)
+    script.chmod(0o666)
+    status, _, err = run("-c", "SELECT i FROM t")
+    assert status == 1
+    assert f"'{script.absolute()}' may be written by other users" in err
+
+
 def test_an_error_names_its_place_and_the_script_goes_on(run: Run) -> None:
     script = (
         f"-- a comment\n{MAKE}\n.mode csv\nSELECT i\nFROM t; SELECT\n  nothing FROM t;\nSELECT 'a\n"

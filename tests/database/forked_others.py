@@ -130,6 +130,7 @@ def cached(path: str) -> dict[str, Any]:
     os.chmod(folder, 0o777)
     os.environ["EINSQL_CACHE_DIR"] = folder
     before = cache.directory()
+    assert before is not None
     found = children(path, use=lambda _: cache.directory() != before)
     return {**found, "parent": [before.is_dir(), str(before).startswith(folder)]}
 

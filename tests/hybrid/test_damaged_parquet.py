@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,49 @@ def test_a_file_that_duckdb_gives_up_at_is_refused_before(damaged: str) -> None:
                 einsql.OperationalError, match=r"f\.parquet' is damaged: i lies bey"
             ):
                 con.execute(sql)
+
+
+def test_names_that_are_no_text_are_refused_with_the_files_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB lists columns in its message, and theirs are no UTF-8."""
+    monkeypatch.chdir(tmp_path)
+    parquet.write_table(
+        pa.table({"name": ["a", "b"], "i": [1, 2]}), "f.parquet", compression="gzip"
+    )
+    with einsql.connect() as con:
+        con.execute("SELECT * FROM read_parquet('f.parquet')").fetchall()
+        Path("f.parquet").write_bytes(Path("f.parquet").read_bytes().replace(b"name", b"n\xffme"))
+        for sql in (
+            "SELECT nme FROM read_parquet('f.parquet')", "SELECT * FROM read_parquet('f.parquet')",
+            "CREATE TABLE t AS SELECT nme FROM read_parquet('f.parquet')",
+        ):  # fmt: skip
+            with pytest.raises(einsql.OperationalError, match=r"f\.parquet' cannot be read"):
+                con.execute(sql)
+
+
+def test_metadata_that_arrow_ends_the_process_at_are_refused_or_read(tmp_path: Path) -> None:
+    """The column has levels for NULL in its statistics, and none by its schema."""
+    parquet.write_table(pa.table({"i": [1, None, 3]}), tmp_path / "f.parquet")
+    content = (tmp_path / "f.parquet").read_bytes()
+    required = content.replace(b"\x15\x04\x25\x02\x18\x01i", b"\x15\x04\x25\x00\x18\x01i")
+    assert required != content
+    (tmp_path / "f.parquet").write_bytes(required)
+    text = """
+import einsql
+con = einsql.connect()
+con.execute("CREATE TENSOR r (i DIM(9), val DOUBLE)")
+for sql in ("SELECT * FROM 'f.parquet'", "SELECT * FROM read_tensor('f.parquet')",
+            "COPY r FROM 'f.parquet'"):
+    try:
+        con.execute(sql)
+    except einsql.Error:
+        pass
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_tensors_in_memory_outlive_an_error_inside_duckdb(damaged: str) -> None:

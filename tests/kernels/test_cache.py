@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,24 @@ def output(process: subprocess.Popen[str]) -> tuple[int, int]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "kernels"
     monkeypatch.setenv("EINSQL_CACHE_DIR", str(place))
     cache.forget()
-    return place
+    yield place
+    cache.notices.clear()  # no session has taken them
 
 
 def load() -> Any:
     cache.forget()
     return cache.load(SOURCE)
+
+
+def used() -> Path:
+    """The directory that this process keeps kernels in."""
+    home = cache.directory()
+    assert home is not None
+    return home
 
 
 def test_the_second_process_compiles_nothing(home: Path) -> None:
@@ -76,9 +85,9 @@ def test_the_second_process_compiles_nothing(home: Path) -> None:
 
 def test_files_belong_to_the_user_alone(home: Path) -> None:
     load()
-    for path in (home, cache.directory()):
+    for path in (home, used()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    (text,) = cache.directory().glob("k_*.py")
+    (text,) = used().glob("k_*.py")
     assert stat.S_IMODE(text.stat().st_mode) == 0o600
 
 
@@ -86,7 +95,7 @@ def test_files_belong_to_the_user_alone(home: Path) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
 def test_damaged_files_are_rebuilt(home: Path, suffix: str, damage: str) -> None:
     load()
-    (path,) = (p for p in cache.directory().rglob("k_*") if p.name.endswith(suffix))
+    (path,) = (p for p in used().rglob("k_*") if p.name.endswith(suffix))
     data = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -105,15 +114,149 @@ def test_a_directory_others_may_write_is_refused(home: Path) -> None:
     home.chmod(0o777)
     load()
     assert not home.exists() or not list(home.iterdir())
-    assert not cache.directory().is_relative_to(home)
+    assert not used().is_relative_to(home)
 
 
-def test_an_unusable_directory_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked = tmp_path / "file"
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+@pytest.mark.parametrize("below", ["", "{home}", "{home}/__pycache__"])
+def test_no_level_of_the_cache_may_be_written_by_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch, mode: int, below: str
+) -> None:
+    load()
+    level = Path(below.format(home=used()) or home)
+    level.chmod(mode)
+    again = home.with_name("again")
+    again.symlink_to(home)
+    monkeypatch.setenv("EINSQL_CACHE_DIR", str(again))
+    assert not used().is_relative_to(home)
+    assert level.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_an_ancestor_that_others_may_write_is_refused_unless_sticky(
+    home: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    shared = home.with_name("shared")
+    shared.mkdir()
+    os.chown(shared, -1, 54321) if os.geteuid() == 0 else None
+    shared.chmod(mode)
+    monkeypatch.setenv("EINSQL_CACHE_DIR", str(shared / "kernels"))
+    if os.geteuid() == 0 or mode == 0o777:
+        assert not used().is_relative_to(shared)
+    shared.chmod(0o1777)
+    monkeypatch.setenv("EINSQL_CACHE_DIR", str(shared / "others"))
+    assert used().is_relative_to(shared)
+
+
+@ROOT
+@pytest.mark.parametrize("suffix", [".py", ".sum", ".nbi", ".nbc"])
+def test_a_file_of_another_user_is_compiled_anew(home: Path, suffix: str) -> None:
+    load()
+    (path,) = (p for p in used().rglob("k_*") if p.name.endswith(suffix))
+    os.chown(path, 54321, 54321)
+    assert load().stats.cache_misses
+    assert path.stat().st_uid == 0
+
+
+@ROOT
+def test_a_link_of_another_user_is_not_followed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, link, theirs = (home.with_name(n) for n in ("target", "link", "theirs"))
+    target.mkdir(mode=0o700)
+    link.symlink_to(target)
+    monkeypatch.setenv("EINSQL_CACHE_DIR", str(link))
+    assert used().is_relative_to(target)
+    os.chown(link, 54321, 54321, follow_symlinks=False)
+    link.rename(theirs)
+    monkeypatch.setenv("EINSQL_CACHE_DIR", str(theirs))
+    assert not used().is_relative_to(target)
+
+
+@ROOT
+def test_another_user_does_not_run_what_root_has_left(home: Path) -> None:
+    load()
+    os.chmod(home.parent, 0o755)
+    other = SOURCE.replace("0.5", "0.75")  # Python and Numba may be readable by root alone
+    text = f"""
+import os
+from einsql.kernels import cache
+cache.load({other!r})
+os.setgid(54321)
+os.setuid(54321)
+os.environ["EINSQL_CACHE_DIR"] = {str(home)!r}
+kernel = cache.load({SOURCE!r})
+print(sum(kernel.stats.cache_hits.values()), cache.directory())
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", text], env={**os.environ, "EINSQL_CACHE_DIR": f"{home}-root"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    hits, used = found.stdout.split()
+    assert hits == "0", found.stderr
+    assert not Path(used).is_relative_to(home)
+
+
+def test_created_directories_and_files_ignore_the_umask(home: Path) -> None:
+    before = os.umask(0)
+    try:
+        load()
+    finally:
+        os.umask(before)
+    assert load().stats.cache_hits
+    for path in (home, *home.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_numbas_own_cache_directory_is_not_used(home: Path, tmp_path: Path) -> None:
+    """Numba unpickles from NUMBA_CACHE_DIR, whose owner nobody checks."""
+    other = tmp_path / "numba"
+    environment = {**os.environ, "EINSQL_CACHE_DIR": str(home), "NUMBA_CACHE_DIR": str(other)}
+    subprocess.run([sys.executable, "-c", CHILD], env=environment, check=True)
+    assert not other.exists()
+    assert list(home.rglob("k_*.nbi"))
+
+
+def test_a_relative_directory_is_where_the_process_began(tmp_path: Path) -> None:
+    (tmp_path / "later").mkdir()
+    text = "import einsql, os; from einsql.kernels import cache; os.chdir('later')"
+    subprocess.run(
+        [sys.executable, "-c", f"{text}; print(cache.directory())"],
+        env={**os.environ, "EINSQL_CACHE_DIR": "kernels"}, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert (tmp_path / "kernels").is_dir()
+    assert not list((tmp_path / "later").iterdir())
+
+
+def test_one_notice_says_why_a_directory_is_not_used(tmp_path: Path) -> None:
+    text = """
+import einsql
+con = einsql.connect()
+con.execute("SET jit = always")
+con.execute("SELECT SUM(EXP(i * 1.5)) FROM range(10) AS r(i)").fetchall()
+con.execute("SELECT SUM(LN(i + 1.5)) FROM range(10) AS r(i)").fetchall()
+print(*con.notices, sep="\\n")
+"""
+    home = tmp_path / "kernels"
+    home.mkdir()
+    home.chmod(0o777)
+    found = subprocess.run(
+        [sys.executable, "-c", text], env={**os.environ, "EINSQL_CACHE_DIR": str(home)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (notice,) = found.stdout.splitlines()
+    assert f"'{home}' may be written by other users" in notice
+
+
+def test_an_unusable_directory_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = home.with_name("file")
     blocked.write_text("not a directory")
     monkeypatch.setenv("EINSQL_CACHE_DIR", str(blocked / "kernels"))
     load()
-    assert not cache.directory().is_relative_to(tmp_path)
+    assert not used().is_relative_to(home.parent)
 
 
 def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from einsql.engine.database.payload import Layout, Progress, ignore, write_payload
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.files.drafts import synchronise
+from einsql.engine.files.regular import open_regular
 from einsql.engine.objects import Tensor
 from einsql.errors import OperationalError
 from einsql.schema import Schema
@@ -20,7 +21,7 @@ MARKER = "einsql"
 """The file that says whose directory it is."""
 _OURS = re.compile(r".+\.\d+\.[0-9a-f]{32}\.arrow(\.part)?|einsql\.part")
 _LONGEST = 80
-"""Bytes of a tensor's name in the name of a file."""
+"""Bytes of a tensor's name in the name of a file, and of what the marker says."""
 
 
 class Directory:
@@ -59,13 +60,15 @@ class Directory:
                     hint=hint,
                 )
             return
+        marker = os.path.join(self.path, MARKER)
         try:
-            with open(os.path.join(self.path, MARKER), encoding="ascii") as file:
-                found = file.read().strip()
+            with open_regular(marker) as file:
+                found = file.read(_LONGEST).decode("ascii").strip()
         except FileNotFoundError:
             found = None
         except (OSError, UnicodeDecodeError) as error:
-            raise OperationalError(f"'{self.path}' cannot be read: {error}", hint=hint) from None
+            why = getattr(error, "strerror", None) or error
+            raise OperationalError(f"'{marker}' cannot be read: {why}", hint=hint) from None
         strange = found is None and (needed or any(not _OURS.fullmatch(n) for n in self._names()))
         if strange or found not in (None, identity):
             raise OperationalError(

@@ -23,6 +23,9 @@ from einsql.engine.database.reading import Define, object_of, payloads_of
 from einsql.engine.database.rows import Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
+from einsql.engine.duck.failures import is_stopped
+from einsql.engine.files.mapped import refusing
+from einsql.engine.files.regular import check_regular
 from einsql.engine.objects import Damaged, Object, Tensor
 from einsql.errors import Error, OperationalError
 
@@ -409,6 +412,8 @@ class FileDatabase(Database):
                 with self._cursor() as con:
                     con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
             except Exception as error:
+                if is_stopped(error):
+                    raise
                 if isinstance(error, duckdb.FatalException):
                     self.lose(_first(error))
                 if "Cannot CHECKPOINT" not in str(error):
@@ -436,12 +441,28 @@ def _make(path: str, real: str) -> None:
         create(real, lambda part: duckdb.connect(part).close())
 
 
+_BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""Ends of the names of what DuckDB opens."""
+
+
+def _check_regular(path: str, real: str) -> None:
+    """Refuses what DuckDB would wait for."""
+    for end in _BESIDE:
+        with suppress(OSError):  # DuckDB says why a file cannot be found
+            mode = os.stat(f"{real}{end}").st_mode
+            with refusing(f"{path}{end}"):
+                check_regular(mode, path)
+
+
 def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
     import duckdb  # only who has a file or tables needs it
 
+    _check_regular(path, real)
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
+        if is_stopped(error):
+            raise
         text = _first(error)
         if forks.depth() and "Unique file handle conflict" in text:
             raise OperationalError(

@@ -15,6 +15,7 @@ import numpy as np
 from einsql.engine.database.checks import CHUNK, checksums, chunks_of
 from einsql.engine.database.payload import SLAB, Layout, Part, Progress, frame_of, tile_text
 from einsql.engine.files.drafts import write_all
+from einsql.engine.files.regular import open_regular
 from einsql.engine.relation import DistantFields, Fields
 from einsql.errors import OperationalError
 from einsql.schema import Schema
@@ -174,7 +175,7 @@ class StoredFields(DistantFields):
             OperationalError: It is missing, or has another size.
         """
         try:
-            file = open(self.path, "rb")  # noqa: SIM115 # the caller closes it
+            file = open_regular(self.path)
         except OSError as error:
             raise self._unreadable(error) from None
         size = os.fstat(file.fileno()).st_size

@@ -13,7 +13,7 @@ from einsql import forks
 from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import is_given_up, translate, translated
 from einsql.engine.duck.profiling import Profiling
-from einsql.errors import OperationalError, ProgrammingError
+from einsql.errors import Error, OperationalError, ProgrammingError
 from einsql.quoting import literal
 from einsql.settings import Settings
 
@@ -265,9 +265,17 @@ class Duck:
         with translated(sql):
             try:
                 return con.execute(sql, list(parameters)).fetchall()
-            except Exception as error:
-                self.failed(error)
+            except (Exception, KeyboardInterrupt) as error:
+                self._abort()
+                self.failed(error if isinstance(error, Exception) else None)
                 raise
+
+    def _abort(self) -> None:
+        """Gives up a result of which not all is fetched; DuckDB runs nothing else beside it."""
+        import duckdb  # it is open
+
+        with suppress(duckdb.Error):
+            self.con.abort()
 
     def failed(self, error: Exception | None = None) -> None:
         """A statement has failed: finds out whether the transaction is lost, or the database.
@@ -387,8 +395,12 @@ class Duck:
         Raises:
             Error: DuckDB refuses it, or fails.
         """
-        with translated(sql):
-            return list(self.con.execute(sql).fetchnumpy().values())
+        try:
+            with translated(sql):
+                return list(self.con.execute(sql).fetchnumpy().values())
+        except (Error, KeyboardInterrupt):
+            self._abort()
+            raise
 
     @cached_property
     def aggregates(self) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +22,8 @@ _OF_FILES = re.compile(r"CSV|JSON|Parquet|parquet|file|File|magic bytes|UTF-?8")
 _STACK = re.compile(r"\n+(?:Stack Trace:|This error signals an assertion failure).*", re.DOTALL)
 _INVALID = "database has been invalidated"
 """What DuckDB says to every statement after an error inside it."""
+_IN_CALLBACK = re.compile(r"(?:failed: |^)KeyboardInterrupt:?\s*$", re.MULTILINE)
+"""How DuckDB ends what it says of Ctrl-C in Python code that it has called."""
 _SHOWN = 300
 """Characters of a line of a message: DuckDB repeats what a file holds."""
 
@@ -27,12 +31,55 @@ _SHOWN = 300
 @contextmanager
 def translated(sql: str) -> Iterator[None]:
     """Errors of DuckDB inside become einsql's, with the position in DuckDB's text."""
-    import duckdb  # 40 ms, and a statement in it has imported it
-
     try:
         yield
-    except duckdb.Error as error:
-        raise translate(error, sql) from None
+    except Exception as error:
+        told = foreign(error, sql)
+        if told is None and type(error) is RuntimeError:  # DuckDB has no class for some errors
+            told = translate(error, sql)
+        if told is None:
+            raise
+        raise told from None
+
+
+def foreign(error: BaseException, sql: str = "") -> BaseException | None:
+    """What an exception of DuckDB's or Arrow's is in einsql; None for any other one.
+
+    Args:
+        error: The exception.
+        sql: The text that DuckDB ran.
+    """
+    duckdb, arrow = sys.modules.get("duckdb"), sys.modules.get("pyarrow")
+    if duckdb is not None and isinstance(error, duckdb.Error | RuntimeError) and is_stopped(error):
+        return _stopped()
+    if duckdb is not None and isinstance(error, duckdb.Error | UnicodeDecodeError):
+        return translate(error, sql)  # DuckDB says what files hold, which may be no UTF-8
+    if arrow is None or not isinstance(error, arrow.ArrowException):
+        return None
+    if isinstance(error, arrow.ArrowCancelled):
+        return _stopped()
+    kinds = (
+        (arrow.ArrowNotImplementedError, errors.NotSupportedError),
+        (arrow.ArrowInvalid, errors.DataError),
+    )
+    made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
+    lines = str(error).splitlines() or [type(error).__name__]
+    return (made or errors.OperationalError)(_shortened(lines[0]))
+
+
+def is_stopped(error: BaseException) -> bool:
+    """True for what DuckDB raises in the place of what the handler of a signal raised."""
+    text = str(error)
+    if type(error) is RuntimeError:
+        return text == "Query interrupted"
+    return "KeyboardInterrupt" in text and _IN_CALLBACK.search(text) is not None
+
+
+def _stopped() -> BaseException:
+    """What the handler of SIGINT would have raised; a handler of the user's is not known."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return KeyboardInterrupt()
+    return errors.InterruptedError("The statement was cancelled")
 
 
 def translate(error: Any, sql: str) -> errors.Error:
@@ -54,9 +101,14 @@ def translate(error: Any, sql: str) -> errors.Error:
         (duckdb.NotSupportedError, errors.NotSupportedError),
         (duckdb.InternalError, errors.InternalError),
         (duckdb.ProgrammingError, errors.ProgrammingError),
+        (UnicodeDecodeError, errors.OperationalError),
     )
     made = next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
     message = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        message = error.object.decode(errors="replace")
+    elif "nanobind::str()" in message:  # how DuckDB's Python package says the same
+        message = "Text is not in UTF-8"
     position = place(message, sql)
     message = _HEAD.sub("", _LINE.sub("", _STACK.sub("", message)).strip())
     reading = _READING.search(message)
@@ -77,7 +129,7 @@ def translate(error: Any, sql: str) -> errors.Error:
         position = at if position is None else position
         if name not in reason:
             reason = f"'{name}' cannot be read: {reason}"
-        if made in (errors.ProgrammingError, errors.InternalError):
+        if made in (None, errors.ProgrammingError, errors.InternalError):
             made = errors.OperationalError  # what a file holds is no mistake in the text
     if _INVALID in reason:
         made, reason = errors.OperationalError, "DuckDB has given this database up after an error"
@@ -97,7 +149,10 @@ def _sure() -> tuple[type, ...]:
     """Errors that are about a file if a statement has one, whatever they say."""
     import duckdb  # as above
 
-    return duckdb.Error, duckdb.IOException, duckdb.InternalException, RuntimeError
+    return (
+        duckdb.Error, duckdb.IOException, duckdb.InternalException, RuntimeError,
+        UnicodeDecodeError,
+    )  # fmt: skip
 
 
 def _unrelated() -> tuple[type, ...]:

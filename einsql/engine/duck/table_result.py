@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from einsql import forks
 from einsql.engine.duck.failures import translated
 from einsql.engine.keyless import Keyless
-from einsql.errors import InterfaceError
+from einsql.errors import Error, InterfaceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,12 +27,14 @@ class TableResult(Keyless):
         names: The columns.
         types: Their types, as DuckDB writes them.
         lock: Held while DuckDB gives rows; its connection is for one thread at a time.
+        text: What DuckDB ran, for errors: it names files.
     """
 
     relation: Any
     names: tuple[str, ...]
     types: tuple[str, ...]
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext, repr=False)
+    text: str = field(default="", repr=False)
     _count: int = field(init=False, repr=False)
     _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
 
@@ -51,13 +53,23 @@ class TableResult(Keyless):
     def __len__(self) -> int:
         return self._count
 
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of DuckDB become einsql's; the text has positions of its own."""
+        try:
+            with translated(self.text):
+                yield
+        except Error as error:
+            error.position = None
+            raise
+
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows in DuckDB's order, as its Python values.
 
         Raises:
             OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
         """
-        with self.lock, translated(""):
+        with self.lock, self._translated():
             if self._rows is None:
                 self._rows = self.relation.fetchall()
         return iter(self._rows)
@@ -68,7 +80,7 @@ class TableResult(Keyless):
         Raises:
             OperationalError: As `rows`.
         """
-        with self.lock, translated(""):
+        with self.lock, self._translated():
             return self.relation.to_arrow_table().rename_columns(list(self.names))
 
     def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:

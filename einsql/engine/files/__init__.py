@@ -23,6 +23,7 @@ from einsql.engine.files.globs import matching
 from einsql.engine.files.mapped import Found, Mapped, refusing
 from einsql.engine.files.tensor import Content, Description, FileTensor, Pieces, whole
 from einsql.engine.files.writing import Column, write_in_place, write_npz
+from einsql.engine.memory import Room
 from einsql.errors import OperationalError
 from einsql.schema import DType
 
@@ -73,27 +74,27 @@ class Form:
 
 
 def _mapped(find: Callable[[Mapped, str | None], Content]) -> _Open:
-    def opened(path: str, member: str | None) -> tuple[Found, Content]:
-        file = Mapped(path)
+    def opened(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
+        file = Mapped(path, memory)
         return file, find(file, member)
 
     return opened
 
 
-def _parquet(path: str, member: str | None) -> tuple[Found, Content]:
+def _parquet(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
     from einsql.engine.files import parquet  # pyarrow takes 60 ms
 
-    file = Found(path)
+    file = Found(path, memory=memory)
     return file, parquet.find(file, parquet.opened(file), member)
 
 
-def _zarr(path: str, member: str | None) -> tuple[Found, Content]:
+def _zarr(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
     from einsql.engine.files import zarr  # an extra
 
-    return zarr.find(path, member)
+    return zarr.find(path, member, memory)
 
 
-_Open = Callable[[str, str | None], tuple[Found, Content]]
+_Open = Callable[[str, str | None, Room | None], tuple[Found, Content]]
 _READERS: dict[str, _Open] = {
     ".npy": _mapped(npy.find),
     ".npz": _mapped(npz.find),
@@ -116,7 +117,9 @@ READABLE = (*_READERS, *_TEXTS, ".mtx")
 """Ends of the names of files that can be read as tensors."""
 
 
-def open_tensor(path: str, member: str | None = None, suffix: str | None = None) -> FileTensor:
+def open_tensor(
+    path: str, member: str | None = None, suffix: str | None = None, memory: Room | None = None
+) -> FileTensor:  # fmt: skip
     """Opens a tensor in a file; no element is read where the format allows to map them.
 
     What is mapped: .npy, .safetensors, members of an .npz that are not compressed, columns of
@@ -127,23 +130,27 @@ def open_tensor(path: str, member: str | None = None, suffix: str | None = None)
         path: A file of arrays.
         member: Which array or column; may be omitted if the file holds one.
         suffix: Of the format, if the file's own does not tell it.
+        memory: What may be taken for elements that are decompressed; None for all there is.
 
     Raises:
         OperationalError: The file is missing, truncated, damaged, pickled, of another
-            format, has no such member, or its dtype is no tensor type.
+            format, has no such member, does not fit in memory, or its dtype is no tensor type.
     """
     kind = _known(path, suffix, "reads", _READERS)
     with refusing(path):
-        return FileTensor(*_READERS[kind](path, member), kind)
+        return FileTensor(*_READERS[kind](path, member, memory), kind)
 
 
-def open_data(path: str, member: str | None = None, form: Form | None = None) -> FileTensor | Rows:
+def open_data(
+    path: str, member: str | None = None, form: Form | None = None, memory: Room | None = None
+) -> FileTensor | Rows:  # fmt: skip
     """Opens what a file holds, or the rows of all files that a pattern matches.
 
     Args:
         path: A file or, of element rows, a pattern; as `globs.matching`.
         member: Which array or column, in files of arrays.
         form: What the statement says of it.
+        memory: As for `open_tensor`.
 
     Raises:
         OperationalError: As `open_tensor`.
@@ -153,10 +160,10 @@ def open_data(path: str, member: str | None = None, form: Form | None = None) ->
     names = matching(path)
     with refusing(path):
         if names == [path]:
-            return _rows(path, kind, form) or open_tensor(path, member, kind)
+            return _rows(path, kind, form, memory) or open_tensor(path, member, kind, memory)
         from einsql.engine.files.rows import Several  # as rows
 
-        found = [_rows(name, kind, form) for name in names]
+        found = [_rows(name, kind, form, memory) for name in names]
         held = [rows for rows in found if rows is not None]
         if len(held) < len(found):
             raise OperationalError(
@@ -166,7 +173,7 @@ def open_data(path: str, member: str | None = None, form: Form | None = None) ->
         return Several(held)
 
 
-def _rows(path: str, kind: str, form: Form) -> Rows | None:
+def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
     """The rows of a file that holds rows."""
     if kind not in _ROWS:
         return None
@@ -180,7 +187,7 @@ def _rows(path: str, kind: str, form: Form) -> Rows | None:
         return Matrix(path)
     from einsql.engine.files import parquet  # pyarrow takes 60 ms
 
-    return parquet.rows_of(Found(path), is_parquet=kind == ".parquet")
+    return parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
 
 
 def reopen(description: Description) -> FileTensor:

@@ -59,7 +59,7 @@ def find(file: Mapped, member: str | None) -> Content:
 
     if file.memory[: len(MAGIC)] != MAGIC:
         raise file.refusal("is no .arrow file: its first bytes are wrong")
-    check_blocks(file, file.memory)
+    file.require_inflated(sum(check_blocks(file, file.memory)))
     try:
         memory = pa.py_buffer(file.memory)
         reader = pa.ipc.open_file(pa.BufferReader(memory))

@@ -50,7 +50,7 @@ class Delimited(Rows):
 
     def _readable(self) -> None:
         """Refuses a first line longer than a block, or of too many columns, which it names."""
-        with open(self.file.path, "rb") as file:
+        with self.file.open() as file:
             start = file.read(BLOCK)
         if b"\n" not in start and len(start) < self.file.size and b"\r" not in start:
             raise self.file.refusal(f"is no CSV file: its first line is longer than {BLOCK} bytes")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
+from typing import IO
 
 import numpy as np
 
+from einsql.engine.files.regular import check_regular, open_regular
+from einsql.engine.memory import Room, require
 from einsql.engine.relation import MAX_AXES
 from einsql.errors import Error, OperationalError
 from einsql.schema import DType
+from einsql.units import data_size
 
 LARGEST = 2**63 - 1
 """NumPy counts bytes and elements in 64 bits with a sign."""
@@ -29,16 +32,18 @@ class Found:
         mtime_ns: When it had last been changed then, in nanoseconds.
     """
 
-    def __init__(self, path: str, within: str = "") -> None:
+    def __init__(self, path: str, within: str = "", memory: Room | None = None) -> None:
         """Finds a file.
 
         Args:
             path: What messages name.
             within: The file's path in it, if it is a directory.
+            memory: What its reader may take; None for all there is.
         """
         self.path = path
         self.absolute = os.path.abspath(path)
         self._within = within
+        self._memory = memory
         if not os.path.exists(path):
             relative = not os.path.isabs(path) and "://" not in path
             raise OperationalError(
@@ -46,14 +51,52 @@ class Found:
                 hint=f"Looked for '{self.absolute}', from the current directory." * relative,
             )
         status = os.stat(os.path.join(self.absolute, within) if within else path)
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for its writer
-            raise self.refusal("cannot be opened: it is no regular file")
+        with refusing(path):
+            check_regular(status.st_mode, path)
         self.size = status.st_size
         self.mtime_ns = status.st_mtime_ns
 
     def refusal(self, why: str, hint: str = "") -> OperationalError:
         """An error that names the file."""
         return OperationalError(f"'{self.path}' {why}", hint=hint)
+
+    def open(self) -> IO[bytes]:
+        """The file, for reading; raises OSError."""
+        return open_regular(self.path)
+
+    def require(self, nbytes: int) -> None:
+        """Refuses an array that does not fit into the memory that is free.
+
+        Raises:
+            OperationalError: It does not; a header may say that without a file of it.
+        """
+        try:
+            require(nbytes)
+        except OperationalError as error:
+            raise self.refusal(f"does not fit in memory: {error.reason}") from None
+
+    def require_inflated(self, nbytes: int) -> None:
+        """Refuses what would take more memory than the session may, once it is decompressed.
+
+        Raises:
+            OperationalError: It would.
+        """
+        self.require(nbytes)
+        memory = self._memory
+        if memory is not None and nbytes > memory.sure and not memory.allows(nbytes):
+            raise self.refusal(
+                f"does not fit in memory: decompressed it has {data_size(nbytes)}, and "
+                f"memory_limit leaves {data_size(memory.room)}",
+                "SET memory_limit allows more. Arrays that are not compressed are mapped: .npy, "
+                ".safetensors, or an .npz of numpy.savez.",
+            )
+
+    def lending(self, nbytes: int) -> AbstractContextManager[None]:
+        """Meanwhile an array of so many bytes goes to a temporary file if it does not fit."""
+        memory = self._memory
+        if memory is None or nbytes <= memory.sure or memory.allows(nbytes):
+            return nullcontext()
+        return memory.lending()
 
     def tensor_type(self, dtype: np.dtype) -> DType:
         """The tensor type of a NumPy dtype.
@@ -106,9 +149,9 @@ class Mapped(Found):
         memory: The mapping; a page is read when it is first touched.
     """
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        with open(path, "rb") as file:
+    def __init__(self, path: str, memory: Room | None = None) -> None:
+        super().__init__(path, memory=memory)
+        with self.open() as file:
             status = os.fstat(file.fileno())
             self.size = status.st_size
             self.mtime_ns = status.st_mtime_ns

@@ -51,7 +51,7 @@ class Matrix(Rows):
         """
         with refusing(path):
             super().__init__(Found(path))
-            with open(path, "rb") as text:
+            with self.file.open() as text:
                 words, size = self._first(text)
                 self._start = text.tell()
         form, self._field, self._symmetry = words
@@ -210,7 +210,7 @@ class Matrix(Rows):
         read = csv.ReadOptions(use_threads=False, block_size=2 * BLOCK, column_names=list(types))
         parse = csv.ParseOptions(delimiter=" ", quote_char=False)
         convert = csv.ConvertOptions(column_types=types, null_values=[])
-        with open(self.file.path, "rb") as text:
+        with self.file.open() as text:
             text.seek(self._start)
             while block := text.read(BLOCK):
                 block += text.readline(LONGEST)

@@ -13,6 +13,7 @@ from einsql.engine.files import arrow
 from einsql.engine.files.blocks import LONGEST, check_blocks
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
+from einsql.engine.files.pages import check_pages, chunks
 from einsql.engine.files.rows import Rows, columns_of, damaged
 from einsql.engine.files.tensor import Content, Tick, unmapped
 from einsql.engine.files.writing import Column
@@ -66,26 +67,11 @@ def holds_tensors(file: Found) -> bool:
 
 def _holds_tensors(file: Found) -> bool:
     reader = opened(file)
-    with damaged(file):
-        _check_places(file, reader.metadata)
+    chunks(file)  # at pages beyond the file DuckDB may give up its whole database
     if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
         return False
     with damaged(file):
         return has_tensors(reader.schema_arrow)
-
-
-def _check_places(file: Found, metadata: pq.FileMetaData) -> None:
-    """Refuses pages beyond the file, at some of which DuckDB gives up its whole database."""
-    for g in range(metadata.num_row_groups):
-        group = metadata.row_group(g)
-        for c in range(group.num_columns):
-            column = group.column(c)
-            places = (
-                column.data_page_offset, column.dictionary_page_offset or 0,
-                column.total_compressed_size, column.num_values,
-            )  # fmt: skip
-            if min(places) < 0 or max(places[:3]) > file.size:
-                raise file.refusal(f"is damaged: {column.path_in_schema} lies beyond it")
 
 
 def opened(file: Found) -> pq.ParquetFile:
@@ -96,7 +82,7 @@ def opened(file: Found) -> pq.ParquetFile:
     """
     from pyarrow import parquet  # 30 ms more
 
-    with open(file.path, "rb") as start:
+    with file.open() as start:
         if start.read(4) != b"PAR1":
             raise file.refusal("is no .parquet file: its first bytes are wrong")
         start.seek(max(0, file.size - 8))
@@ -118,10 +104,10 @@ def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
     """
     import pyarrow as pa  # as above
 
-    with open(file.path, "rb") as start:
+    with file.open() as start:
         if start.read(len(arrow.MAGIC)) != arrow.MAGIC:
             raise file.refusal("is no .arrow file: its first bytes are wrong")
-        check_blocks(file, start)
+        file.require_inflated(max(check_blocks(file, start), default=0))
     with damaged(file):
         return pa.ipc.open_file(pa.OSFile(file.path))
 
@@ -155,6 +141,7 @@ class ColumnRows(Rows):
                 batch.validate(full=True)
                 yield (n + 1) / count, batch
             return
+        check_pages(self.file, wanted)
         rows, done = max(1, self._reader.metadata.num_rows), 0
         for batch in self._reader.iter_batches(
             ROWS_AT_ONCE, columns=list(wanted), use_threads=False
@@ -179,6 +166,7 @@ def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
         rows = reader.metadata.num_rows
         if rows > MOST_TILES or kind.storage_type.list_size != prod(extents):
             raise file.refusal("is damaged: its rows or their shapes cannot be")
+        check_pages(file, [name, *numbers])
         places: list[tuple[int, ...]] = []
         for batch in reader.iter_batches(ROWS_AT_ONCE, columns=numbers) if numbers else ():
             places += arrow.numbers_of(file, batch, numbers)

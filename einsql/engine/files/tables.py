@@ -35,7 +35,7 @@ def _check_text(path: str) -> None:
         file = Found(path)
         if path.lower().endswith(_JSON):
             return
-        with open(path, "rb") as text:
+        with file.open() as text:
             head = text.read(_AHEAD)
         marks = np.frombuffer(head, np.uint8)
         ends = np.flatnonzero((marks == ord("\n")) | (marks == ord("\r")))

@@ -12,8 +12,7 @@ import numpy as np
 from einsql import boxes
 from einsql.buffers import empty
 from einsql.engine.files.mapped import Found, Mapped, refusing
-from einsql.engine.memory import require
-from einsql.errors import InterfaceError, OperationalError
+from einsql.errors import InterfaceError
 from einsql.schema import DType
 
 AT_ONCE = 2**24
@@ -159,6 +158,11 @@ class FileTensor:
         return self._content.shape
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory."""
+        return prod(self.shape) * self.dtype.numpy.itemsize
+
+    @property
     def description(self) -> Description:
         """What another process needs to open the same tensor."""
         found, file = self._content, self._file
@@ -188,7 +192,7 @@ class FileTensor:
             if np.array_equal(wanted, whole(self.shape)):
                 self._check_sum(tick)
             shape = tuple(boxes.extents(wanted).tolist())
-            self._require(shape)
+            self._file.require(prod(shape) * self.dtype.numpy.itemsize)
             result = empty(shape, self.dtype.numpy)
             done = 0
             for where, elements in self._pieces(wanted, tick):
@@ -198,13 +202,6 @@ class FileTensor:
             self._check_booleans(result)
             self._file.check_current()
         return result
-
-    def _require(self, shape: Sequence[int]) -> None:
-        """Refuses what does not fit into memory; a header may say that without a file of it."""
-        try:
-            require(prod(shape) * self.dtype.numpy.itemsize)
-        except OperationalError as error:
-            raise self._file.refusal(f"does not fit in memory: {error.reason}") from None
 
     def _pieces(self, wanted: np.ndarray, tick: Tick) -> Pieces:
         """The elements of a box, a part at a time."""
@@ -227,7 +224,7 @@ class FileTensor:
         """The array of a tensor that is read as a whole, made once."""
         if self._made is None:
             assert self._content.whole is not None
-            self._require(self.shape)
+            self._file.require_inflated(self.nbytes)
             self._made = self._content.whole(tick)
         return self._made
 
@@ -255,7 +252,8 @@ class FileTensor:
             return made
         tile = found.tiles[0] if len(found.tiles) == 1 else None
         if tile is None or not (tile.flags.aligned and tile.dtype.isnative):
-            return self.read(whole(self.shape), tick)
+            with self._file.lending(self.nbytes):
+                return self.read(whole(self.shape), tick)
         with refusing(self._file.path):
             self._file.check_current()
             self._check_sum(tick)

@@ -20,9 +20,11 @@ from einsql import boxes
 from einsql.engine.files.drafts import part_name, synchronise, writing
 from einsql.engine.files.json_text import parsed
 from einsql.engine.files.mapped import Found, pick, refusing
+from einsql.engine.files.regular import open_regular
 from einsql.engine.files.rows import damaged
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
 from einsql.engine.files.writing import Column
+from einsql.engine.memory import Room
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.schema import DType
 
@@ -47,7 +49,7 @@ _CHUNK = 2**22
 """Bytes of a chunk that is written."""
 
 
-def find(path: str, member: str | None) -> tuple[Found, Content]:
+def find(path: str, member: str | None, memory: Room | None = None) -> tuple[Found, Content]:
     """What a store holds under a name; a store that is an array has no names.
 
     Raises:
@@ -60,7 +62,7 @@ def find(path: str, member: str | None) -> tuple[Found, Content]:
                 f"'{path}' is no Zarr store of version 3: it has no file {NODE}",
                 hint="Version 2 has other files; zarr's own command line migrates.",
             )
-        file = Found(path, NODE)
+        file = Found(path, NODE, memory)
         _zarr(path)
         with damaged(file):
             node = _node(file, "")
@@ -70,7 +72,7 @@ def find(path: str, member: str | None) -> tuple[Found, Content]:
                 return file, _content(file, None, node)
             names = dict(_arrays(file, ""))
             name = pick(file, list(names), member)
-            return Found(path, f"{name}/{NODE}"), _content(file, name, names[name])
+            return Found(path, f"{name}/{NODE}", memory), _content(file, name, names[name])
 
 
 def _zarr(path: str) -> Any:
@@ -93,7 +95,7 @@ def _node(file: Found, group: str) -> Mapping[str, Any]:
 
     key = os.path.join(group, NODE)
     checked_file(file.absolute, key)
-    with open(os.path.join(file.absolute, key), "rb") as text:
+    with open_regular(os.path.join(file.absolute, key)) as text:
         written = text.read(LONGEST + 1)
     if len(written) > LONGEST:
         raise file.refusal(f"is damaged: {key} has more than {LONGEST} bytes")

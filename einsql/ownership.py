@@ -1,0 +1,205 @@
+"""Whether files and directories are under the control of this user and root alone.
+
+einsql executes compiled kernels and start-up scripts that it finds on disk, so another user must
+not be able to place or replace them. Paths are walked from the root by file descriptors: once a
+directory has been found safe, nobody else can exchange what is below it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import deque
+from functools import cache
+
+CHECKED = hasattr(os, "geteuid")
+"""Windows protects a user's directories by access control lists, which are not examined here."""
+
+_LINKS = 40
+"""Symbolic links that one path may have, as in Linux."""
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_WALK = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
+"""With O_PATH a directory need not be readable to be passed through."""
+_READ = (
+    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)  # fmt: skip
+"""Without O_NONBLOCK opening a FIFO waits for its writer."""
+
+
+class ExposedError(OSError):
+    """Another user controls a file or directory; the text is a clause that names it."""
+
+
+def private_directory(path: str, *below: str) -> str:
+    """Creates directories with mode 0700 where they are absent, and checks all of them.
+
+    Args:
+        path: An absolute path; it may contain symbolic links.
+        below: Names of directories in it, each within the former one.
+
+    Returns:
+        The path of the last one without symbolic links. No other user can change what it means.
+
+    Raises:
+        ExposedError: An ancestor can be changed by other users, or `path` or a directory
+            below it is not this user's or may be written by others.
+        OSError: A directory cannot be created.
+    """
+    if not CHECKED:
+        place = os.path.join(path, *below)
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        return os.path.realpath(place)
+    end, real = _walk(path)
+    try:
+        _check_own(os.fstat(end), real)
+        for name in below:
+            inner = _entered(end, real, name)
+            os.close(end)
+            end, real = inner, os.path.join(real, name)
+            _check_own(os.fstat(end), real)
+    finally:
+        os.close(end)
+    return real
+
+
+def read_private(path: str) -> bytes:
+    """The content of a regular file of this user that nobody else may write.
+
+    Raises:
+        ExposedError: It is another user's, or may be written by others.
+        OSError: It cannot be read, or is no regular file.
+    """
+    file = os.open(path, _READ)
+    with open(file, "rb") as text:
+        facts = os.fstat(file)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(f"'{path}' is not a regular file")
+        if CHECKED:
+            _check_own(facts, path)
+        return text.read()
+
+
+def check_file(path: str) -> None:
+    """Refuses a file that users other than this one and root can change.
+
+    Raises:
+        ExposedError: They can, or can replace it.
+        OSError: It cannot be examined.
+    """
+    if not CHECKED:
+        return
+    directory, real = _walk(os.path.dirname(os.path.realpath(path)))
+    try:
+        name = os.path.basename(os.path.realpath(path))
+        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        _check_shared(facts, os.path.join(real, name))
+    finally:
+        os.close(directory)
+
+
+def _walk(path: str) -> tuple[int, str]:
+    """Opens a directory, and creates it where it is absent.
+
+    Returns:
+        Its descriptor and its path without symbolic links.
+
+    Raises:
+        ExposedError: Other users can change what the path means.
+        OSError: It cannot be opened or created.
+    """
+    names, links = deque(path.split(os.sep)), 0
+    here, real = os.open(os.sep, _WALK), os.sep
+    try:
+        _check_shared(os.fstat(here), real)
+        while names:
+            name = names.popleft()
+            if name in ("", os.curdir):
+                continue
+            inner = os.path.normpath(os.path.join(real, name))
+            target = None if name == os.pardir else _target(here, inner, name)
+            if target is None:
+                child = _entered(here, real, name)
+                os.close(here)
+                here, real = child, inner
+                _check_shared(os.fstat(here), real)
+                continue
+            links += 1
+            if links > _LINKS:
+                raise OSError(f"'{path}' has too many symbolic links")
+            names.extendleft(reversed(target.split(os.sep)))
+            if os.path.isabs(target):
+                os.close(here)
+                here, real = os.open(os.sep, _WALK), os.sep
+    except BaseException:
+        os.close(here)
+        raise
+    return here, real
+
+
+def _target(directory: int, path: str, name: str) -> str | None:
+    """Where a symbolic link in an open directory leads; None if there is no link."""
+    try:
+        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISLNK(facts.st_mode):
+        return None
+    if facts.st_uid not in (0, os.geteuid()):
+        raise ExposedError(f"the symbolic link '{path}' belongs to another user")
+    return os.readlink(name, dir_fd=directory)
+
+
+def _entered(directory: int, real: str, name: str) -> int:
+    """Opens a directory in an open one, and creates it where it is absent."""
+    try:
+        return os.open(name, _WALK, dir_fd=directory)
+    except FileNotFoundError:
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+        except FileExistsError:  # another process has just created it
+            pass
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.path.join(real, name)) from None
+        return os.open(name, _WALK, dir_fd=directory)
+
+
+def _check_own(facts: os.stat_result, path: str) -> None:
+    """Refuses what is not this user's alone to write."""
+    if facts.st_uid != os.geteuid():
+        raise ExposedError(f"'{path}' belongs to another user")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ExposedError(f"'{path}' may be written by other users")
+
+
+def _check_shared(facts: os.stat_result, path: str) -> None:
+    """Refuses what users other than this one and root can change.
+
+    In a sticky directory only the owner of an entry can replace it.
+    """
+    if facts.st_uid not in (0, os.geteuid()):
+        raise ExposedError(f"'{path}' belongs to another user")
+    if stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX:
+        return
+    by_group = facts.st_mode & stat.S_IWGRP and not _is_of_user_alone(facts.st_gid)
+    if by_group or facts.st_mode & stat.S_IWOTH:
+        raise ExposedError(f"'{path}' may be written by other users")
+
+
+@cache
+def _is_of_user_alone(group: int) -> bool:
+    """True for root's group, and for a group of the user's own name without other members.
+
+    Many systems give each user such a group, and create the user's files writable by it.
+    """
+    if group == 0:
+        return True
+    import grp  # not on Windows
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    same = found.gr_name == user.pw_name and group == user.pw_gid
+    return same and set(found.gr_mem) <= {user.pw_name}
