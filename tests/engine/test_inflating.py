@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 
 LENGTH = 3_000_000
@@ -24,17 +23,18 @@ def resident():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
-limit, small, large, length = sys.argv[1:]
+limit, length, *names = sys.argv[1:]
 con = einsql.connect(config={"memory_limit": limit})
 con.execute(f"CREATE TENSOR w (d0 DIM({length}), val DOUBLE)")
-for path in (small, large):  # the first one brings in the libraries
-    before, reasons = resident(), []
-    for sql in (f"SELECT SUM(val) FROM read_tensor('{path}')", f"COPY w FROM '{path}'"):
-        try:
-            con.execute(sql)
-        except einsql.Error as error:
-            reasons.append(error.reason)
-print(*reasons, resident() - before, sep="\\n")
+for name in names:
+    for path in (f"small-{name}", name):  # the first one brings in the libraries
+        before, reasons = resident(), []
+        for sql in (f"SELECT SUM(val) FROM read_tensor('{path}')", f"COPY w FROM '{path}'"):
+            try:
+                con.execute(sql)
+            except einsql.Error as error:
+                reasons.append(error.reason)
+    print(*reasons, resident() - before, sep="\t")
 """
 
 
@@ -60,18 +60,20 @@ def write(path: Path, values: np.ndarray) -> None:
         writer.write_table(table)
 
 
-@pytest.mark.parametrize(
-    "name", ["tensor.npz", "tensor.arrow", "rows.arrow", "tensor.parquet", "rows.parquet"]
-)
-def test_what_does_not_fit_is_refused_before_it_is_decompressed(tmp_path: Path, name: str) -> None:
-    write(tmp_path / f"small-{name}", np.ones(4))
-    write(tmp_path / name, np.zeros(LENGTH))
+NAMES = ["tensor.npz", "tensor.arrow", "rows.arrow", "tensor.parquet", "rows.parquet"]
+
+
+def test_what_does_not_fit_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
+    for name in NAMES:
+        write(tmp_path / f"small-{name}", np.ones(4))
+        write(tmp_path / name, np.zeros(LENGTH))
     found = subprocess.run(
-        [sys.executable, "-c", READ, LIMIT, f"small-{name}", name, str(LENGTH)],
+        [sys.executable, "-c", READ, LIMIT, str(LENGTH), *NAMES],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    *reasons, more = found.stdout.splitlines()
-    assert len(reasons) == 2
-    for reason in reasons:
-        assert reason.startswith(f"'{name}' does not fit in memory: decompressed it has")
-    assert int(more) < 2**24
+    for name, line in zip(NAMES, found.stdout.splitlines(), strict=True):
+        *reasons, more = line.split("\t")
+        assert len(reasons) == 2
+        for reason in reasons:
+            assert reason.startswith(f"'{name}' does not fit in memory: decompressed it has")
+        assert int(more) < 2**24

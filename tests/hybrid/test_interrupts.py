@@ -25,7 +25,7 @@ INTERRUPTS = int(os.environ.get("EINSQL_INTERRUPTS", "0"))
 """How many interrupts at random instants there are; they take a minute for each hundred."""
 # Ctrl-C may come in a finaliser, which Python tells of and goes on, or between open() and `with`.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-EVERY = 9
+EVERY = 17
 """One in so many lines is interrupted."""
 ROWS = 200_000
 
