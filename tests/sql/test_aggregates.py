@@ -117,7 +117,7 @@ def test_statistics_of_floats_have_double_states(
             assert all(map(agrees, found[g], wanted)), (told, values, found[g], wanted)
 
 
-def test_equal_values_have_no_spread_and_still_a_second_derivative() -> None:
+def test_variances_of_equal_values_have_second_derivatives() -> None:
     with einsql.connect() as con:
         con.register("x", np.full(4, 0.1), dims=("i",))
         assert con.execute("SELECT VAR_POP(val) FROM x").fetchall() == [(0.0,)]
