@@ -66,6 +66,7 @@ class FileDatabase(Database):
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
         self._names = Names(self.real)
+        _check_regular(path, self.real)
         fresh = not read_only and not _there(self.real)
         if fresh:
             self._directory.check("", False)  # before there is a file for the next opening
@@ -457,7 +458,6 @@ def _check_regular(path: str, real: str) -> None:
 def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
     import duckdb  # only who has a file or tables needs it
 
-    _check_regular(path, real)
     try:
         return duckdb.connect(_spelled(real), read_only=read_only)
     except Exception as error:  # DuckDB's own errors of several kinds
