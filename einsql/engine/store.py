@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -29,6 +28,7 @@ from einsql.engine.objects import (
     kind_of,
     same_form,
 )
+from einsql.engine.overwritten import Index, Overwritten
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
 from einsql.settings import Settings
@@ -39,23 +39,6 @@ _INSTEAD = (
 )
 
 __all__ = ["Damaged", "Definition", "Object", "Store", "Tensor"]
-
-
-Index = Any
-"""What NumPy takes between brackets."""
-
-
-class _Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
-    """What was overwritten: the array, the cells, and what they held."""
-
-    __slots__ = ("__weakref__",)
-
-    def take_back(self) -> None:
-        """Writes it again, the latest first."""
-        while self:
-            array, at, values = self[-1]
-            array[at] = values
-            self.pop()
 
 
 class Store:
@@ -95,8 +78,8 @@ class Store:
         self._changes = 0
         self._pinned = False
         self._since = object()
-        self._undo = _Overwritten()
-        self._savepoints: list[ReferenceType[_Overwritten]] = []
+        self._undo = Overwritten()
+        self._savepoints: list[ReferenceType[Overwritten]] = []
         self.memory: Room | None = None
         self.settle: Callable[[Fields], Fields] = lambda fields: fields
         self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
@@ -337,7 +320,7 @@ class Store:
     def savepoint(self) -> Callable[[], None]:
         """Remembers what names mean now; what it gives makes them mean that again."""
         objects, written, changes = dict(self.objects), dict(self._written), self._changes
-        overwritten = _Overwritten()
+        overwritten = Overwritten()
         # For as long as somebody may go back: one within another is another's own.
         self._savepoints = [r for r in self._savepoints if r() is not None]
         self._savepoints.append(ref(overwritten))

@@ -7,25 +7,30 @@ after it, the state in memory follows, and payloads that nobody can ask for any 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from einsql import forks
 from einsql.engine.database import rows
-from einsql.engine.database.directory import Directory, writing
+from einsql.engine.database.directory import Directory
+from einsql.engine.database.duckdb_file import (
+    check_kinds,
+    is_there,
+    make_empty,
+    open_duckdb,
+    reason_of,
+    translating,
+)
 from einsql.engine.database.memory import Database, State, Written
-from einsql.engine.database.names import Names, create
+from einsql.engine.database.names import Names
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.reading import Define, object_of, payloads_of
 from einsql.engine.database.rows import Row
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.duck.connection import names
 from einsql.engine.duck.failures import is_stopped
-from einsql.engine.files.mapped import refusing
-from einsql.engine.files.regular import check_regular
 from einsql.engine.objects import Damaged, Object, Tensor
 from einsql.errors import Error, OperationalError
 
@@ -66,14 +71,14 @@ class FileDatabase(Database):
         self._doubtful = False
         """Whether the state may be another one than the file's newest commit."""
         self._names = Names(self.real)
-        _check_regular(path, self.real)
-        fresh = not read_only and not _there(self.real)
+        check_kinds(path, self.real)
+        fresh = not read_only and not is_there(self.real)
         if fresh:
             self._directory.check("", False)  # before there is a file for the next opening
-            _make(path, self.real)
-        self._root = _connected(path, self.real, read_only)
+            make_empty(path, self.real)
+        self._root = open_duckdb(path, self.real, read_only)
         try:
-            with _refusing(path, "cannot be opened"):
+            with translating(path, "cannot be opened"):
                 self._root.execute("SET enable_progress_bar = false")
                 self._home = rows.home(self._root)
                 self._identity = rows.identity_of(self._root, self._home, path, read_only)
@@ -198,7 +203,7 @@ class FileDatabase(Database):
         with self.lock:
             if self._identity is None and not self.read_only:
                 self._directory.check("", False)
-                with _refusing(self.path, "cannot be written"), self._cursor() as con:
+                with translating(self.path, "cannot be written"), self._cursor() as con:
                     # It is there already if who made it was interrupted.
                     known = rows.identity_of(con, self._home, self.path, False)
                     self._identity = known or rows.create(con, self._home)
@@ -288,7 +293,7 @@ class FileDatabase(Database):
             if isinstance(error, Error) or not isinstance(error, Exception):
                 raise
             raise OperationalError(
-                f"'{self.path}' cannot be written: {_first(error)}",
+                f"'{self.path}' cannot be written: {reason_of(error)}",
                 hint="The transaction is rolled back.",
             ) from error
 
@@ -303,7 +308,7 @@ class FileDatabase(Database):
             self._reread()
             self._doubtful = False
         except Exception as error:
-            self.lose(_first(error))
+            self.lose(reason_of(error))
 
     def _reread(self) -> None:
         """Reads the newest commit from the file."""
@@ -372,7 +377,7 @@ class FileDatabase(Database):
                 objects = self._stored_objects()
         except Exception as error:  # DuckDB's own, of several kinds
             remedy = "Restore the database from a copy."
-            return [inspection.Finding(self.path, f"cannot be read: {_first(error)}", remedy)]
+            return [inspection.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)]
         found = list(inspection.findings(objects, self._is_current, tick))
         with self.lock:
             strays = self._directory.strays(self._kept, self._leaving)
@@ -416,95 +421,7 @@ class FileDatabase(Database):
                 if is_stopped(error):
                     raise
                 if isinstance(error, duckdb.FatalException):
-                    self.lose(_first(error))
+                    self.lose(reason_of(error))
                 if "Cannot CHECKPOINT" not in str(error):
-                    raise OperationalError(f"'{self.path}': {_first(error)}") from error
+                    raise OperationalError(f"'{self.path}': {reason_of(error)}") from error
             self.persist()
-
-
-def _there(path: str) -> bool:
-    """True if there is a file that holds something."""
-    try:
-        return os.stat(path).st_size > 0
-    except OSError:
-        return False
-
-
-def _make(path: str, real: str) -> None:
-    """Makes a DuckDB file that holds nothing: a process that is killed leaves none in part.
-
-    Raises:
-        OperationalError: The disk fails.
-    """
-    import duckdb  # as below
-
-    with writing(path), suppress(duckdb.Error):  # opening it says what is wrong, and where
-        create(real, lambda part: duckdb.connect(part).close())
-
-
-_BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
-"""Ends of the names of what DuckDB opens."""
-
-
-def _check_regular(path: str, real: str) -> None:
-    """Refuses what DuckDB would wait for."""
-    for end in _BESIDE:
-        with suppress(OSError):  # DuckDB says why a file cannot be found
-            mode = os.stat(f"{real}{end}").st_mode
-            with refusing(f"{path}{end}"):
-                check_regular(mode, path)
-
-
-def _connected(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
-    import duckdb  # only who has a file or tables needs it
-
-    try:
-        return duckdb.connect(_spelled(real), read_only=read_only)
-    except Exception as error:  # DuckDB's own errors of several kinds
-        if is_stopped(error):
-            raise
-        text = _first(error)
-        if forks.depth() and "Unique file handle conflict" in text:
-            raise OperationalError(
-                f"'{path}' is open in another process (process {forks.parent()}), or was when that "
-                "process forked this one",
-                hint="Close it before the fork, open it with read_only=True in both, or start "
-                "this process by multiprocessing's 'spawn' or 'forkserver'.",
-            ) from None
-        if "Conflicting lock" in text:
-            holder = re.search(r"PID (\d+)", text)
-            who = f" (process {holder[1]})" if holder else ""
-            raise OperationalError(
-                f"'{path}' is open in another process{who}",
-                hint="One process may write to a database, or any number may read it: close it "
-                "there, or open it with read_only=True in all of them.",
-            ) from None
-        raise OperationalError(f"'{path}' cannot be opened: {text}") from None
-
-
-def _spelled(real: str) -> str:
-    """The path of a file as DuckDB gets it.
-
-    DuckDB has one instance for each spelling of a path, and a child of a fork inherits those of
-    its parent: another spelling gives it one of its own, which needs the lock on the file.
-    """
-    depth = forks.depth()
-    folder, name = os.path.split(real)
-    return f"duckdb:{os.path.join(folder, './' * depth)}{name}" if depth else real
-
-
-@contextmanager
-def _refusing(path: str, what: str) -> Iterator[None]:
-    """Makes OperationalErrors of DuckDB's."""
-    import duckdb  # it is open
-
-    try:
-        yield
-    except duckdb.Error as error:
-        raise OperationalError(f"'{path}' {what}: {_first(error)}") from error
-
-
-def _first(error: BaseException) -> str:
-    """What an error of DuckDB's says, without its kind."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return re.sub(r"^[\w ]+ Error: ", "", lines[0])

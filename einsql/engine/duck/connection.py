@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from einsql import forks
 from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import is_given_up, translate, translated
+from einsql.engine.duck.passed_settings import SETTINGS, passed_on
 from einsql.engine.duck.profiling import Profiling
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.quoting import literal
 from einsql.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,35 +25,6 @@ T = TypeVar("T")
 
 POLL = 0.05
 """Seconds between two looks at whether the session was interrupted."""
-
-SETTINGS = (
-    "SET python_enable_replacements = false",
-    "SET enable_progress_bar = false",
-)
-"""What a connection is set to when it is opened, beside what the session passes on."""
-
-
-def passed_on(settings: Settings, limit: int | None, scratch: str = "duckdb") -> list[str]:
-    """Statements that bring the session's settings to DuckDB.
-
-    Args:
-        settings: The session's.
-        limit: The least memory limit of the sessions that share its database.
-        scratch: The directory in the temporary one that is DuckDB's alone: where it may write
-            temporary files, statements may write as well, whatever else they may not.
-    """
-    told = []
-    if limit is not None:
-        told.append(f"SET memory_limit = '{max(LEAST, limit // 2)}B'")
-    if settings.temp_directory is not None:
-        where = settings.temp_directory and os.path.join(settings.temp_directory, scratch)
-        told.append(f"SET temp_directory = {literal(where)}")
-    if settings.max_temp_directory_size is not None:
-        told.append(f"SET max_temp_directory_size = '{settings.max_temp_directory_size}B'")
-    if not settings.enable_external_access:
-        told.append("SET enable_external_access = false")
-    return told
-
 
 _REACHED = (
     "(database_name, schema_name) IN ((?, 'main'), ('temp', 'main'), "
@@ -76,10 +47,6 @@ def names(con: duckdb.DuckDBPyConnection, database: str) -> set[str]:
             [database],
         )
         return {row[0] for row in found.fetchall()}
-
-
-LEAST = 2**25
-"""Bytes that DuckDB gets of any memory limit; it does little with fewer."""
 
 
 class Duck:

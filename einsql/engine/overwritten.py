@@ -1,0 +1,23 @@
+"""What a transaction has overwritten in arrays of its own, so that it can be undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Index = Any
+"""What NumPy takes between brackets."""
+
+
+class Overwritten(list[tuple[np.ndarray, Index, np.ndarray]]):
+    """What was overwritten: the array, the cells, and what they held."""
+
+    __slots__ = ("__weakref__",)
+
+    def take_back(self) -> None:
+        """Writes it again, the latest first."""
+        while self:
+            array, at, values = self[-1]
+            array[at] = values
+            self.pop()
