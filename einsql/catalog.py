@@ -9,9 +9,8 @@ from sqlglot import exp
 
 from einsql.deep_stack import with_deep_stack
 from einsql.einsum import Input
-from einsql.engine.objects import Body, is_local, kind_of
+from einsql.engine.objects import Body, Definition, Tensor, is_local, kind_of
 from einsql.engine.relation import PlacedFields, lies
-from einsql.engine.store import Definition, Tensor
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.placements import described
 from einsql.schema import DType, Key, Schema

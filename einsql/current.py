@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from einsql.arrays import array_relation, file_relation
 from einsql.engine.executor import Tick
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
-from einsql.engine.store import Store, Tensor
+from einsql.engine.store import Store
 from einsql.plans import Dependency, Plan
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from einsql import hybrid
 from einsql.engine.boundary import boundary
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
-from einsql.engine.objects import is_local, kind_of
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.quoting import in_quotes, literal
 from einsql.settings import SETTINGS, Settings, setting_text

@@ -14,9 +14,9 @@ from einsql.current import current_inputs
 from einsql.einsum import Input
 from einsql.engine.duck.operands import Named, Tables
 from einsql.engine.duck.streams import stream
+from einsql.engine.objects import Definition
 from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
-from einsql.engine.store import Definition
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.planning import BinderCatalog
 from einsql.plans import Dependency, Plan

@@ -15,12 +15,12 @@ from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.files.tables import is_table, may_be_table
-from einsql.engine.objects import Body, damage
+from einsql.engine.objects import Body, Damaged, Definition, Tensor, damage
 from einsql.engine.relation import Fields, lies
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.result import ResultColumn
 from einsql.engine.spill import Memory
-from einsql.engine.store import Damaged, Definition, Store, Tensor
+from einsql.engine.store import Store
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.optimizer import check_rules, optimize
 from einsql.plans import Dependency, Plan

@@ -22,10 +22,11 @@ from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.boundary import boundary
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.engine.spill import Memory
-from einsql.engine.store import Store, Tensor
+from einsql.engine.store import Store
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error
 from einsql.kernels.blas import Statement

@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 
 import einsql
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Term, count_here, from_array
-from einsql.engine.store import Tensor
 from einsql.placements import (
     Entry,
     Layout,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor
 from einsql.optimizer.decomposition.problem import nearest_cut
 from einsql.placements import (
     Layout,

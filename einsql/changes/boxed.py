@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from einsql.changes.writing import Write
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
-from einsql.engine.store import Tensor
 from einsql.schema import Schema, is_flag
 from einsql.sql.host import FIELD
 from einsql.sql.windows import Shift

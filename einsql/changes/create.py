@@ -11,11 +11,10 @@ import numpy as np
 from einsql.bfloat16 import stored
 from einsql.changes.insert import insert_rows, result_table
 from einsql.changes.target import as_declared, constant, refuse_null, rows
-from einsql.engine.objects import is_local, kind_of
+from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.engine.private import owned
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
-from einsql.engine.store import Tensor
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.settings import MOST_SITES

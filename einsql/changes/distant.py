@@ -29,9 +29,9 @@ from einsql.einsum import (
     negate,
 )
 from einsql.engine import files
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields, Relation, lies
 from einsql.engine.result import Result
-from einsql.engine.store import Tensor
 from einsql.planning import BinderCatalog
 from einsql.schema import PRESENT, DType, Field, Schema
 from einsql.sql.changes import Touch

@@ -10,7 +10,7 @@ import numpy as np
 from einsql.changes.target import changed
 from einsql.engine.files.rows import Batch, Rows
 from einsql.engine.memory import require
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor
 from einsql.errors import DataError, IntegrityError
 from einsql.schema import DType, Schema
 

@@ -14,9 +14,9 @@ from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant
 from einsql.changes.writing import Made, Write
 from einsql.einsum import Call, Const, EinSum, Input, Value
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields, distinct
 from einsql.engine.result import Result, ResultColumn
-from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.schema import DType, Key, Schema, valid
 from einsql.sql.changes import Insertion, LiteralRow

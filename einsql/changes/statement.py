@@ -24,9 +24,9 @@ from einsql.changes.writing import Made, store
 from einsql.current import current_inputs
 from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
-from einsql.engine.store import Tensor
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.planning import BinderCatalog, make_plan

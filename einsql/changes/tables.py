@@ -12,8 +12,8 @@ from einsql.casting import cast_array, cast_failure
 from einsql.changes.insert import cells, insert_rows
 from einsql.changes.target import changed
 from einsql.engine.duck.table_result import TableResult
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Relation
-from einsql.engine.store import Tensor
 from einsql.errors import (
     DataError,
     Error,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.einsum import TRUE, Const
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count, distinct
-from einsql.engine.store import Tensor
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.schema import PRESENT, DType, Field, Schema, valid
 from einsql.sql.changes import Target

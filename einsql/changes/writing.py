@@ -11,8 +11,8 @@ import numpy as np
 
 from einsql import buffers
 from einsql.changes.target import changed
+from einsql.engine.objects import Tensor
 from einsql.engine.private import behind, owned
-from einsql.engine.store import Tensor
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -20,7 +20,6 @@ from einsql.engine.duck.connection import Duck
 from einsql.engine.memory import Room
 from einsql.engine.objects import (
     Damaged,
-    Definition,
     Object,
     Tensor,
     damage,
@@ -37,8 +36,6 @@ _INSTEAD = (
     "CREATE TEMP TENSOR makes a tensor of this session alone; connect without read_only=True to "
     "write."
 )
-
-__all__ = ["Damaged", "Definition", "Object", "Store", "Tensor"]
 
 
 class Store:

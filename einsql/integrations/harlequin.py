@@ -16,7 +16,7 @@ from harlequin.exception import (
 )
 from harlequin.options import HarlequinAdapterOption, ListOption
 
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor
 from einsql.errors import Error, InterruptedError
 from einsql.session import Connection
 

@@ -13,8 +13,8 @@ from einsql import tra
 from einsql.cluster.call import Tick
 from einsql.cluster.messages import Command, Kept, Run, Source
 from einsql.engine.implementation import SiteRun
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields
-from einsql.engine.store import Tensor
 from einsql.optimizer.implementation import RULES
 from tests.cluster.conftest import Connected
 from tests.optimizer.test_ia_rules import FORMS, form

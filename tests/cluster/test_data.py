@@ -14,9 +14,9 @@ from einsql.cluster.driver import Cluster
 from einsql.cluster.keeping import compact
 from einsql.cluster.messages import Count, Fetch, Run
 from einsql.engine import files
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields
 from einsql.engine.result import PIECE
-from einsql.engine.store import Tensor
 from tests.cluster.conftest import Connected
 from tests.oracle.ranks import measured
 

@@ -7,8 +7,8 @@ import pytest
 
 import einsql
 from einsql.engine.database import payload
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields
-from einsql.engine.store import Tensor
 
 pytest.importorskip("mpi4py", reason="it starts MPI ranks")
 

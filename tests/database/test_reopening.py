@@ -11,7 +11,7 @@ import pytest
 
 import einsql
 from einsql.engine.database import checks, payload, rows
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor
 from einsql.schema import DType
 
 VALUES = {

@@ -11,7 +11,7 @@ import pytest
 import einsql
 from einsql.algebra import INTERNAL, SCALARS
 from einsql.console.values import format_cell, format_value
-from einsql.engine.store import Tensor
+from einsql.engine.objects import Tensor
 from einsql.reference import evaluate_blocks
 from einsql.sql.scope import TileRelation
 from einsql.staged import TilePlan, scanned

@@ -16,10 +16,10 @@ import numpy as np
 
 from einsql import buffers
 from einsql.engine.memory import NOTICED, available
+from einsql.engine.objects import Object, Tensor
 from einsql.engine.private import owner
 from einsql.engine.relation import distinct
 from einsql.engine.spill.space import Space, is_mapped, sweep
-from einsql.engine.store import Object, Tensor
 from einsql.settings import Settings
 
 Fields = Mapping[str, np.ndarray]

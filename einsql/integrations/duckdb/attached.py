@@ -14,8 +14,8 @@ from einsql import errors, forks
 from einsql.arrays import array_in_scope
 from einsql.deep_stack import with_room
 from einsql.engine.memory import enough_memory
+from einsql.engine.objects import Tensor
 from einsql.engine.relation import Relation
-from einsql.engine.store import Tensor
 from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
