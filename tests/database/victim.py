@@ -183,6 +183,8 @@ def died(told: str, before: int) -> str:
         "begin": "before the first payload",
         "writes": "between the first payload and the return",
         "done": "after the return",
+        "backup": "in a backup",
+        "copied": "after the return",
     }
     return places[last[0]] if last else "opening"
 
