@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
@@ -241,7 +242,7 @@ def _in_child() -> None:
     for function in _functions:
         _attempt(function, failures)
     for owner in owners:
-        _attempt(lambda owner=owner: owner.forked(refusal), failures)  # type: ignore[misc]
+        _attempt(partial(owner.forked, refusal), failures)
     _forking.begun.clear()
     if "_duckdb" in sys.modules:
         sys.__dict__["_einsql_quiet_end"] = _QuietEnd()

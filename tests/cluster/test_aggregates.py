@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 import duckdb
 import numpy as np
@@ -22,7 +23,7 @@ SHARED = ("rows", "filtered", "values")
 def test_statistics_are_rounded_once(connected: Connected, strategy: str) -> None:
     con = connected(3)
     for groups, dtype in ((DOUBLES, np.float64), (FLOATS, np.float32)):
-        prepared(con, groups, lambda rows, to=dtype: np.array(rows, to))  # type: ignore[misc]
+        prepared(con, groups, partial(np.array, dtype=dtype))
         con.execute(f"SET sites = 3; SET strategy = '{strategy}'")
         with duckdb.connect() as duck:
             for way in SHARED:

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def refusals(it: World) -> list[str]:
     ]
     for cursor in it.cursors:
         uses += [cursor.fetchone, cursor.fetchall, cursor.fetch_arrow_table, cursor.fetch_numpy]
-        uses.append(lambda cursor=cursor: cursor.execute("SELECT 1"))  # type: ignore[misc]
+        uses.append(partial(cursor.execute, "SELECT 1"))
     return [refusal(use) for use in uses]
 
 
