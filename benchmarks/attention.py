@@ -15,7 +15,7 @@ import einsql
 from benchmarks.matrices import check, pytorch, random
 from benchmarks.measure import Run, measure
 from benchmarks.report import Finding, Section, factor, times
-from einsql import buffers
+from einsql.core import buffer_pool
 
 WIDTH = 64
 SQL = """
@@ -147,7 +147,7 @@ def peak(case: Case) -> int:
     con, _ = _connected(case)
     sql = SQL.format(where=case.where)
     first = con.execute(sql).fetch_numpy()  # plans are made and kernels compiled here
-    buffers.keep(0)  # what the first run left for the next one counts too
+    buffer_pool.keep(0)  # what the first run left for the next one counts too
     tracemalloc.start()  # the first result is kept, so that the second takes memory of its own
     second = con.execute(sql).fetch_numpy()
     most = tracemalloc.get_traced_memory()[1] - second.nbytes

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.matrices import MATMUL, check, connected, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, factor, times
-from einsql.bfloat16 import narrow
+from einsql.core.bfloat16 import narrow
 
 AIM = 0.95
 SHORT_AIM = 0.9

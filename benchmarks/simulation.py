@@ -17,15 +17,15 @@ from pathlib import Path
 from benchmarks.llama import prepared, timed
 from benchmarks.report import machine as described
 from benchmarks.report import write_between
+from einsql.core.machine import Machine, Topology
+from einsql.core.units import duration
 from einsql.einsum import Node
-from einsql.machine import Machine, Topology
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
 from einsql.optimizer.placement import place
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.rounds import DIRECT, TREES_AND_RINGS
 from einsql.optimizer.simulation import Simulation, simulate
 from einsql.supersteps import Program
-from einsql.units import duration
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
 SITES = 1024

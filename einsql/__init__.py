@@ -16,6 +16,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from einsql.core.forks import PerProcess
 from einsql.errors import (
     DatabaseError,
     DataError,
@@ -29,7 +30,6 @@ from einsql.errors import (
     ProgrammingError,
     Warning,
 )
-from einsql.forks import PerProcess
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,9 +95,9 @@ def connect(
         ProgrammingError: A setting is unknown.
         SystemExit: With "world" at ranks but 0, once rank 0 has closed its connection.
     """
-    from einsql.machine import RANK_LATENCY
+    from einsql.core.machine import RANK_LATENCY
+    from einsql.core.settings import RANKS, Settings, changed_settings
     from einsql.session import Connection  # with all that runs statements
-    from einsql.settings import RANKS, Settings, changed_settings
 
     if not isinstance(database, str):
         raise InterfaceError(f"A database's name is a str, not a {type(database).__name__}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from einsql.core.schema import DType
 from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine import files
 from einsql.engine.files.tensor import Tick, no_tick
 from einsql.engine.memory import Room
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import from_array
 from einsql.errors import InterfaceError
-from einsql.schema import DType
 
 
 def array_relation(

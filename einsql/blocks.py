@@ -10,11 +10,11 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import SCALARS
-from einsql.boxes import split
 from einsql.casting import cast_array
+from einsql.core.boxes import split
+from einsql.core.schema import DType
 from einsql.einsum import Const, Expr, Label, Value
 from einsql.errors import DataError, InternalError, ProgrammingError
-from einsql.schema import DType
 
 KeyTuple = tuple[int, ...]
 """The key of one (key, array) pair."""

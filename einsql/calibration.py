@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.machine import Machine
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.core.settings import RATES, Settings
 from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, Output, Value
 from einsql.engine.executor import Tick
-from einsql.machine import Machine
 from einsql.programs import compiler
-from einsql.schema import DType, Field, Key, Schema
-from einsql.settings import RATES, Settings
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from einsql.algebra import Array, Failure, Interval
-from einsql.bfloat16 import rounded
-from einsql.schema import DType
+from einsql.core.bfloat16 import rounded
+from einsql.core.schema import DType
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT
 H, BF, F, D = DType.HALF, DType.BFLOAT16, DType.FLOAT, DType.DOUBLE

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from einsql.deep_stack import with_deep_stack
+from einsql.core.big_stack import with_deep_stack
+from einsql.core.schema import DType, Key, Schema
+from einsql.core.settings import SETTINGS, setting_text
 from einsql.einsum import Input
 from einsql.engine.objects import Body, Definition, Tensor, is_local, kind_of
 from einsql.engine.relation import PlacedFields, lies
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.placements import described
-from einsql.schema import DType, Key, Schema
-from einsql.settings import SETTINGS, setting_text
 from einsql.sql.heads import head_of
 from einsql.sql.lexical import scan
 from einsql.sql.macros import Macro

@@ -13,7 +13,7 @@ from einsql.sql import syntax as st
 from einsql.sql.syntax import Explain
 
 if TYPE_CHECKING:
-    from einsql.machine import Topology
+    from einsql.core.machine import Topology
     from einsql.session import Connection
 
 

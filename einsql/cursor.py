@@ -11,11 +11,11 @@ from uuid import UUID
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.boundary import boundary
 from einsql.engine.result import Result
 from einsql.engine.rows_result import RowsResult
 from einsql.errors import DataError, InterfaceError, ProgrammingError
-from einsql.schema import DType
 from einsql.sql.parameters import refuse_names, values_by_name
 
 if TYPE_CHECKING:

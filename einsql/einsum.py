@@ -17,9 +17,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from einsql.dags import producers_first
+from einsql.core.dag import producers_first
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.placements import Tiles
-from einsql.schema import DType, Field, Key, Schema
 
 Scalar = bool | int | float
 

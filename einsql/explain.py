@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.machine import Topology
+from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
-from einsql.machine import Topology
 from einsql.plans import Plan
 from einsql.printer import format_graph
 from einsql.programs import sited
-from einsql.settings import Settings
 from einsql.sql import syntax as st
 from einsql.sql.syntax import Explain
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from einsql import foreign
 from einsql.catalog import definition
+from einsql.core.quoting import in_quotes, literal
 from einsql.engine.database.backup import back_up
 from einsql.engine.database.exported import (
     in_memory,
@@ -30,7 +31,6 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
-from einsql.quoting import in_quotes, literal
 from einsql.sql.hybrid import guard
 from einsql.sql.lexical import scan
 from einsql.sql.syntax import Backup, Export, Import

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from sqlglot import Token, TokenType
 
 from einsql import hybrid
+from einsql.core.quoting import in_quotes, literal
+from einsql.core.settings import SETTINGS, Settings, setting_text
 from einsql.engine.boundary import boundary
 from einsql.engine.duck.failures import translated
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.quoting import in_quotes, literal
-from einsql.settings import SETTINGS, Settings, setting_text
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.lexical import scan

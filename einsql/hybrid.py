@@ -14,7 +14,8 @@ import numpy as np
 from sqlglot import TokenType, exp
 
 from einsql.algebra import SCALARS
-from einsql.deep_stack import Inherited
+from einsql.core.big_stack import Inherited
+from einsql.core.quoting import in_quotes
 from einsql.engine.duck.failures import is_stopped, place, translate
 from einsql.engine.duck.operands import Tables
 from einsql.engine.duck.streams import no_rows
@@ -24,7 +25,6 @@ from einsql.engine.objects import Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
-from einsql.quoting import in_quotes
 from einsql.sql.dialect import EinSQL
 from einsql.sql.expansion import count_expansion
 from einsql.sql.hybrid.edits import Edited

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql.deep_stack import require_room
+from einsql.core.big_stack import require_room
+from einsql.core.quoting import in_quotes
 from einsql.engine.objects import Body, Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError
-from einsql.quoting import in_quotes
 from einsql.sql.built_in import built_in
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import PRELUDE, called

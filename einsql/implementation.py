@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from einsql import integrity, physical
 from einsql.blocks import Cuts, KeyTuple
-from einsql.dags import producers_first
+from einsql.core.dag import producers_first
 from einsql.einsum import TRUE, EinSum, Expr, Input
 from einsql.errors import ProgrammingError
 from einsql.physical import Emit, PhysicalSchema

@@ -26,9 +26,9 @@ from einsql.blocks import (
     shown,
     sizes,
 )
+from einsql.core.schema import DType, Schema
 from einsql.einsum import EinSum, Expr
 from einsql.errors import IntegrityError, NotSupportedError, ProgrammingError
-from einsql.schema import DType, Schema
 from einsql.tiles import AGGREGATES, VALUE, check_reduction
 
 GREATEST_BOUND = 1 << 20

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from einsql.algebra import SCALARS, Interval
 from einsql.casting import cast_failure, cast_interval
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, Label, subexpressions
-from einsql.schema import DType
 
 DEPTH = 40
 """Calls below which an expression is only known by its type.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from einsql import errors, forks
+from einsql import errors
+from einsql.core import forks
 
 
 def _closed() -> errors.Error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.schema import DType
 from einsql.cursor import Cursor
 from einsql.engine.rows_result import RowsResult
 from einsql.errors import (
@@ -15,7 +16,6 @@ from einsql.errors import (
     ProgrammingError,
     RanksLost,
 )
-from einsql.schema import DType
 from einsql.sql import syntax as st
 from einsql.sql.scalar import locate
 from einsql.sql.scope import deduplicated

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
+from einsql.core.settings import Settings
 from einsql.einsum import EinSum, Node
 from einsql.engine.executor import Measure, Program, Runner, Tick
 from einsql.engine.relation import DistantFields, Fields, copied
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
-from einsql.settings import Settings
 
 IsStored = Callable[[str, Fields], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""

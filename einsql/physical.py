@@ -23,9 +23,9 @@ import numpy as np
 from einsql import integrity
 from einsql.algebra import REDUCTIONS
 from einsql.blocks import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value, relabel
 from einsql.errors import IntegrityError
-from einsql.schema import DType
 from einsql.sharding import Held, Placement, Sites, law_of
 
 

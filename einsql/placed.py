@@ -9,8 +9,9 @@ import numpy as np
 
 from einsql import implementation as ia
 from einsql import relational as ra
-from einsql.bfloat16 import loaded
 from einsql.blocks import KeyTuple
+from einsql.core.bfloat16 import loaded
+from einsql.core.settings import MOST_SITES
 from einsql.engine.blocks import RunKernel, assemble
 from einsql.engine.implementation import SiteRun, run_on_sites
 from einsql.errors import ProgrammingError
@@ -23,7 +24,6 @@ from einsql.optimizer.implementation import (
     implement,
 )
 from einsql.plan_printer import format_implementation
-from einsql.settings import MOST_SITES
 from einsql.tiles import VALUE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.boxes import part, volumes
+from einsql.core.boxes import part, volumes
 from einsql.errors import InterfaceError
 
 

@@ -10,7 +10,10 @@ import numpy as np
 
 from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
-from einsql.deep_stack import require_room
+from einsql.core.big_stack import require_room
+from einsql.core.schema import DType, Schema
+from einsql.core.settings import Settings
+from einsql.core.sparse_matrix import Sparse
 from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
@@ -26,9 +29,6 @@ from einsql.optimizer import check_rules, optimize
 from einsql.plans import Dependency, Plan
 from einsql.printer import format_graph
 from einsql.programs import check_domains, compiled, compiler, joining, sited
-from einsql.schema import DType, Schema
-from einsql.settings import Settings
-from einsql.sparse import Sparse
 from einsql.sql.built_in import built_in
 from einsql.sql.given import Given
 from einsql.sql.macros import Macro

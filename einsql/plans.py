@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql.bounds import Probe
+from einsql.core.schema import Schema
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.private import owner, show
@@ -17,7 +18,6 @@ from einsql.engine.relation import DistantFields, Fields, PlacedFields, copied, 
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.spill import Memory
 from einsql.optimizer import Optimized
-from einsql.schema import Schema
 from einsql.sql.edges import Cut, within
 from einsql.sql.given import NOTHING, Use
 from einsql.sql.scope import Relation

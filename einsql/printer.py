@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from einsql.core.schema import is_flag
 from einsql.einsum import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
-from einsql.schema import is_flag
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "//", "mod": "%", "eq": "=",

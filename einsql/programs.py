@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from einsql import kernels
+from einsql.core.schema import DType
+from einsql.core.settings import Settings
 from einsql.einsum import EinSum, Node, walk
 from einsql.engine.executor import Compile, FindGroups, Program
 from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.optimizer import GROUP_NODES
-from einsql.schema import DType
-from einsql.settings import Settings
 
 if TYPE_CHECKING:
     from einsql.engine.fused import Join

@@ -17,12 +17,12 @@ import numpy as np
 
 from einsql import relational as tra
 from einsql.algebra import REDUCTIONS, SCALARS, less
-from einsql.bfloat16 import loaded
 from einsql.blocks import Cuts, KeyTuple, over_keys
 from einsql.casting import cast_array, cast_failure
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, EinSum, Expr, Label, Node, Value, walk
 from einsql.errors import DataError
-from einsql.schema import DType
 from einsql.tiles import VALUE, instantiate
 
 Fields = dict[str, np.ndarray]

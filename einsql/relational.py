@@ -15,10 +15,10 @@ import numpy as np
 
 from einsql import integrity
 from einsql.blocks import BlockSchema, Cuts, equal_cuts, key_label, shown
-from einsql.dags import producers_first
+from einsql.core.dag import producers_first
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import EinSum, Expr, Input, call
 from einsql.errors import ProgrammingError
-from einsql.schema import DType, Field, Key, Schema
 from einsql.tiles import VALUE
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from einsql.boxes import volumes
+from einsql.core.boxes import volumes
+from einsql.core.machine import Machine
 from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
-from einsql.machine import Machine
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsql.units import EXACT, data_size, duration, quantity
+from einsql.core.units import EXACT, data_size, duration, quantity
 
 Report = dict[str, Any]
 

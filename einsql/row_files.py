@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.engine.files.mapped import refusing
 from einsql.engine.files.matrix_market import Matrix
 from einsql.engine.files.rows import Rows
@@ -15,7 +16,6 @@ from einsql.engine.memory import require
 from einsql.engine.relation import MAX_AXES
 from einsql.engine.relation import Relation as Stored
 from einsql.errors import DataError, InterfaceError, NotSupportedError
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sparse_arrays import sparse_relation
 
 MOST_KEYS, MOST_A_ROW = 2**24, 1000

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from einsql import errors
-from einsql.deep_stack import with_room
+from einsql.core.big_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.kernels import cache
 from einsql.sql import syntax as st

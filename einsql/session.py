@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from sqlglot import exp
 
-from einsql import errors, forks
+from einsql import errors
 from einsql.arrays import array_in_scope, array_relation, check_names, is_table, shown_columns
-from einsql.bfloat16 import loaded
+from einsql.core import forks
+from einsql.core.bfloat16 import loaded
+from einsql.core.quoting import in_quotes
+from einsql.core.settings import Settings
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.einsum import TRUE, EinSum, Expr, Output
@@ -35,9 +38,7 @@ from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
 from einsql.programs import compiled
-from einsql.quoting import in_quotes
 from einsql.running import run_text
-from einsql.settings import Settings
 from einsql.sql.given import Given
 from einsql.sql.lexical import is_complete, scan
 from einsql.sql.query import QueryBinder

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.units import data_size, duration
 from einsql.optimizer.simulation import Simulation
 from einsql.report import Operation
-from einsql.units import data_size, duration
 
 Report = dict[str, Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.core.sparse_matrix import Compressed
 from einsql.engine.memory import require
 from einsql.engine.relation import Relation as Stored
 from einsql.engine.relation import schema_of
 from einsql.engine.sparse_fields import Owner, SparseFields
 from einsql.errors import InterfaceError, OperationalError
-from einsql.schema import PRESENT, DType, Field, Schema
-from einsql.sparse import Compressed
 
 _COMPRESSED = ("csr", "csc")
 

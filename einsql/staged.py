@@ -17,6 +17,7 @@ import numpy as np
 from einsql import kernels
 from einsql import relational as ra
 from einsql.blocks import KeyTuple, sizes
+from einsql.core.schema import PRESENT, Field, Key, Schema, is_flag
 from einsql.einsum import EinSum, Input
 from einsql.engine.block_work import counting
 from einsql.engine.blocks import PlacedBlocks, run_blocks
@@ -30,7 +31,6 @@ from einsql.errors import DataError, IntegrityError
 from einsql.integrity import assembled
 from einsql.kernels import Runner
 from einsql.plan_printer import format_implementation, format_plan
-from einsql.schema import PRESENT, Field, Key, Schema, is_flag
 from einsql.sql.given import NOTHING, Use
 from einsql.tiles import VALUE, instantiate
 

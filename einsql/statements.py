@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import catalog, changes, errors
-from einsql.deep_stack import NeedsRoom
+from einsql.core.big_stack import NeedsRoom
+from einsql.core.settings import SETTINGS, changed_settings
 from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.plans import Plan
-from einsql.settings import SETTINGS, changed_settings
 from einsql.sql import syntax as st
 from einsql.sql.scalar import unsupported
 from einsql.sql.tokens import tokenize

@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Call, EinSum, Input, Output
 from einsql.placements import Tiles
-from einsql.schema import DType
 
 COPIES = "*"
 """The axis of a site grid along which every cell is run again."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsql import relational as ra
+from einsql.core.units import duration
 from einsql.engine.implementation import SiteRun
 from einsql.optimizer.implementation import Cost, Costs, Implemented, translate
 from einsql.plan_printer import format_implementation
 from einsql.staged import Inputs, Tick, TilePlan
-from einsql.units import duration
 
 
 @dataclass(frozen=True, slots=True)

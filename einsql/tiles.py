@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import InternalError, ProgrammingError, suggest
-from einsql.schema import DType, Field, Key, Schema
 from einsql.subscripts import parse_spec
 from einsql.tracing import apply, cast, recorded, trace
 

@@ -19,13 +19,13 @@ import numpy as np
 
 from einsql import relational as ra
 from einsql.arrays import array_relation, is_sparse
-from einsql.bfloat16 import loaded
 from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType, Schema
 from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.plan_printer import format_plan
-from einsql.schema import DType, Schema
 from einsql.staged import compiled_kernel
 from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.tracing import call, cast, recorded, trace

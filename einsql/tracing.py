@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from einsql.algebra import SCALARS
+from einsql.core.schema import DType
+from einsql.core.typing_rules import meet
 from einsql.einsum import Call, Const, Expr, negate
 from einsql.errors import DataError, ProgrammingError, suggest
 from einsql.intervals import interval
-from einsql.schema import DType
-from einsql.typing_rules import meet
 
 Bounds = Mapping[str, tuple[int, int]]
 

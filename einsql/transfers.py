@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from einsql.blocks import Cuts, KeyTuple
-from einsql.boxes import common, extents
+from einsql.core.boxes import common, extents
 from einsql.physical import PhysicalSchema
 
 

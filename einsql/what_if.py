@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from einsql.core.machine import Topology, topology_like
+from einsql.core.quoting import literal
+from einsql.core.settings import Settings, changed_settings
 from einsql.errors import InterfaceError
-from einsql.machine import Topology, topology_like
-from einsql.quoting import literal
-from einsql.settings import Settings, changed_settings
 from einsql.sql.syntax import Explain
 
 

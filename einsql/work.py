@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from einsql.algebra import SCALARS
+from einsql.core.machine import Effort
 from einsql.einsum import Call, EinSum, exprs, subexpressions
-from einsql.machine import Effort
 
 
 def flops(node: EinSum) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from einsql import relational as ra
+from einsql.core.schema import PRESENT, valid
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.engine.executor import Program
@@ -19,7 +20,6 @@ from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.lower import lower_graph_fields
 from einsql.optimizer.lower_operands import scanned_field
 from einsql.reference import evaluate, evaluate_blocks
-from einsql.schema import PRESENT, valid
 from einsql.staged import compiled_kernel
 from einsql.tiles import VALUE
 

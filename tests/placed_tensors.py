@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 
 import einsql
+from einsql.core.schema import Schema
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Term, count_here, from_array
 from einsql.placements import (
@@ -20,7 +21,6 @@ from einsql.placements import (
     Tiles,
     region,
 )
-from einsql.schema import Schema
 
 
 class InMemory(PlacedFields):

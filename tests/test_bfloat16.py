@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.bfloat16 import narrow, rounded, widen
+from einsql.core.bfloat16 import narrow, rounded, widen
+from einsql.core.schema import DType
 from einsql.engine import files
-from einsql.schema import DType
 from tests.test_sites import explained
 
 VALUES = np.array([[0.1, -2.5, 3e38], [np.nan, np.inf, 2.0**-133]])

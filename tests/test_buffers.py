@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from einsql import buffers
-from einsql.buffers import contiguous, converted, empty
+from einsql.core import buffer_pool
+from einsql.core.buffer_pool import contiguous, converted, empty
 
 F = np.dtype(np.float32)
 SIDE = 1024  # 4 MiB of float32, enough to be kept
@@ -16,7 +16,7 @@ SIDE = 1024  # 4 MiB of float32, enough to be kept
 
 @pytest.fixture(autouse=True)
 def _no_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_blocks", {})
+    monkeypatch.setattr(buffer_pool, "_blocks", {})
 
 
 def address(array: np.ndarray) -> int:
@@ -49,14 +49,14 @@ def test_what_is_gone_is_lent_again_to_its_size_alone() -> None:
 
 
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "KEPT", 4 * SIDE * SIDE * F.itemsize)
+    monkeypatch.setattr(buffer_pool, "KEPT", 4 * SIDE * SIDE * F.itemsize)
     held = [empty((SIDE, SIDE), F) for _ in range(5)]
-    assert [len(same) for same in buffers._blocks.values()] == [3]
+    assert [len(same) for same in buffer_pool._blocks.values()] == [3]
     assert len({address(a) for a in held}) == 5
     assert empty((SIDE, 4 * SIDE), F).flags.owndata
     assert empty((2, 2), F).flags.owndata
     smaller = [empty((SIDE, SIDE // 2), F) for _ in range(3)]
-    assert [len(same) for same in buffers._blocks.values()] == [2, 3]  # the oldest have gone
+    assert [len(same) for same in buffer_pool._blocks.values()] == [2, 3]  # the oldest have gone
     assert not any(np.shares_memory(a, b) for a in held for b in smaller)
 
 

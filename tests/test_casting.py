@@ -10,7 +10,7 @@ import pytest
 
 import einsql
 from einsql.casting import cast_array
-from einsql.schema import DType
+from einsql.core.schema import DType
 
 FLOATS = [
     math.nan,

@@ -14,6 +14,7 @@ import pytest
 import einsql
 from einsql import relational as ra
 from einsql import tra
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import Input, Label
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
 from einsql.implementation import (
@@ -33,7 +34,6 @@ from einsql.optimizer.implementation import search, translate
 from einsql.optimizer.lower import lower
 from einsql.placements import Partial, Replicate
 from einsql.plan_printer import format_implementation
-from einsql.schema import DType, Field, Key, Schema
 from einsql.sharding import Placement, Scattered, Shard, everywhere, spread
 from einsql.tiles import Tile, instantiate
 from tests.sites import assert_same, meaning, on_sites, random_relation

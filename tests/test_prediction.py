@@ -9,16 +9,16 @@ import pytest
 
 import einsql
 from einsql import calibration
-from einsql.boxes import split
+from einsql.core.boxes import split
+from einsql.core.machine import Machine
+from einsql.core.settings import RATES, Settings, changed_settings, setting_text
 from einsql.einsum import EinSum
-from einsql.machine import Machine
 from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
 from einsql.placements import Tiles
-from einsql.settings import RATES, Settings, changed_settings, setting_text
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
 from einsql.supersteps import Local, tuple_bytes

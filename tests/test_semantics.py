@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.bfloat16 import loaded, narrow
-from einsql.schema import DType
+from einsql.core.bfloat16 import loaded, narrow
+from einsql.core.schema import DType
 from tests.oracle.compare import Row, canonical
 from tests.oracle.coverage import LINES
 from tests.oracle.data import Database, Tensor

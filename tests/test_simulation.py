@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.core.machine import Machine, Topology, topology_like
 from einsql.engine.sites import SiteProgram
-from einsql.machine import Machine, Topology, topology_like
 from einsql.optimizer import fair_shares
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Messages, merging

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from einsql import tra
 from einsql.blocks import sizes
+from einsql.core.schema import DType
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.relational import Repartition, walk
-from einsql.schema import DType
 from einsql.tiles import Tile
 from tests.relations import checked
 

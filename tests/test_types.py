@@ -12,7 +12,7 @@ import pytest
 
 import einsql
 from einsql.algebra import INTERNAL, SCALARS
-from einsql.schema import DType
+from einsql.core.schema import DType
 from einsql.sql.hybrid.prelude import PRELUDE
 
 SPELLINGS = {

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from einsql.units import duration
+from einsql.core.units import duration
 
 INK, DIM, RULE = "#010203", "#010204", "#010205"
 SERIES = ("#010206", "#010207", "#010208", "#010209")

@@ -62,8 +62,8 @@ from einsql.algebra.numeric import (
     trunc_divide,
     within_interval,
 )
-from einsql.schema import DType
-from einsql.typing_rules import (
+from einsql.core.schema import DType
+from einsql.core.typing_rules import (
     TypeRule,
     arithmetic,
     bits,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.schema import DType
+from einsql.core.schema import DType
 
 Array = Any  # an ndarray or NumPy scalar of whatever dtype the call has
 Interval = tuple[int, int] | None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from einsql.algebra.derivatives import PointDerivative, of_extreme, of_product, of_sum
-from einsql.schema import DType
+from einsql.core.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from einsql.changes.writing import Write
+from einsql.core.schema import Schema, is_flag
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
-from einsql.schema import Schema, is_flag
 from einsql.sql.host import FIELD
 from einsql.sql.windows import Shift
 

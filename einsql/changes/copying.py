@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.changes.target import changed, rows
+from einsql.core.schema import Schema
 from einsql.engine import files, outgoing
 from einsql.engine.result import Result
 from einsql.errors import (
@@ -17,7 +18,6 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.schema import Schema
 from einsql.sql.syntax import Copy
 
 if TYPE_CHECKING:

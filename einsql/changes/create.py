@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.bfloat16 import stored
 from einsql.changes.insert import insert_rows, result_table
 from einsql.changes.target import as_declared, constant, refuse_null, rows
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.settings import MOST_SITES
 from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.engine.private import owned
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
-from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.settings import MOST_SITES
 from einsql.sql.syntax import CreateTensor
 from einsql.sql.typed import convert
 

@@ -12,6 +12,7 @@ from einsql.changes.target import as_declared, refuse_null, rows, settled
 from einsql.changes.writing import Write
 from einsql.cluster.program import RankFields
 from einsql.cluster.storage import load, reads, write
+from einsql.core.schema import PRESENT, DType, Field, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -33,7 +34,6 @@ from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields, Relation, lies
 from einsql.engine.result import Result
 from einsql.planning import BinderCatalog
-from einsql.schema import PRESENT, DType, Field, Schema
 from einsql.sql.changes import Touch
 
 if TYPE_CHECKING:

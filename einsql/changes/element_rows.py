@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.changes.target import changed
+from einsql.core.schema import DType, Schema
 from einsql.engine.files.rows import Batch, Rows
 from einsql.engine.memory import require
 from einsql.engine.objects import Tensor
 from einsql.errors import DataError, IntegrityError
-from einsql.schema import DType, Schema
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
-from einsql import buffers
-from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant
 from einsql.changes.writing import Made, Write
+from einsql.core import buffer_pool
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.schema import DType, Key, Schema, valid
 from einsql.einsum import Call, Const, EinSum, Input, Value
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields, distinct
 from einsql.engine.result import Result, ResultColumn
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
-from einsql.schema import DType, Key, Schema, valid
 from einsql.sql.changes import Insertion, LiteralRow
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation
@@ -363,7 +363,7 @@ def _flags(mask: np.ndarray | None, at: np.ndarray) -> np.ndarray:
 
 def _own(array: np.ndarray | np.bool_, shape: tuple[int, ...]) -> np.ndarray:
     """A copy, in a file where the session lends one."""
-    made = buffers.empty(shape, array.dtype)
+    made = buffer_pool.empty(shape, array.dtype)
     made[...] = array
     return made
 

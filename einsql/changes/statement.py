@@ -21,6 +21,7 @@ from einsql.changes import update
 from einsql.changes.boxed import Boxed, boxed
 from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
+from einsql.core.schema import Key, Schema
 from einsql.current import current_inputs
 from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
@@ -31,7 +32,6 @@ from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHer
 from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
-from einsql.schema import Key, Schema
 from einsql.sql.changes import (
     Target,
     Touch,

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql import hybrid
-from einsql.bfloat16 import stored
 from einsql.casting import cast_array, cast_failure
 from einsql.changes.insert import cells, insert_rows
 from einsql.changes.target import changed
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.engine.duck.table_result import TableResult
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Relation
@@ -22,7 +23,6 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 from einsql.sql.hybrid.rows import touching
 
 if TYPE_CHECKING:

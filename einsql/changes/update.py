@@ -10,10 +10,10 @@ import numpy as np
 
 from einsql.changes.target import refuse_null, rows
 from einsql.changes.writing import Index, Made, Write
+from einsql.core.schema import PRESENT
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Term, count
 from einsql.errors import IntegrityError
-from einsql.schema import PRESENT
 from einsql.sql.changes import COUNT, Touch
 
 if TYPE_CHECKING:

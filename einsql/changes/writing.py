@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql import buffers
 from einsql.changes.target import changed
+from einsql.core import buffer_pool
 from einsql.engine.objects import Tensor
 from einsql.engine.private import behind, owned
 
@@ -119,7 +119,7 @@ class _Storing:
         if memory.keeps(prod(shape) * dtype.itemsize):
             return self.con.store.allocate(shape, dtype)
         with memory.lending():  # in a file, if it does not fit; the next change copies it again
-            return buffers.empty(shape, dtype)
+            return buffer_pool.empty(shape, dtype)
 
     def finished(self) -> Tensor:
         """The tensor, its arrays written."""

@@ -13,6 +13,7 @@ from einsql.cluster.driver import Cluster
 from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Fetch, ShipBlocks
 from einsql.cluster.program import AtRanks, Keep, RankFields
+from einsql.core.schema import Schema
 from einsql.engine.block_program import loads_of, numbered, tiles_of
 from einsql.engine.blocks import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.engine.implementation import SiteRun
@@ -21,7 +22,6 @@ from einsql.errors import OperationalError
 from einsql.implementation import Node, walk
 from einsql.physical import PhysicalSchema
 from einsql.placements import ranks_of
-from einsql.schema import Schema
 from einsql.supersteps import Program
 from einsql.tiles import VALUE
 

@@ -11,13 +11,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from einsql import forks
 from einsql.cluster.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
 from einsql.cluster.groups import Group, Lease
 from einsql.cluster.interrupts import deferred
 from einsql.cluster.messages import Command, Decline, Handle, Hello, Order, Shutdown
 from einsql.cluster.processes import Processes
 from einsql.cluster.wire import send
+from einsql.core import forks
 from einsql.engine.watch import watch
 from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
 

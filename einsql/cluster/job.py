@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from einsql import forks
 from einsql.cluster import remains
 from einsql.cluster.endings import Ended, Loss, loss, reports
 from einsql.cluster.meeting import KEY, Meeting
 from einsql.cluster.processes import Processes
 from einsql.cluster.threads import limited
+from einsql.core import forks
 from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels import cache
 

@@ -18,12 +18,12 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from einsql import forks
 from einsql.cluster.driver import Cluster
 from einsql.cluster.meeting import Meeting, reach
 from einsql.cluster.processes import Processes
 from einsql.cluster.rank import nameless, serve
 from einsql.cluster.threads import share_cores
+from einsql.core import forks
 from einsql.errors import InterfaceError, OperationalError
 
 if TYPE_CHECKING:

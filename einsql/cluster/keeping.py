@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsql.boxes import extents
 from einsql.cluster.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.core.boxes import extents
 from einsql.engine import files
 from einsql.engine.memory import enough_memory
 from einsql.engine.moving import Held

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from einsql import implementation
+from einsql.core.schema import Schema
 from einsql.engine.files import Description, Draft
 from einsql.engine.moving import Held
 from einsql.engine.relation import Term
-from einsql.schema import Schema
 from einsql.supersteps import Program
 
 Handle = int

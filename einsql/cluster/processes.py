@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
-from einsql import forks
 from einsql.cluster.endings import Ended, Loss, each, listed, loss
 from einsql.cluster.meeting import Meeting, patience
 from einsql.cluster.messages import Fallen, Hello, Started
 from einsql.cluster.wire import Unread, Withdrawn, receive
+from einsql.core import forks
 from einsql.errors import OperationalError
 
 START = 60.0

@@ -11,7 +11,6 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from einsql.boxes import common, volumes
 from einsql.cluster import storage
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
@@ -19,6 +18,8 @@ from einsql.cluster.groups import Lease
 from einsql.cluster.messages import Command, Kept, Run, Sent, Ship, Slice, Source
 from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.cluster.windows import Dealt, DealtPart, RankPart, lasting, moving
+from einsql.core.boxes import common, volumes
+from einsql.core.schema import Key, Schema
 from einsql.einsum import Input, Operand
 from einsql.engine.files import FileFields, FilePart
 from einsql.engine.moving import Held, paste, slices
@@ -26,7 +27,6 @@ from einsql.engine.relation import Fields, PlacedFields, Term, count_here
 from einsql.engine.sites import SiteMeasure, StepMeasure, is_small, sliced
 from einsql.errors import OperationalError, RanksLost
 from einsql.placements import Tiles, ranks_of
-from einsql.schema import Key, Schema
 from einsql.supersteps import Exchange, Load, Local, Program, Step
 
 MOST_TILES = 4096

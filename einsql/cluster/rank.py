@@ -17,7 +17,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from einsql import buffers
 from einsql.cluster import remains
 from einsql.cluster.keeping import Alone, compact, nbytes, obey, read
 from einsql.cluster.meeting import KEY, reach
@@ -44,6 +43,7 @@ from einsql.cluster.messages import (
 )
 from einsql.cluster.threads import share_cores
 from einsql.cluster.wire import Unread, Withdrawn, receive, send
+from einsql.core import buffer_pool
 from einsql.engine.block_program import BlockProgram
 from einsql.engine.memory import available, enough_memory
 from einsql.engine.moving import Held
@@ -73,7 +73,7 @@ def serve(connection: Connection, comm: MPI.Intracomm) -> None:
         connection: To the driver.
         comm: Of all ranks.
     """
-    buffers.keep(max(buffers.KEPT, (available() or 0) // (SHARE * comm.size)))
+    buffer_pool.keep(max(buffer_pool.KEPT, (available() or 0) // (SHARE * comm.size)))
     rank = Rank(connection, comm)
     try:
         rank.serve()

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.boxes import common, extents, volumes
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
 from einsql.cluster.messages import Command, Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.core.boxes import common, extents, volumes
 from einsql.engine import files
 from einsql.engine.moving import slices
 from einsql.engine.relation import Term

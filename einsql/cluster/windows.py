@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.boxes import volumes
+from einsql.core.boxes import volumes
+from einsql.core.schema import Schema
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import DistantFields, Fields
 from einsql.placements import Tiles
-from einsql.schema import Schema
 
 if TYPE_CHECKING:
     from einsql.cluster.program import RankFields

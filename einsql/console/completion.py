@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from einsql.console import objects
 from einsql.console.commands import COMMANDS
 from einsql.console.words import FUNCTIONS, KEYWORDS, TABLE_FUNCTIONS, statement_at
+from einsql.core.settings import SETTINGS, setting_text
 from einsql.errors import Error
-from einsql.settings import SETTINGS, setting_text
 
 if TYPE_CHECKING:
     from einsql.console.shell import Shell

@@ -13,8 +13,8 @@ import einsql
 from einsql.console.render import MODES
 from einsql.console.settings import Database, Leave, Settings
 from einsql.console.shell import Shell
+from einsql.core.file_ownership import check_file
 from einsql.errors import Error
-from einsql.ownership import check_file
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import einsql
 from einsql.console.values import format_value
+from einsql.core.quoting import in_quotes
 from einsql.engine.objects import Damaged, Definition, Tensor, damage
-from einsql.quoting import in_quotes
 from einsql.sql.heads import Head, head_of
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.bfloat16 import rounded
+from einsql.core.bfloat16 import rounded
 
 _NUMERIC = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",

@@ -7,8 +7,8 @@ from html import escape
 from math import prod
 from typing import Any
 
+from einsql.core.units import duration, quantity
 from einsql.drawing.figure import Report
-from einsql.units import duration, quantity
 
 _BOUND = 4
 """So many sites of a tile are written out."""

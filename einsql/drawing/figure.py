@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einsql.units import duration, quantity
+from einsql.core.units import duration, quantity
 
 Report = Mapping[str, Any]
 """EXPLAIN's JSON, as a value."""

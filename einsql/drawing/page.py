@@ -6,6 +6,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from einsql.core.units import duration, quantity
 from einsql.drawing.details import (
     input_details,
     link,
@@ -16,7 +17,6 @@ from einsql.drawing.details import (
 from einsql.drawing.figure import Figure, Report, figure_of, folded
 from einsql.drawing.sites import simulated, sites
 from einsql.drawing.svg import draw
-from einsql.units import duration, quantity
 
 
 def page(report: Report, sql: str, text: str) -> str:

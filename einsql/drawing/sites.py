@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from einsql.core.units import duration, quantity
 from einsql.drawing.figure import Report
-from einsql.units import duration, quantity
 
 _ROW = 14
 """Height of a node's row in the course, in pixels."""

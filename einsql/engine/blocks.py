@@ -11,6 +11,7 @@ from types import EllipsisType
 import numpy as np
 
 from einsql.blocks import BlockSchema, Cuts, KeyTuple, sizes
+from einsql.core.schema import DType, Schema
 from einsql.einsum import EinSum
 from einsql.engine.relation import Fields
 from einsql.integrity import assembled, renamed, tiles_of, without
@@ -29,7 +30,6 @@ from einsql.relational import (
     generated,
     walk,
 )
-from einsql.schema import DType, Schema
 from einsql.tiles import Tile as TileForm
 from einsql.tiles import merging
 

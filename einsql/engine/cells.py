@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.schema import Key, Schema
 from einsql.einsum import Axis, EinSum, Input, Operand, exprs, labels_of
-from einsql.schema import Key, Schema
 
 
 def cell_node(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from einsql.conditions import Ignored
+from einsql.core.fp_errors import Ignored
 from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
 

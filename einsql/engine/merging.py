@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, less
-from einsql.bfloat16 import loaded, stored
-from einsql.buffers import converted
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.buffer_pool import converted
+from einsql.core.schema import DType
 from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
-from einsql.schema import DType
 from einsql.supersteps import best_of, some_of
 
 State = tuple[np.ndarray, ...]

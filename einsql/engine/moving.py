@@ -14,8 +14,8 @@ from types import EllipsisType
 
 import numpy as np
 
-from einsql.boxes import extents
-from einsql.buffers import empty
+from einsql.core.boxes import extents
+from einsql.core.buffer_pool import empty
 from einsql.einsum import EinSum
 from einsql.engine.merging import merged
 from einsql.engine.routes import Moves, completing, gathering

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql import boxes
-from einsql.bfloat16 import loaded
+from einsql.core import boxes
+from einsql.core.bfloat16 import loaded
 from einsql.engine.files.tensor import Pieces
 from einsql.engine.files.writing import Column
 from einsql.engine.result import Result, ResultColumn

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError
 from einsql.placements import Tiles
-from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.sparse import Sparse
 
 if TYPE_CHECKING:
     import pyarrow as pa

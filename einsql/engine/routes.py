@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.boxes import common, extents, volumes
 from einsql.completions import rounds
+from einsql.core.boxes import common, extents, volumes
+from einsql.core.schema import Schema
 from einsql.engine.transport import Routes
 from einsql.placements import Tiles
-from einsql.schema import Schema
 from einsql.supersteps import Complete, Local
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from einsql.core.schema import Schema
 from einsql.einsum import EinSum
 from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
@@ -21,7 +22,6 @@ from einsql.engine.moving import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.relation import Fields
 from einsql.engine.streaming import WINDOW, Part, Share, Stream, candidates, streamed, within
 from einsql.engine.transport import Arrays, LocalTransport, Transport
-from einsql.schema import Schema
 from einsql.supersteps import (
     Exchange,
     Load,

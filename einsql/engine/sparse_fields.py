@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
+from einsql.core.schema import PRESENT
+from einsql.core.sparse_matrix import Compressed, Sparse, changed
 from einsql.engine.memory import NOTICED, available
 from einsql.engine.relation import DistantFields
 from einsql.errors import OperationalError
-from einsql.schema import PRESENT
-from einsql.sparse import Compressed, Sparse, changed
 
 
 class Owner(Protocol):

@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
+from einsql.core.settings import Settings
 from einsql.engine import private
 from einsql.engine.database.memory import Database, State
 from einsql.engine.duck.connection import Duck
@@ -30,7 +31,6 @@ from einsql.engine.objects import (
 from einsql.engine.overwritten import Index, Overwritten
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.errors import OperationalError, ProgrammingError, suggest
-from einsql.settings import Settings
 
 _INSTEAD = (
     "CREATE TEMP TENSOR makes a tensor of this session alone; connect without read_only=True to "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.lines import Laid, Page, Shown, Taken, bare_of, write_of
+from einsql.core.source_writer import Laid, Page, Shown, Taken, bare_of, write_of
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Step

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.boxes import common, extents, volumes
+from einsql.core.boxes import common, extents, volumes
 from einsql.engine.routes import Moves
 from einsql.supersteps import Exchange, Local, Program, reads, with_state
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.bfloat16 import loaded
 from einsql.blocks import BlockSchema, Dim, KeyTuple, sizes
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.engine.blocks import PlacedBlocks, assemble
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, ResultColumn, arrow_type
 from einsql.errors import Error, InterfaceError
 from einsql.integrity import assembled
 from einsql.relational import Node
-from einsql.schema import DType, Field, Key, Schema
 from einsql.tiles import VALUE
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.elementwise import computed, dtype_of, literal
 from einsql.frontends.expressions import Affine, Expr, Literal, apply, cast, label
 from einsql.frontends.source import untraceable, users_frame
 from einsql.frontends.steps import Graph, Step
-from einsql.schema import DType
 
 FEW = 4096
 """Elements above which a corner is looked at before all of them are."""

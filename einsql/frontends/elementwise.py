@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.expressions import Affine, Apply, Expr, Literal, apply, cast
 from einsql.frontends.source import untraceable
 from einsql.frontends.special import erfc
-from einsql.schema import DType
 
 B, I64, F, D = DType.BOOLEAN, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 Build = Callable[..., Expr]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from einsql.algebra import SCALARS
+from einsql.core.schema import DType
 from einsql.errors import InternalError
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     from einsql.frontends.steps import Step

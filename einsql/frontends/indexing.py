@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.array import (
     FUNCTIONS,
     TracedArray,
@@ -31,7 +32,6 @@ from einsql.frontends.expressions import (
 from einsql.frontends.shapes import axis_of
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import Step, read
-from einsql.schema import DType
 
 
 def getitem(x: TracedArray, key: Any) -> TracedArray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.errors import Error
 from einsql.frontends.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.elementwise import met
@@ -16,7 +17,6 @@ from einsql.frontends.reductions import axes_of
 from einsql.frontends.shapes import ravel
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
-from einsql.schema import DType
 from einsql.subscripts import parse_spec
 
 

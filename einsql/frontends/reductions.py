@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.array import TracedArray, apply_, graph_of, implements, lifted
 from einsql.frontends.elementwise import computed, dtype_of, number, truth
 from einsql.frontends.expressions import (
@@ -25,7 +26,6 @@ from einsql.frontends.expressions import (
 from einsql.frontends.shapes import axis_of, diagonal, expand_dims, ravel, transpose
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
-from einsql.schema import DType
 
 B, I64, F, D = DType.BOOLEAN, DType.BIGINT, DType.FLOAT, DType.DOUBLE
 

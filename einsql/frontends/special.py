@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from einsql.core.schema import DType
 from einsql.frontends.expressions import Apply, Expr, Literal, apply, cast
-from einsql.schema import DType
 
 _ERFC: tuple[float, ...] = (
     0.13699945762506138, -0.25906804876017164, 0.2187196789182644, -0.1642578166973083,

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.expressions import (
     ZERO,
     Affine,
@@ -17,7 +18,6 @@ from einsql.frontends.expressions import (
     reads,
     substituted,
 )
-from einsql.schema import DType
 
 
 @dataclass(eq=False, slots=True)

@@ -9,9 +9,9 @@ from decimal import Decimal
 import numpy as np
 from sqlglot.dialects.duckdb import DuckDB
 
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import DType
 from einsql.frontends.expressions import Affine, Apply, Expr, Literal, Read
-from einsql.quoting import in_quotes
-from einsql.schema import DType
 
 _BINARY = {
     "or": ("OR", 1), "and": ("AND", 2), "eq": ("=", 4), "ne": ("<>", 4), "lt": ("<", 4),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -36,7 +37,6 @@ from einsql.gradient.paths import refuse_choices
 from einsql.gradient.shifts import cancels
 from einsql.gradient.signs import FINITE, POSITIVE, Knowledge
 from einsql.gradient.terms import Term, wider
-from einsql.schema import PRESENT, DType
 
 Adjoint = Const | EinSum
 """A node with one field, or what every element has."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_array
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, conj, negate
-from einsql.schema import DType
 
 
 def wider(a: DType, b: DType) -> DType:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 from einsql.errors import OperationalError, ProgrammingError
 from einsql.kernels import mkl
 

@@ -23,10 +23,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from einsql import forks
+from einsql.core import forks
+from einsql.core.file_ownership import CHECKED, private_directory, read_private
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Tick
-from einsql.ownership import CHECKED, private_directory, read_private
 
 Kernel = Callable[..., Any]
 

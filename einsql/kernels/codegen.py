@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, EinSum, Output
 from einsql.intervals import interval
 from einsql.kernels.expressions import (
@@ -29,7 +30,6 @@ from einsql.kernels.expressions import (
 from einsql.kernels.nest import Mode, Nest, expensive, plan_nest
 from einsql.kernels.strips import folded, folded_rows, jammed, scanned, terms_at_once
 from einsql.kernels.wraps import Wraps
-from einsql.schema import DType
 
 _COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
 _HEADER = """\

@@ -13,6 +13,8 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
@@ -26,8 +28,6 @@ from einsql.kernels.sums import (
     write_small_sum,
 )
 from einsql.kernels.views import View, reading, write_view
-from einsql.lines import Laid, Page
-from einsql.schema import DType
 
 Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
 WriteArray = Callable[[Page, Sequence[Laid]], str]

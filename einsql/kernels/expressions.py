@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from einsql.algebra import SCALARS, Failure
 from einsql.casting import cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
 from einsql.intervals import fits, interval, never_overflows
 from einsql.kernels.nest import Nest, expensive, labels_read, may_raise, product
-from einsql.schema import DType
 
 CARRIERS: dict[DType, str] = {
     DType.BOOLEAN: "boolean",

@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import Key, Schema
 from einsql.einsum import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.schema import Key, Schema
 
 Runs = tuple[tuple[str, ...], ...]
 """Labels in their order; those of one run become one."""

@@ -17,8 +17,9 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS
-from einsql.bfloat16 import stored
-from einsql.buffers import empty
+from einsql.core.bfloat16 import stored
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
 from einsql.intervals import fits, interval
@@ -30,7 +31,6 @@ from einsql.kernels.flat import flatten
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.nest import plan_nest
 from einsql.kernels.partial import merge
-from einsql.schema import DType
 
 FEW = 64
 """Boxes that are kept from run to run."""

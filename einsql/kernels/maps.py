@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.source_writer import Laid, Page
 from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.views import is_plain, spread, write_view
-from einsql.lines import Laid, Page
 
 LARGEST = 1 << 24
 """Points up to which one thread is as good as several, and below any tick."""

@@ -8,6 +8,7 @@ from math import prod
 
 from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.casting import cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import (
     Call,
     Const,
@@ -20,7 +21,6 @@ from einsql.einsum import (
     subexpressions,
 )
 from einsql.intervals import never_overflows
-from einsql.schema import DType
 
 LONGEST = 2**27
 """Work, in cheap operations, that one uninterruptible kernel call may do at most."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, equal, less
+from einsql.core.schema import DType
 from einsql.einsum import Output
 from einsql.kernels.scalar import refuse
-from einsql.schema import DType
 
 
 def merge(o: Output, running: list[np.ndarray]) -> list[np.ndarray]:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 from einsql.kernels.kernel import Tick
 
 T = TypeVar("T")

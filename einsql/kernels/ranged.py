@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from einsql.core.source_writer import Laid, Page
 from einsql.einsum import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
 from einsql.kernels.kernel import Fields, Runner, Tick, Written
-from einsql.lines import Laid, Page
 
 KEPT = 64
 """Ranges whose kernels are kept."""

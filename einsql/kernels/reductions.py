@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, Reduction, equal, less
-from einsql.bfloat16 import stored
 from einsql.casting import cast_array
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import DType
 from einsql.einsum import Output
 from einsql.errors import DataError
 from einsql.kernels.scalar import Mask, refuse
 from einsql.kernels.sums import CHAIN, add_up
-from einsql.schema import DType
 
 # NaN is the greatest float: fmin passes over it, maximum lets it through.
 UFUNCS: dict[str, np.ufunc] = {

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page, write_of
 from einsql.einsum import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.contraction import (
@@ -26,8 +28,6 @@ from einsql.kernels.seldom import compile_seldom
 from einsql.kernels.short import match_floats, stores_short
 from einsql.kernels.vector import VECTOR, is_gather
 from einsql.kernels.views import VIEWS
-from einsql.lines import Laid, Page, write_of
-from einsql.schema import DType
 
 SMALL = 1 << 16
 """Points × outputs below which interpreting beats compiling, which costs 0.3 s."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from einsql.core.source_writer import Laid, Page, write_of
 from einsql.einsum import EinSum
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.lines import Laid, Page, write_of
 from einsql.supersteps import always, beside
 
 Compile = Callable[[EinSum], tuple[str, Runner]]

@@ -15,8 +15,9 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from einsql.bfloat16 import narrow, widen
-from einsql.buffers import empty
+from einsql.core.bfloat16 import narrow, widen
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -35,7 +36,6 @@ from einsql.einsum import (
 )
 from einsql.kernels import pool
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick
-from einsql.schema import DType, Field, Key, Schema
 
 PIECE = 2**18
 """Elements that NumPy converts at a time."""

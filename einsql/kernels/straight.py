@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS, Failure
-from einsql.bfloat16 import narrow, widen
 from einsql.casting import cast_array, cast_failure
+from einsql.core.bfloat16 import narrow, widen
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page, Shown, Taken
 from einsql.einsum import (
     TRUE,
     Call,
@@ -35,8 +37,6 @@ from einsql.kernels.kernel import Runner
 from einsql.kernels.reductions import UFUNCS, running_type
 from einsql.kernels.scalar import refuse
 from einsql.kernels.sums import CHAIN, add_up
-from einsql.lines import Laid, Page, Shown, Taken
-from einsql.schema import DType
 
 LARGEST = 2**16
 """Points up to which calls take so little that what is decided between them counts."""

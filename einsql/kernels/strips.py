@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import DType
 from einsql.einsum import EinSum, Output
 from einsql.kernels.expressions import literal
 from einsql.kernels.nest import Mode, Nest, expensive
-from einsql.schema import DType
 
 SCANNED = 64
 """Points looked through at a time for an extreme that beats the one before."""

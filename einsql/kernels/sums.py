@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.source_writer import Page
 from einsql.kernels import blas, pool
-from einsql.lines import Page
 
 SPREAD = 2**20
 """Elements from which threads are worth starting."""

@@ -21,7 +21,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 from einsql.errors import InternalError
 from einsql.kernels import cache, pool
 

@@ -15,8 +15,10 @@ from math import prod
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
-from einsql.bfloat16 import loaded, stored
 from einsql.casting import cast_array
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page
 from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
@@ -32,8 +34,6 @@ from einsql.kernels.straight import (
 )
 from einsql.kernels.sums import from_zero
 from einsql.kernels.views import arrangement
-from einsql.lines import Laid, Page
-from einsql.schema import DType
 
 BLOCK = 1 << 18
 """Points of a block: temporaries stay in cache, and a block takes milliseconds."""

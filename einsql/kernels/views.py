@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
-from einsql.bfloat16 import stored
+from einsql.core.bfloat16 import stored
+from einsql.core.source_writer import Laid, Page
 from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
-from einsql.lines import Laid, Page
 
 View = Callable[[np.ndarray], np.ndarray]
 

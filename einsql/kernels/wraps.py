@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, EinSum, Expr, Label, rewrite
 from einsql.intervals import interval
 from einsql.kernels.expressions import Points, typed
 from einsql.kernels.nest import LEAST_PIECE, Nest, by_constant, labels_read
-from einsql.schema import DType
 
 _LARGEST = 2**62
 """Magnitude below which a dividend and the next multiple of its divisor fit BIGINT."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     Axis,
     Call,
@@ -25,7 +26,6 @@ from einsql.einsum import (
 )
 from einsql.optimizer.facts import bounds_of, can_raise, fits, in_order, is_pointwise, with_axes
 from einsql.optimizer.rules import Rule, rebuild
-from einsql.schema import DType
 
 _EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}  # integers up to here are floats
 

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from einsql.boxes import volumes
+from einsql.core.boxes import volumes
 from einsql.einsum import EinSum
 from einsql.optimizer.collectives import collectives
 from einsql.optimizer.completion import Completion, PartialResult, completions, merging

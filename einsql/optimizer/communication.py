@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import prod
 
-from einsql.boxes import common, volumes
+from einsql.core.boxes import common, volumes
 from einsql.errors import InterfaceError, InternalError
 from einsql.placements import (
     Entry,

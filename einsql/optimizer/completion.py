@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.boxes import part
+from einsql.core.boxes import part
 from einsql.optimizer.layouts import laid
 from einsql.placements import Entry, Layout, Partial, Shard, Single, Tiles
 from einsql.supersteps import CollectiveName

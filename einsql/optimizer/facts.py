@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -29,7 +30,6 @@ from einsql.einsum import (
 from einsql.intervals import can_raise as can_raise
 from einsql.intervals import fits as fits
 from einsql.intervals import interval
-from einsql.schema import DType
 
 Bounds = Mapping[str, tuple[int, int]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     EinSum,
@@ -30,7 +31,6 @@ from einsql.optimizer.facts import (
     readers,
 )
 from einsql.optimizer.rules import Rule, rebuild
-from einsql.schema import PRESENT, DType
 
 _Pushed = tuple[EinSum, EinSum]
 """The reader and its producer, after a condition moved."""

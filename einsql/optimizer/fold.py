@@ -6,6 +6,7 @@ import numpy as np
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_array, cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -20,7 +21,6 @@ from einsql.einsum import (
 from einsql.intervals import interval
 from einsql.optimizer.facts import Bounds, bounds_of, can_raise, change_exprs, fits
 from einsql.optimizer.rules import Rule
-from einsql.schema import DType
 
 _NEGATED = {"eq": "ne", "ne": "eq"}
 _TURNED = {"lt": "le", "le": "lt"}  # NOT a < b is b <= a: floats are totally ordered

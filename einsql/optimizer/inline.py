@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import PRESENT, DType, is_flag
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -44,7 +45,6 @@ from einsql.optimizer.facts import (
     size,
 )
 from einsql.optimizer.rules import Rule, rebuild
-from einsql.schema import PRESENT, DType, is_flag
 
 _LARGEST = 256  # subexpressions in one node; chains of squares would double for ever
 

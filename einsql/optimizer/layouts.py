@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.boxes import common, split, volumes
+from einsql.core.boxes import common, split, volumes
 from einsql.einsum import Axis, EinSum, Input
 from einsql.errors import InternalError
 from einsql.intervals import interval

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from einsql import relational as ra
 from einsql.algebra import REDUCTIONS
 from einsql.blocks import equal_cuts, key_label
+from einsql.core.schema import DType, is_flag
 from einsql.einsum import (
     Const,
     EinSum,
@@ -35,7 +36,6 @@ from einsql.einsum import (
 from einsql.errors import NotSupportedError
 from einsql.optimizer.lower_kernel import kernel
 from einsql.optimizer.lower_operands import Source, cut_operand
-from einsql.schema import DType, is_flag
 
 Fields = Mapping[str, ra.Node]
 """The relations of a node's fields."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     Axis,
     Const,
@@ -19,7 +20,6 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.intervals import interval
-from einsql.schema import DType
 from einsql.tiles import VALUE, operand
 
 FAR = 2**62

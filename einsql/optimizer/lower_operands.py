@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from einsql import relational as ra
 from einsql.blocks import Cuts, boundaries, key_label
+from einsql.core.schema import DType, Field, Schema
 from einsql.einsum import TRUE, Axis, Const, Expr, Input, Node, call, conj
 from einsql.errors import NotSupportedError
 from einsql.integrity import assembled
-from einsql.schema import DType, Field, Schema
 from einsql.tiles import VALUE
 
 

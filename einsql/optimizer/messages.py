@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.boxes import common, extents
 from einsql.completions import rounds
+from einsql.core.boxes import common, extents
 from einsql.placements import Tiles
 from einsql.supersteps import Complete, Exchange, Local
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from einsql.algebra import REDUCTIONS, Interval
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -28,7 +29,6 @@ from einsql.einsum import (
 from einsql.intervals import interval
 from einsql.optimizer.facts import bounds_of, can_raise, cast, factors, fits
 from einsql.optimizer.rules import Rule
-from einsql.schema import PRESENT, DType
 
 _Path = list[tuple[int, ...]]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.boxes import extents
-from einsql.machine import Machine
+from einsql.core.boxes import extents
+from einsql.core.machine import Machine
 from einsql.optimizer.decomposition.problem import renames
 from einsql.optimizer.traffic import Traffic, completing, exchanged
 from einsql.placements import Tiles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from einsql.core.schema import PRESENT
 from einsql.einsum import (
     EinSum,
     Roots,
@@ -18,7 +19,6 @@ from einsql.einsum import (
 from einsql.intervals import interval
 from einsql.optimizer.facts import bounds_of, fits, unguarded, used_labels
 from einsql.optimizer.rules import Rule, rebuild
-from einsql.schema import PRESENT
 
 
 def prune_outputs(roots: Roots) -> tuple[Roots, int]:

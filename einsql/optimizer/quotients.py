@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     Axis,
     Call,
@@ -23,7 +24,6 @@ from einsql.einsum import (
 )
 from einsql.optimizer.facts import fresh
 from einsql.optimizer.rules import Rule
-from einsql.schema import DType
 
 
 def split_quotients(node: EinSum) -> EinSum:

@@ -13,6 +13,7 @@ import numpy as np
 from einsql.affine import Affine, affine_labels, digits
 from einsql.algebra import REDUCTIONS
 from einsql.casting import cast_array
+from einsql.core.schema import PRESENT, DType, is_flag
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -52,7 +53,6 @@ from einsql.optimizer.facts import (
 )
 from einsql.optimizer.fold import simplify
 from einsql.optimizer.rules import NodeRewrite, Rule
-from einsql.schema import PRESENT, DType, is_flag
 
 _WITNESSES = 64  # how many points per group are tried as a proof that the group exists
 

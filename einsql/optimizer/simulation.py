@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.machine import Machine, Topology
 from einsql.errors import NotSupportedError
-from einsql.machine import Machine, Topology
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Merging, Messages, exchanging, merging
 from einsql.optimizer.prediction import StepCosts

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from einsql.boxes import common, extents, volumes
 from einsql.completions import rounds
+from einsql.core.boxes import common, extents, volumes
 from einsql.optimizer.layouts import beside
 from einsql.placements import Tiles
 from einsql.supersteps import Complete, Local

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType, Schema, is_flag
 from einsql.einsum import (
     TRUE,
     Call,
@@ -20,7 +21,6 @@ from einsql.einsum import (
 )
 from einsql.errors import InternalError
 from einsql.optimizer.facts import direct_labels
-from einsql.schema import DType, Schema, is_flag
 
 
 def verify(root: Node, wanted: Schema, verified: dict[int, EinSum], *, drops_flags: bool) -> None:

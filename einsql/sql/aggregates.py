@@ -13,6 +13,7 @@ from math import inf, prod
 
 from sqlglot import exp
 
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Call,
@@ -28,7 +29,6 @@ from einsql.einsum import (
 )
 from einsql.errors import ProgrammingError
 from einsql.intervals import fits
-from einsql.schema import PRESENT, DType
 from einsql.sql.casts import WIDEST, cast_expr, decimal_of, whole
 from einsql.sql.domain import Domain
 from einsql.sql.typed import (

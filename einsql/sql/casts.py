@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.casting import cast_array, cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, call
 from einsql.errors import NotSupportedError
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

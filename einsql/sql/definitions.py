@@ -6,8 +6,8 @@ from dataclasses import replace as replace_field
 
 from sqlglot import TokenType, exp
 
+from einsql.core.schema import DType
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.schema import DType
 from einsql.sql.macros import check_parameters, is_function
 from einsql.sql.syntax import ColumnDef, CreateMacro, CreateTensor, CreateView, Drop, Statement
 from einsql.sql.tokens import did_you_mean

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from einsql.algebra import Interval
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -34,7 +35,6 @@ from einsql.einsum import (
     relabel,
 )
 from einsql.intervals import can_raise, interval
-from einsql.schema import PRESENT, DType
 from einsql.sql.bounded import settle
 from einsql.sql.edges import Edge, edges_of
 from einsql.sql.given import Given

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.schema import PRESENT, DType, valid
 from einsql.einsum import TRUE, Expr, Output, Value
 from einsql.errors import ProgrammingError
-from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.domain import Domain
 from einsql.sql.scalar import position

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from einsql.core.settings import MOST_SITES
+from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import ProgrammingError, suggest
-from einsql.settings import MOST_SITES
 from einsql.sql.tokens import TokenReader
-from einsql.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 
 _FLAGS = {"ANALYZE": "analyze", "ANALYSE": "analyze", "VERBOSE": "verbose", "SIMULATE": "simulate"}
 _RATES = {"NETWORK": BANDWIDTH, "FLOPS": FLOPS}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from einsql.lines import Page
-from einsql.schema import DType
+from einsql.core.schema import DType
+from einsql.core.source_writer import Page
 from einsql.sql.host import FIELD, KNOWN, Values, evaluator
 from einsql.sql.windows import View, part_of
 

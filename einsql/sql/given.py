@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from einsql.core.schema import DType, Field, Schema
 from einsql.einsum import (
     FALSE,
     TRUE,
@@ -26,7 +27,6 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.errors import NotSupportedError
-from einsql.schema import DType, Field, Schema
 from einsql.sql.casts import cast_expr
 from einsql.sql.feeding import Feed, Scalar, feeding
 from einsql.sql.host import (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.schema import DType
 from einsql.einsum import EinSum, Input, Node, walk
 from einsql.errors import (
     OF_A_TABLE,
@@ -15,7 +16,6 @@ from einsql.errors import (
     UnknownHere,
 )
 from einsql.gradient import Backward
-from einsql.schema import DType
 from einsql.sql.arguments import as_sql
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import locate, position

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from einsql import forks
+from einsql.core import forks
 from einsql.errors import ProgrammingError, pointed_at
 from einsql.sql.lexical import QUIET
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from einsql.casting import cast_array, cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, Value, subexpressions
 from einsql.printer import format_expr
-from einsql.schema import DType
 
 FIRST = -(2**20)
 """Parameter n is read as the Value of operand FIRST - n until its node is built."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
-from einsql.quoting import in_quotes, literal
+from einsql.core.quoting import in_quotes, literal
 from einsql.sql.arguments import as_sql
 
 _OPERATORS: dict[type[exp.Expr], str] = {

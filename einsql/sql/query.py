@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sqlglot import exp
 
+from einsql.core.schema import Schema
 from einsql.einsum import EinSum, Input
 from einsql.errors import Error, ProgrammingError
-from einsql.schema import Schema
 from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
 from einsql.sql.given import Given
 from einsql.sql.macros import Macro

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.schema import DType, valid
 from einsql.einsum import TRUE, Expr, Label, Node, Value
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
-from einsql.schema import DType, valid
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.schema import PRESENT, DType, valid
 from einsql.einsum import TRUE, Label, Value, conj, renumber
 from einsql.errors import Error, ProgrammingError
-from einsql.schema import PRESENT, DType, valid
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.arguments import as_sql, kind
 from einsql.sql.calls import (

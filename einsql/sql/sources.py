@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
+from einsql.core.schema import DType
 from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import (
     DataError,
@@ -22,7 +23,6 @@ from einsql.errors import (
     UnknownHere,
     suggest,
 )
-from einsql.schema import DType
 from einsql.sql.arguments import as_sql
 from einsql.sql.domain import Domain
 from einsql.sql.edges import Edge

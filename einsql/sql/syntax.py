@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlglot import exp
 
+from einsql.core.schema import DType
 from einsql.errors import Error
-from einsql.schema import DType
 from einsql.sql.replaced import Replaced
 
 

@@ -8,9 +8,10 @@ from math import ceil, floor
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_failure
+from einsql.core.schema import DType
+from einsql.core.typing_rules import common
 from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import NotSupportedError, ProgrammingError
-from einsql.schema import DType
 from einsql.sql.casts import (
     WIDEST,
     SqlType,
@@ -23,7 +24,6 @@ from einsql.sql.casts import (
     within,
 )
 from einsql.sql.casts import Decimal as Decimal
-from einsql.typing_rules import common
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from weakref import proxy
 import numpy as np
 import numpy.typing as npt
 
+from einsql.core.schema import DType, Key, Schema
 from einsql.einsum import (
     Axis,
     Call,
@@ -31,7 +32,6 @@ from einsql.einsum import (
     rewrite,
 )
 from einsql.placements import Tiles
-from einsql.schema import DType, Key, Schema
 from einsql.sql.host import FIELD, NeedsValuesError, parameters_of, shown, source
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.core.schema import DType
 from einsql.engine.database import checks, payload, rows
 from einsql.engine.objects import Tensor
-from einsql.schema import DType
 
 VALUES = {
     DType.BOOLEAN: np.array([[True, False, True]]),

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from einsql.core.schema import DType
 from einsql.engine import files
 from einsql.engine.relation import from_array, to_batches
 from einsql.errors import InterfaceError, NotSupportedError, OperationalError
-from einsql.schema import DType
 
 SUFFIXES = ("npy", "npz", "safetensors", "arrow")
 IN_PARTS = ("npy", "safetensors", "arrow")

@@ -13,8 +13,8 @@ import safetensors.numpy
 from pyarrow import parquet
 
 import einsql
+from einsql.core.schema import DType
 from einsql.engine import files
-from einsql.schema import DType
 
 gguf = pytest.importorskip("gguf", reason="the extra [formats] is not installed")
 zarr = pytest.importorskip("zarr", reason="the extra [formats] is not installed")

@@ -14,9 +14,9 @@ import scipy.sparse
 from pyarrow import csv, parquet
 
 import einsql
+from einsql.core.schema import DType
 from einsql.engine.files import parquet as files_parquet
 from einsql.engine.files.mapped import Found
-from einsql.schema import DType
 
 TYPES = ["BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"]
 ROWS = ["csv", "tsv", "parquet", "arrow", "mtx"]

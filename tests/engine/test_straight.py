@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, Output, Value
 from einsql.engine.executor import REPEATED, Fields, Program
 from einsql.errors import DataError, InterruptedError
 from einsql.kernels import compile_node
 from einsql.kernels.kernel import Runner
-from einsql.schema import DType, Field, Key, Schema
 
 F, B = DType.FLOAT, DType.BIGINT
 EXTENT = {"i": 5, "j": 7, "k": 4}

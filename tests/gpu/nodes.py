@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.algebra import SCALARS
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -20,7 +21,6 @@ from einsql.einsum import (
     Output,
     Value,
 )
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import Case, random_array
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT

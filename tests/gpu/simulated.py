@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.algebra import SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import Call, EinSum, Value
 from einsql.errors import DataError, NotSupportedError
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick
-from einsql.schema import DType
 from tests.gpu.nodes import awkward, pairs, scalars
 from tests.kernels.compiling import PROPERTY
 from tests.kernels.indexed import convolutions, gathers, segments

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql import on_device
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, Call, EinSum, Node, Operand, Output, Value
 from einsql.engine.executor import Program
 from einsql.errors import OperationalError
@@ -23,7 +24,6 @@ from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.stacks import parts, stack_of
-from einsql.schema import DType
 from tests.gpu.nodes import tensor
 
 F = DType.FLOAT

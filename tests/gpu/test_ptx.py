@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.loader import load
 from einsql.kernels.cuda.simulator import Simulator
-from einsql.schema import DType
 from tests.gpu.nodes import pairs, scalars, tensor
 
 pytestmark = [

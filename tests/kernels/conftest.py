@@ -1,7 +1,7 @@
 """In every test here, whatever memory a kernel is lent holds garbage.
 
 Results must not depend on what lay in a buffer before, so no kernel's file poisons its own:
-NumPy's uninitialised arrays, and so `einsql.buffers`, are full of garbage for all of them.
+NumPy's uninitialised arrays, and so `einsql.core.buffer_pool`, are full of garbage for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsql import buffers, kernels
+from einsql import kernels
+from einsql.core import buffer_pool
 from einsql.kernels import cache
 
 GARBAGE = (0xFF, 0x7F, 0x80)
@@ -51,7 +52,7 @@ def _modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(kernels.__path__, "einsql.kernels."):
         with suppress(ImportError):  # of an optional package
             importlib.import_module(found.name)
-    yield buffers
+    yield buffer_pool
     for name, module in sorted(sys.modules.items()):
         inside = name.startswith("einsql.kernels.") and name not in _COMPILED
         if inside and getattr(module, "np", None) is np:
@@ -63,6 +64,6 @@ MODULES = list(_modules())
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "LARGE", sys.maxsize)  # every block comes from NumPy
+    monkeypatch.setattr(buffer_pool, "LARGE", sys.maxsize)  # every block comes from NumPy
     for module in MODULES:
         monkeypatch.setattr(module, "np", Poisonous("numpy"))

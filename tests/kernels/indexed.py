@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from einsql.affine import Affine
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -19,7 +20,6 @@ from einsql.einsum import (
     Output,
     Value,
 )
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.nodes import Case, lay_out, random_array
 
 B, I32, I64, F, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.FLOAT, DType.DOUBLE

@@ -13,7 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from einsql.algebra import SCALARS
-from einsql.bfloat16 import loaded, rounded, stored
+from einsql.core.bfloat16 import loaded, rounded, stored
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -31,7 +32,6 @@ from einsql.einsum import (
 )
 from einsql.errors import DataError
 from einsql.reference import evaluate
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 
 Fields = Mapping[str, np.ndarray]
 Runner = Callable[[Sequence[Fields], Callable[[float], None]], dict[str, np.ndarray]]

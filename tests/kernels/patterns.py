@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Operand, Output, Value
 from einsql.kernels.loops import compile_loops
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import Case, check
 
 F = DType.FLOAT

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.core.schema import DType
+from einsql.core.sparse_matrix import Compressed
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
 from einsql.engine.merging import Total
 from einsql.kernels.kernel import Runner
@@ -23,8 +25,6 @@ from einsql.kernels.sparse.multiply import multiply_tiles
 from einsql.kernels.sparse.rows import multiply_rows
 from einsql.kernels.sparse.stored import collapsed
 from einsql.kernels.sparse.tiles import TILE
-from einsql.schema import DType
-from einsql.sparse import Compressed
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 from tests.kernels.patterns import tensor

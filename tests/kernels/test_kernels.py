@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
-from einsql import buffers
+from einsql.core import buffer_pool
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import DataError
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, sums, vector
@@ -25,7 +26,6 @@ from einsql.kernels.segments import gather, reduce, scatter
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.vector import VECTOR, compile_vector
 from einsql.kernels.views import VIEWS
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array
 
@@ -137,7 +137,9 @@ OWN = {"sparse": "test_sparse.py", "packed": "test_packed.py"}
 
 def test_new_memory_is_garbage() -> None:
     """What conftest.py promises."""
-    shown = {bytes(buffers.empty((2, 600, 600), np.dtype("u1")).reshape(-1)[:3]) for _ in range(3)}
+    shown = {
+        bytes(buffer_pool.empty((2, 600, 600), np.dtype("u1")).reshape(-1)[:3]) for _ in range(3)
+    }
     assert shown == {bytes([byte] * 3) for byte in (0xFF, 0x7F, 0x80)}
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from einsql.algebra import SCALARS, Failure, less
-from einsql.bfloat16 import loaded
 from einsql.casting import cast_array, cast_failure
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -31,7 +32,6 @@ from einsql.kernels.cuts import Cut
 from einsql.kernels.flat import flatten
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -29,7 +30,6 @@ from einsql.kernels import pool
 from einsql.kernels.packed import factors, layout, pieces, run
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.run import compile_packed
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 

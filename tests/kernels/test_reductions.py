@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Const, EinSum, Label, Operand, Output
 from einsql.kernels import compile_node, cuts, pool, registry
 from einsql.kernels.codegen import generate, source
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.nest import Mode, plan_nest
 from einsql.kernels.strips import JAMMED
-from einsql.schema import DType
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from einsql.bfloat16 import loaded, narrow, rounded, stored, widen
+from einsql.core.bfloat16 import loaded, narrow, rounded, stored, widen
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -29,7 +30,6 @@ from einsql.kernels import compile_node, pool
 from einsql.kernels import short as short_kernels
 from einsql.kernels.loops import compile_loops
 from einsql.kernels.vector import compile_vector
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.indexed import convolutions, segments
 from tests.kernels.nodes import Case, Runner, cases, check, no_tick
 from tests.kernels.test_kernels import products

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import einsql
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -32,7 +33,6 @@ from einsql.engine import sparse_fields
 from einsql.engine.sparse_fields import SparseFields
 from einsql.kernels import Runner, compile_node, registry
 from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 

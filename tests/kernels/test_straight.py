@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Input, Label, Operand, Output, Value
 from einsql.errors import DataError
 from einsql.kernels import vector
 from einsql.kernels.kernel import Fields, Runner
 from einsql.kernels.straight import compile_straight
 from einsql.kernels.vector import compile_vector
-from einsql.schema import DType, Field, Key, Schema
 from tests.kernels.nodes import Case, cases, no_tick
 
 F, I64 = DType.FLOAT, DType.BIGINT

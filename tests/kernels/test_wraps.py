@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsql.affine import Affine
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
 from einsql.intervals import interval
 from einsql.kernels import cache, cuts, loops, pool, wraps
 from einsql.kernels.codegen import source
 from einsql.kernels.loops import compile_loops
-from einsql.schema import DType
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.indexed import PRESENCE
 from tests.kernels.indexed import source as relation

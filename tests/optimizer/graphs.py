@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema, valid
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -29,7 +30,6 @@ from einsql.einsum import (
 )
 from einsql.errors import DataError
 from einsql.reference import Fields, evaluate
-from einsql.schema import PRESENT, DType, Field, Key, Schema, valid
 
 B, I32, I64, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.DOUBLE
 _REDUCTIONS = {

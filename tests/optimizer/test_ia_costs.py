@@ -6,6 +6,7 @@ import pytest
 
 from einsql import tra
 from einsql.blocks import equal_cuts
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import Call, Const, Input, Label
 from einsql.implementation import (
     Bcast,
@@ -18,7 +19,6 @@ from einsql.implementation import (
     Shuffle,
 )
 from einsql.optimizer.implementation import Cost, Costs, Weights
-from einsql.schema import DType, Field, Key, Schema
 from einsql.sharding import everywhere, spread
 from einsql.tiles import Tile
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from einsql import tra
+from einsql.core.schema import DType
 from einsql.einsum import Axis, Call, Const, Expr, Label
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
 from einsql.implementation import (
@@ -31,7 +32,6 @@ from einsql.optimizer.implementation import RULES, Costs, Weights, search, trans
 from einsql.optimizer.implementation.beam import Neighbours
 from einsql.optimizer.implementation.laws import chained
 from einsql.physical import Duplicate
-from einsql.schema import DType
 from einsql.tiles import Tile
 from tests.sites import Blocks, any_copies, assert_same, meaning, on_sites, random_relation
 

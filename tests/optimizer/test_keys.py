@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsql.affine import Affine
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import TRUE, Axis, Const, EinSum, Expr, Label, Operand, Output, Value, call, conj
 from einsql.optimizer import optimize
-from einsql.schema import PRESENT, DType
 from tests.optimizer.graphs import assert_equal_results, data, key, less, tensor
 
 B, I64, D = DType.BOOLEAN, DType.BIGINT, DType.DOUBLE

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from einsql import tra
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -32,7 +33,6 @@ from einsql.optimizer.lower import lower, lower_graph
 from einsql.reference import evaluate
 from einsql.relational import Scan
 from einsql.relational import walk as walk_plan
-from einsql.schema import PRESENT, DType
 from einsql.tiles import Tile, instantiate
 from tests.levels import assert_same
 from tests.optimizer.graphs import data, key, less, random_graph, random_join, tensor

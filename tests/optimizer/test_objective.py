@@ -6,9 +6,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from einsql.boxes import split
+from einsql.core.boxes import split
+from einsql.core.machine import Machine
 from einsql.errors import OperationalError
-from einsql.machine import Machine
 from einsql.optimizer.decomposition import Floats, Objective, Seconds
 from einsql.optimizer.decomposition.decompose import cut_problem
 from einsql.optimizer.decomposition.objective import cell_bytes

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -31,7 +32,6 @@ from einsql.errors import InterfaceError, InternalError
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
 from einsql.optimizer.verify import verify
 from einsql.printer import format_graph
-from einsql.schema import PRESENT, DType
 from tests.optimizer.graphs import (
     assert_equal_results,
     data,

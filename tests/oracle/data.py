@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from einsql.bfloat16 import narrow, rounded
+from einsql.core.bfloat16 import narrow, rounded
 from tests.oracle.choices import Choices
 from tests.oracle.relations import Column, Relation
 
@@ -41,7 +41,7 @@ class Tensor:
         values = [_literal(v) for v in self.array.ravel().tolist()]
         kind = np.dtype(self.array.dtype).name
         text = f"np.array([{', '.join(values)}], np.{kind}).reshape({self.array.shape})"
-        return f"einsql.bfloat16.narrow({text})" if self.dtype == "BFLOAT16" else text
+        return f"einsql.core.bfloat16.narrow({text})" if self.dtype == "BFLOAT16" else text
 
 
 @dataclass

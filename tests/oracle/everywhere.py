@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import einsql
+from einsql.core.machine import Machine
+from einsql.core.settings import Settings
 from einsql.einsum import EinSum, walk
 from einsql.engine.sites import SiteProgram
-from einsql.machine import Machine
 from einsql.optimizer.decomposition import STRATEGIES
 from einsql.plans import Plan
 from einsql.programs import compiler, sited
-from einsql.settings import Settings
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query as Asked
 from tests.oracle.campaign import QUERIES_PER_DATABASE

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
-from einsql.bfloat16 import narrow, rounded
+from einsql.core.bfloat16 import narrow, rounded
 from tests.hostile import (
     DOUBLES,
     FLOATS,

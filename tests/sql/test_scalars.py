@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.bfloat16 import narrow, rounded
+from einsql.core.bfloat16 import narrow, rounded
 
 NAN, INF = math.nan, math.inf
 TYPES = {"b": "BOOLEAN", "y": "TINYINT", "n": "INTEGER", "m": "BIGINT", "f": "FLOAT", "d": "DOUBLE"}

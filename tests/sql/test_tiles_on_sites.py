@@ -17,9 +17,9 @@ import pytest
 import einsql
 from einsql import relational as ra
 from einsql import tra
+from einsql.core.schema import DType
 from einsql.engine.private import owner
 from einsql.optimizer.implementation import implement
-from einsql.schema import DType
 from einsql.staged import TilePlan, TileProgram
 from einsql.tile_report import measured
 from einsql.tiles import Tile

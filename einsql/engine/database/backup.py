@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
+from einsql.core.quoting import in_quotes, literal
 from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.memory import Database, State
@@ -21,7 +22,6 @@ from einsql.engine.files.drafts import part_name, synchronise, writing
 from einsql.engine.objects import Damaged, Object, Tensor, damage
 from einsql.engine.relation import DistantFields, distinct
 from einsql.errors import OperationalError
-from einsql.quoting import in_quotes, literal
 
 Tick = Callable[[float], None]
 """Called with the fraction done; raises to cancel."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
+from einsql.core.schema import Schema
 from einsql.engine.database.payload import Layout, Progress, ignore, write_payload
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.files.drafts import synchronise
 from einsql.engine.files.regular import open_regular
 from einsql.engine.objects import Tensor
 from einsql.errors import OperationalError
-from einsql.schema import Schema
 
 MARKER = "einsql"
 """The file that says whose directory it is."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from einsql import forks
+from einsql.core import forks
 from einsql.engine.database.directory import writing
 from einsql.engine.database.names import create
 from einsql.engine.duck.failures import is_stopped

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
-from einsql import forks
+from einsql.core import forks
 from einsql.engine.database import rows
 from einsql.engine.database.directory import Directory
 from einsql.engine.database.duckdb_file import (

@@ -10,12 +10,12 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import Schema
 from einsql.engine.database.checks import CHUNK, checksums
 from einsql.engine.database.payload import Part, frame_of, tile_text
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Damaged, Definition, Object, Tensor, kind_of
 from einsql.errors import OperationalError
-from einsql.schema import Schema
 
 _AT_ONCE = 16
 """Checksums whose bytes are read together: 16 MiB, which several threads compare."""

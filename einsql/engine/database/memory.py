@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from einsql import forks
+from einsql.core import forks
 from einsql.engine.database.names import Names
 from einsql.engine.duck.checked import Access
 from einsql.engine.objects import Object

@@ -6,7 +6,7 @@ import os
 import threading
 from weakref import WeakValueDictionary
 
-from einsql import forks
+from einsql.core import forks
 from einsql.engine.database.file import FileDatabase
 from einsql.engine.database.reading import Define
 from einsql.errors import OperationalError

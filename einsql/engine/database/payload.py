@@ -16,12 +16,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.schema import Schema
 from einsql.engine.database.checks import CHUNK, Sums
 from einsql.engine.files.arrow import MOST, element_type, tensor_row
 from einsql.engine.files.drafts import write_all
 from einsql.engine.files.holes import Holes, room
 from einsql.engine.relation import Fields, PlacedFields, arrow_metadata, distinct
-from einsql.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.engine.database.checks import CHUNK
 from einsql.engine.database.directory import Directory, is_payload
 from einsql.engine.database.payload import Layout
@@ -15,7 +16,6 @@ from einsql.engine.database.rows import Row, payload_of
 from einsql.engine.objects import Damaged, Definition, Object, Tensor
 from einsql.engine.relation import Relation
 from einsql.errors import Error
-from einsql.schema import DType, Field, Key, Schema
 
 Define = Callable[[str, str, str], Definition]
 """Makes a view or macro of its kind, name and text; only the session's layer reads SQL."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.quoting import in_quotes
 from einsql.engine.database.payload import Layout
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.objects import Definition, Object, Tensor
 from einsql.errors import OperationalError
-from einsql.quoting import in_quotes
 
 if TYPE_CHECKING:
     import duckdb

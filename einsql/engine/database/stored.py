@@ -12,13 +12,13 @@ from typing import IO
 
 import numpy as np
 
+from einsql.core.schema import Schema
 from einsql.engine.database.checks import CHUNK, checksums, chunks_of
 from einsql.engine.database.payload import SLAB, Layout, Part, Progress, frame_of, tile_text
 from einsql.engine.files.drafts import write_all
 from einsql.engine.files.regular import open_regular
 from einsql.engine.relation import DistantFields, Fields
 from einsql.errors import OperationalError
-from einsql.schema import Schema
 
 _FRAME = "the checksum of its frame is wrong"
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from einsql import forks
+from einsql.core import forks
+from einsql.core.settings import Settings
 from einsql.engine.duck.checked import Access, Checked
 from einsql.engine.duck.failures import is_given_up, translate, translated
 from einsql.engine.duck.passed_settings import SETTINGS, passed_on
 from einsql.engine.duck.profiling import Profiling
 from einsql.errors import Error, OperationalError, ProgrammingError
-from einsql.settings import Settings
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.quoting import in_quotes
 from einsql.errors import NotSupportedError
-from einsql.quoting import in_quotes
 
 if TYPE_CHECKING:
     from einsql.engine.duck.connection import Duck

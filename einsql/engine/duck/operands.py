@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import DType, Field, Key, Schema, is_flag, valid
 from einsql.engine.relation import Relation
 from einsql.errors import OF_A_TABLE, NotSupportedError
-from einsql.quoting import in_quotes
-from einsql.schema import DType, Field, Key, Schema, is_flag, valid
 
 if TYPE_CHECKING:
     from einsql.engine.duck.connection import Duck

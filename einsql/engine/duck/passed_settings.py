@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from einsql.quoting import literal
-from einsql.settings import Settings
+from einsql.core.quoting import literal
+from einsql.core.settings import Settings
 
 LEAST = 2**25
 """Bytes that DuckDB gets of any memory limit; it does little with fewer."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.bfloat16 import loaded
-from einsql.boxes import runs
+from einsql.core.bfloat16 import loaded
+from einsql.core.boxes import runs
+from einsql.core.schema import PRESENT, DType, valid
 from einsql.engine.duck.pushdown import understood
 from einsql.engine.relation import PlacedFields
 from einsql.engine.result import Result, ResultColumn, arrow_type
-from einsql.schema import PRESENT, DType, valid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 from einsql.engine.duck.failures import translated
 from einsql.engine.keyless import Keyless
 from einsql.errors import Error, InterfaceError

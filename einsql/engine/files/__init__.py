@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.files import arrow, gguf, npy, npz, safetensors
 from einsql.engine.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
 from einsql.engine.files.fields import FileFields, FilePart
@@ -25,7 +26,6 @@ from einsql.engine.files.tensor import Content, Description, FileTensor, Pieces,
 from einsql.engine.files.writing import Column, write_in_place, write_npz
 from einsql.engine.memory import Room
 from einsql.errors import OperationalError
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa

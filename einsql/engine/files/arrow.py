@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.schema import DType, is_flag
 from einsql.engine.files.blocks import check_blocks
 from einsql.engine.files.holes import Holes, room
 from einsql.engine.files.mapped import Found, Mapped, pick
 from einsql.engine.files.tensor import Content, single
 from einsql.engine.relation import arrow_metadata
 from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
-from einsql.schema import DType, is_flag
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from einsql.core.schema import DType
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
 from einsql.engine.files.rows import Rows, columns_of, damaged
 from einsql.errors import DataError
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,10 +18,10 @@ from typing import IO
 
 import numpy as np
 
-from einsql import boxes
+from einsql.core import boxes
+from einsql.core.schema import DType
 from einsql.engine.files.tensor import Box, box_of
 from einsql.errors import InterfaceError, OperationalError
-from einsql.schema import DType
 
 SLAB = 2**24
 """Bytes that are brought into the file's order at once."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from einsql import boxes
+from einsql.core import boxes
+from einsql.core.schema import DType
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.stacks import picked
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, single, slices, unmapped
 from einsql.errors import OperationalError
-from einsql.schema import DType
 
 MAGIC = b"GGUF"
 MOST_VALUES = 2**21

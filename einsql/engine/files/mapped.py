@@ -11,12 +11,12 @@ from typing import IO
 
 import numpy as np
 
+from einsql.core.schema import DType
+from einsql.core.units import data_size
 from einsql.engine.files.regular import check_regular, open_regular
 from einsql.engine.memory import Room, require
 from einsql.engine.relation import MAX_AXES
 from einsql.errors import Error, OperationalError
-from einsql.schema import DType
-from einsql.units import data_size
 
 LARGEST = 2**63 - 1
 """NumPy counts bytes and elements in 64 bits with a sign."""

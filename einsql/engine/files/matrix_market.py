@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.files.drafts import part_file
 from einsql.engine.files.mapped import Found, refusing
 from einsql.engine.files.rows import Batch, Rows, damaged
 from einsql.engine.files.tensor import Tick
 from einsql.errors import DataError, NotSupportedError
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ class Matrix(Rows):
             )
 
     def _as(self, values: np.ndarray, wanted: DType) -> np.ndarray:
-        from einsql.bfloat16 import stored
+        from einsql.core.bfloat16 import stored
 
         if not wanted.is_float:
             lo, hi = (0, 1) if wanted is DType.BOOLEAN else wanted.range

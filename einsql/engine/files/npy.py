@@ -13,10 +13,10 @@ from typing import IO
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.tensor import Content, single
 from einsql.errors import DataError, NotSupportedError
-from einsql.schema import DType
 
 MAGIC = b"\x93NUMPY"
 LONGEST = 10_000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.files import arrow
 from einsql.engine.files.blocks import LONGEST, check_blocks
 from einsql.engine.files.drafts import part_file
@@ -17,7 +18,6 @@ from einsql.engine.files.pages import check_pages, chunks
 from einsql.engine.files.rows import Rows, columns_of, damaged
 from einsql.engine.files.tensor import Content, Tick, unmapped
 from einsql.engine.files.writing import Column
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.bfloat16 import narrow, widen
+from einsql.core.bfloat16 import narrow, widen
+from einsql.core.schema import DType
 from einsql.engine.files.mapped import Found, refusing
 from einsql.engine.files.tensor import Tick
 from einsql.errors import DataError, Error
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     import pyarrow as pa

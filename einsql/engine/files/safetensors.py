@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, Any
 
+from einsql.core.schema import DType
 from einsql.engine.files.json_text import parsed
 from einsql.engine.files.mapped import Mapped
 from einsql.engine.files.stacks import picked
 from einsql.engine.files.tensor import Content, single
 from einsql.errors import ProgrammingError
-from einsql.schema import DType
 
 LONGEST = 100_000_000
 """Bytes of a header, by the format."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsql import boxes
+from einsql.core import boxes
 from einsql.engine.files.mapped import Found, pick
 from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, slices, unmapped
 

@@ -9,11 +9,11 @@ from math import prod
 
 import numpy as np
 
-from einsql import boxes
-from einsql.buffers import empty
+from einsql.core import boxes
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType
 from einsql.engine.files.mapped import Found, Mapped, refusing
 from einsql.errors import InterfaceError
-from einsql.schema import DType
 
 AT_ONCE = 2**24
 """Bytes that are copied between two ticks."""

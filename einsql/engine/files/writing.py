@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.engine.files import npy
 from einsql.engine.files.drafts import Begin, abandon, commit, drafted, part_file, write_box
 from einsql.engine.files.tensor import AT_ONCE, Pieces
 from einsql.errors import ProgrammingError
-from einsql.schema import DType
 
 _RESERVED = ("file", "allow_pickle")
 """Parameters of numpy.savez, which cannot be names of arrays."""

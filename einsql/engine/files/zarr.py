@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from einsql import boxes
+from einsql.core import boxes
+from einsql.core.schema import DType
 from einsql.engine.files.drafts import part_name, synchronise, writing
 from einsql.engine.files.json_text import parsed
 from einsql.engine.files.mapped import Found, pick, refusing
@@ -26,7 +27,6 @@ from einsql.engine.files.tensor import AT_ONCE, Content, Pieces, slices, unmappe
 from einsql.engine.files.writing import Column
 from einsql.engine.memory import Room
 from einsql.errors import NotSupportedError, OperationalError
-from einsql.schema import DType
 
 NODE = "zarr.json"
 LONGEST = 2**24

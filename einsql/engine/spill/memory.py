@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from einsql import buffers
+from einsql.core import buffer_pool
+from einsql.core.settings import Settings
 from einsql.engine.memory import NOTICED, available
 from einsql.engine.objects import Object, Tensor
 from einsql.engine.private import owner
 from einsql.engine.relation import distinct
 from einsql.engine.spill.space import Space, is_mapped, sweep
-from einsql.settings import Settings
 
 Fields = Mapping[str, np.ndarray]
 
@@ -74,12 +74,12 @@ class Memory:
         self.space.find = lambda: default_directory(database) if where is None else where or None
         self.space.most = settings.max_temp_directory_size
         few = None if self.limit is None else self.limit // REMEMBERED
-        buffers.bound(self, few if few is not None and few < buffers.KEPT else None)
+        buffer_pool.bound(self, few if few is not None and few < buffer_pool.KEPT else None)
 
     def close(self) -> None:
         """Forgets what is stored; arrays that show files keep them."""
         self._states = lambda: ()
-        buffers.bound(self, None)
+        buffer_pool.bound(self, None)
 
     def lend(self, share: float = 0.5) -> int | None:
         """Leaves a part of the limit to DuckDB for as long as the session lasts.
@@ -123,9 +123,9 @@ class Memory:
 
     def allows(self, nbytes: int) -> bool:
         """True if a statement may take so many bytes; blocks that nobody uses go if it may not."""
-        if nbytes + buffers.KEPT <= self.room:
+        if nbytes + buffer_pool.KEPT <= self.room:
             return True
-        buffers.release()
+        buffer_pool.release()
         return nbytes <= self.room
 
     def lending(self) -> AbstractContextManager[None]:
@@ -158,7 +158,7 @@ class Memory:
         """A copy of an array, in a file if it does not fit."""
         few = distinct(array)
         with self.lending():
-            made = buffers.empty(few.shape, few.dtype)
+            made = buffer_pool.empty(few.shape, few.dtype)
         made[...] = few
         return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
 
@@ -173,7 +173,7 @@ def _lending(space: Space, most: int) -> Iterator[None]:
         held[0] += nbytes
         return np.empty(nbytes, np.uint8)
 
-    with buffers.lending(lend):
+    with buffer_pool.lending(lend):
         yield
 
 

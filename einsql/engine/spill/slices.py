@@ -15,9 +15,9 @@ from math import ceil, prod
 
 import numpy as np
 
+from einsql.core.schema import DType
+from einsql.core.sparse_matrix import Sparse
 from einsql.einsum import EinSum, Value, exprs, subexpressions
-from einsql.schema import DType
-from einsql.sparse import Sparse
 from einsql.supersteps import with_state
 
 COPIES = 2

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
+from einsql.core.units import data_size
 from einsql.errors import OperationalError
-from einsql.units import data_size
 
 MOST_OF_DISK = 0.9
 """The part of what is free on a disk that files may take unless told."""

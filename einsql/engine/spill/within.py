@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from einsql.core.units import data_size
 from einsql.einsum import EinSum
 from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
 from einsql.engine.merging import Total
@@ -20,7 +21,6 @@ from einsql.engine.spill.slices import Cut, Footprint, cut
 from einsql.engine.spill.space import is_mapped
 from einsql.errors import OperationalError
 from einsql.supersteps import with_state
-from einsql.units import data_size
 
 
 def run_within(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsql.arrays import array_relation, as_numpy
+from einsql.core.schema import DType
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.modules import elements, layers, places, windows
@@ -19,7 +20,6 @@ from einsql.frontends.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtyp
 from einsql.frontends.refusals import way_out
 from einsql.frontends.source import MODULE
 from einsql.frontends.steps import Graph
-from einsql.schema import DType
 
 _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.frontends.array import TracedArray, graph_of, lifted
 from einsql.frontends.elementwise import met
 from einsql.frontends.expressions import Affine, Expr, apply, cast, label, plus, scaled
@@ -15,7 +16,6 @@ from einsql.frontends.modules.layers import channels
 from einsql.frontends.modules.registry import operator
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
-from einsql.schema import DType
 
 Array = Any
 

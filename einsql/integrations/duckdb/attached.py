@@ -10,9 +10,12 @@ from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-from einsql import errors, forks
+from einsql import errors
 from einsql.arrays import array_in_scope
-from einsql.deep_stack import with_room
+from einsql.core import forks
+from einsql.core.big_stack import with_room
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import DType
 from einsql.engine.memory import enough_memory
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Relation
@@ -21,8 +24,6 @@ from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
-from einsql.quoting import in_quotes
-from einsql.schema import DType
 from einsql.session import Connection
 from einsql.sql import syntax as st
 from einsql.sql.lexical import scan

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
-from einsql import forks
+from einsql.core import forks
+from einsql.core.schema import DType
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.integrations.duckdb import kernels
 from einsql.integrations.duckdb.kernels import Put
 from einsql.integrations.duckdb.results import Tiles
 from einsql.integrations.duckdb.tiles import Column, numbers, read, read_lists, reshaped
-from einsql.schema import DType
 from einsql.sql.tiles.names import AGGREGATES, FUNCTIONS, PREFIX, suffix
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ from math import prod
 
 import numpy as np
 
-from einsql import forks, tiles
+from einsql import tiles
 from einsql.algebra import SCALARS
-from einsql.bfloat16 import loaded
+from einsql.core import forks
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, EinSum, Output, Value
 from einsql.engine.memory import enough_memory, require
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.integrations.duckdb.tiles import Column, Lists, Shape, groups, size_of
-from einsql.schema import DType
 from einsql.sql import functions
 from einsql.sql.casts import Decimal
 from einsql.sql.tiles.names import AGGREGATES, PREFIX

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.integrations.duckdb.tiles import Shape, size_of
-from einsql.schema import DType
 
 EXACT = {DType.DOUBLE: 2**53, DType.FLOAT: 2**24}
 """Up to which whole number each type of elements has all of them."""

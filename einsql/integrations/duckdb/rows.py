@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from einsql import forks
-from einsql.bfloat16 import loaded
+from einsql.core import forks
+from einsql.core.bfloat16 import loaded
+from einsql.core.schema import DType
 from einsql.engine.duck import streams
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
@@ -18,7 +19,6 @@ from einsql.engine.result import Result, arrow_type
 from einsql.engine.tile_result import TileResult
 from einsql.integrations.duckdb import kernels
 from einsql.plans import Plan
-from einsql.schema import DType
 
 if TYPE_CHECKING:
     from einsql.staged import TilePlan

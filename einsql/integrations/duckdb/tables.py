@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.core.sparse_matrix import Compressed
 from einsql.engine.memory import require
 from einsql.engine.relation import Relation
 from einsql.engine.sparse_fields import SparseFields
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
-from einsql.quoting import in_quotes
-from einsql.schema import PRESENT, DType, Field, Key, Schema
-from einsql.sparse import Compressed
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from einsql.core.schema import DType
 from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, ProgrammingError
-from einsql.schema import DType
 
 Shape = tuple[int, ...]
 

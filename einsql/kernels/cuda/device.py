@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 from einsql.errors import OperationalError
 
 Array = Any

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
 from einsql.errors import DataError
 from einsql.kernels.codegen import cells
@@ -17,7 +18,6 @@ from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
 from einsql.kernels.expressions import Param, Program
 from einsql.kernels.nest import failing, free_labels
-from einsql.schema import DType
 
 Arrays = Mapping[str, Array]
 """A relation's fields on a device, by name."""

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import DType, Key, Schema
 from einsql.einsum import EinSum, Input, Operand, Value, exprs, subexpressions
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
@@ -18,7 +19,6 @@ from einsql.kernels.cuda.tiles import LEAST, compile_tiles
 from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.registry import compile_node
 from einsql.kernels.views import plan_views
-from einsql.schema import DType, Key, Schema
 
 Handles = Mapping[str, Handle]
 Runner = Callable[[Sequence[Handles], Tick], dict[str, Handle]]

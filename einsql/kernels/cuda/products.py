@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.einsum import EinSum
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute
 from einsql.kernels.products.match import Factor, Product, product_of
 from einsql.kernels.views import reading
-from einsql.schema import DType
 
 
 def compile_product(node: EinSum, device: Device, precision: str) -> Compute | None:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import Call, EinSum, Output, Value
 from einsql.kernels.codegen import Writer, cells
 from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.expressions import Program, memory
 from einsql.kernels.nest import Mode, Nest, free_labels, product
-from einsql.schema import DType
 
 HEADER = """\
 import numpy as np

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from einsql.algebra import SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const
 from einsql.kernels.nest import product
-from einsql.schema import DType
 
 FUNCTIONS = (
     "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",

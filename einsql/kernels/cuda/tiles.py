@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Call, EinSum, Expr, Output, Value, labels_of, subexpressions
 from einsql.errors import DataError
 from einsql.kernels.codegen import cells
@@ -24,7 +25,6 @@ from einsql.kernels.cuda.spelling import for_cuda
 from einsql.kernels.expressions import STORED, memory
 from einsql.kernels.nest import Mode, Nest
 from einsql.kernels.views import reading
-from einsql.schema import DType
 
 DEPTH = 16
 """Values of the reduced labels in a tile; sums of FLOAT are FLOAT over so many terms."""

@@ -9,7 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import PRESENT
 from einsql.einsum import EinSum, Node, Operand
 from einsql.errors import DataError
 from einsql.kernels import cache, pool, team
@@ -18,7 +19,6 @@ from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
 from einsql.kernels.groups.plan import Plan, work
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.schema import PRESENT
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 

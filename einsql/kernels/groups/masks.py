@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     Call,
@@ -26,7 +27,6 @@ from einsql.einsum import (
 )
 from einsql.intervals import can_raise
 from einsql.kernels.groups.classes import Classes
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

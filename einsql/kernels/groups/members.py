@@ -8,6 +8,7 @@ from math import frexp, isfinite, prod
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType
 from einsql.einsum import (
     TRUE,
     Call,
@@ -25,7 +26,6 @@ from einsql.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes, is_free
 from einsql.kernels.groups.limits import Limit, limit, never_empty
 from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over
-from einsql.schema import PRESENT, DType
 
 MOST_WORK = 4
 """Points for each element that a node reads or makes; with more, kernels of its own are better."""

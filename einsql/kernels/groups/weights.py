@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     Call,
@@ -25,7 +26,6 @@ from einsql.einsum import (
 )
 from einsql.kernels.groups.masks import Masks, over, unmasked
 from einsql.kernels.groups.members import Limits, Member, match_product
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

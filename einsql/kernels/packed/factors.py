@@ -12,7 +12,8 @@ from math import prod
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Call, Const, Expr, Label, Output, Value
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
@@ -22,7 +23,6 @@ from einsql.kernels.products.layout import Labels
 from einsql.kernels.products.multiply import Multiplied
 from einsql.kernels.products.pieces import COPIES, cut, slices, wanted
 from einsql.kernels.scalar import Block, Compiled, compile_expr
-from einsql.schema import DType
 
 TERMS = 16
 """Terms of an element from which a product in floating point pays for its conversions."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.schema import DType
+from einsql.core.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

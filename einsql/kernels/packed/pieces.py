@@ -10,10 +10,10 @@ from math import ceil, isnan, prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from einsql.core.schema import DType
 from einsql.kernels.packed.functions import ANYTHING, Range
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.source import NUMPY, Program
-from einsql.schema import DType
 
 SPAN = 512
 """Most rows and columns of a piece, so that what is packed stays in the second cache."""

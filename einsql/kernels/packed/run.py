@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einsql.algebra import SCALARS
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
@@ -29,7 +30,6 @@ from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
 from einsql.kernels.sums import RunningSum
-from einsql.schema import DType
 
 LONGEST = 2**17
 """Terms of a DOUBLE sum that a kernel adds: 128 one after another, and so up to 1,024 sums."""

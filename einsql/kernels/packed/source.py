@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, Label, Output, Value
 from einsql.kernels.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
-from einsql.schema import DType
 
 SIZES = {"i8": 1, "i32": 4, "f32": 4, "i64": 8, "f64": 8}
 NUMPY = {"i8": "int8", "i32": "int32", "i64": "int64", "f32": "float32", "f64": "float64"}

@@ -12,6 +12,7 @@ from typing import Any
 
 from einsql.algebra import SCALARS
 from einsql.casting import cast_failure
+from einsql.core.schema import DType
 from einsql.einsum import (
     Call,
     Const,
@@ -24,7 +25,6 @@ from einsql.einsum import (
 )
 from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
-from einsql.schema import DType
 
 Leaf = Value | Label
 

@@ -7,7 +7,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import pool
 from einsql.kernels.products.pieces import COPIES, cut, slices, wanted
 

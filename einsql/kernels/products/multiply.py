@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import blas, pool, team
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products import long_sums, rows

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.layout import Labels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import blas
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.long_sums import Product, dots, multiply_long

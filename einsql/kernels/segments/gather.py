@@ -9,7 +9,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.einsum import EinSum, Output, Value
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick

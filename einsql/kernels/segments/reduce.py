@@ -13,7 +13,8 @@ from math import ceil, prod
 
 import numpy as np
 
-from einsql.buffers import contiguous, empty
+from einsql.core.buffer_pool import contiguous, empty
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Const, EinSum, Output, Value
 from einsql.errors import DataError
 from einsql.kernels import cache, pool
@@ -40,7 +41,6 @@ from einsql.kernels.segments.source import (
     sorting_source,
 )
 from einsql.kernels.vector import compile_vector
-from einsql.schema import DType
 
 PIECE = 2**22
 """Values of one piece: some milliseconds."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsql.algebra import REDUCTIONS
+from einsql.core.schema import DType
 from einsql.einsum import Call, Const, Expr, Output, Value
 from einsql.kernels.expressions import CARRIERS
-from einsql.schema import DType
 
 FOLDED = 1024
 """Rows of a segment whose DOUBLE values are added one after another; a power of two."""

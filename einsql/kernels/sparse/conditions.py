@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -24,7 +25,6 @@ from einsql.einsum import (
 )
 from einsql.kernels.kernel import Runner, silent
 from einsql.kernels.sparse.match import Side
-from einsql.schema import PRESENT, DType, Field, Key, Schema
 
 Condition = Callable[[np.ndarray], np.ndarray]
 """Takes the stored values and tells which of them are meant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     Call,
@@ -19,7 +20,6 @@ from einsql.einsum import (
 )
 from einsql.kernels.nest import may_raise
 from einsql.kernels.products.match import LABELS, Factor, product_of
-from einsql.schema import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.layout import Labels

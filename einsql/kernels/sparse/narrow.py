@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from einsql.core.schema import Key, Schema
+from einsql.core.sparse_matrix import Sparse
 from einsql.einsum import EinSum, Input, Operand
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.schema import Key, Schema
-from einsql.sparse import Sparse
 
 
 def narrowed(node: EinSum) -> EinSum | None:

@@ -8,13 +8,13 @@ from math import ceil
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
+from einsql.core.sparse_matrix import Compressed
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.products.copying import spread_copy
 from einsql.kernels.sparse.tiles import Grid, share
 from einsql.kernels.sums import add_up
-from einsql.sparse import Compressed
 
 PER_POINT = 2e-10
 """Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     EinSum,
@@ -23,7 +24,6 @@ from einsql.kernels.products.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
 from einsql.kernels.sums import accurate_sum
 from einsql.kernels.views import reading
-from einsql.schema import DType
 
 Labels = tuple[str, ...]
 Compile = Callable[[EinSum], Runner]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.einsum import TRUE, EinSum, Input
 from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
@@ -16,7 +17,6 @@ from einsql.kernels.sparse.rows import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of, work_type
 from einsql.kernels.sparse.tiles import share
 from einsql.kernels.sums import from_zero
-from einsql.sparse import Compressed, Sparse
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term over the keys, and how many elements are joined."""

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.kernels import blas, pool
 from einsql.kernels.kernel import Tick, silent
 from einsql.kernels.products.copying import contiguous

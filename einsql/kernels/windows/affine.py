@@ -11,6 +11,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from einsql.affine import Affine, affine_labels
+from einsql.core.schema import Key, Schema
+from einsql.core.source_writer import Laid, Page, write_of
 from einsql.einsum import (
     EinSum,
     Expr,
@@ -23,8 +25,6 @@ from einsql.einsum import (
 )
 from einsql.intervals import can_raise
 from einsql.kernels.kernel import Fields, Runner, Tick, Written
-from einsql.lines import Laid, Page, write_of
-from einsql.schema import Key, Schema
 
 Look = Callable[[np.ndarray], np.ndarray]
 

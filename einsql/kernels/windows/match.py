@@ -9,9 +9,9 @@ from math import isfinite, prod
 import numpy as np
 
 from einsql.affine import Affine
+from einsql.core.schema import DType
 from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
 from einsql.kernels.windows.affine import window_labels
-from einsql.schema import DType
 
 FEWEST = 4
 """Columns, rows and terms from which register tiles pay."""

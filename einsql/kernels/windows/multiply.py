@@ -13,7 +13,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.einsum import EinSum, Operand, Value
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick

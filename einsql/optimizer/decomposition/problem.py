@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
-from einsql.boxes import extents, volumes
+from einsql.core.boxes import extents, volumes
+from einsql.core.machine import Effort
 from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.machine import Effort
 from einsql.placements import Tiles
 from einsql.supersteps import tuple_bytes, with_state
 from einsql.work import effort_at_point

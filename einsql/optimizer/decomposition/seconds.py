@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from einsql.boxes import split
-from einsql.machine import Machine
+from einsql.core.boxes import split
+from einsql.core.machine import Machine
 from einsql.optimizer.decomposition.costs import tiles
 from einsql.optimizer.decomposition.problem import Use, Vertex
 from einsql.optimizer.decomposition.vectors import restricted

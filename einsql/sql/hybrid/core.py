@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.errors import ParseError
 
-from einsql.quoting import in_quotes
+from einsql.core.quoting import in_quotes
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.dialect import parsed
 from einsql.sql.hybrid.blocks import Block, Range

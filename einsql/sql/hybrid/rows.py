@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsql.quoting import in_quotes
+from einsql.core.quoting import in_quotes
 from einsql.sql.hybrid.blocks import Range, Structure
 from einsql.sql.tokens import tokenize
 

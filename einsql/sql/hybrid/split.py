@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.quoting import in_quotes
 from einsql.sql.hybrid.blocks import (
     STARTS,
     Block,

@@ -10,11 +10,11 @@ from sqlglot import exp
 
 from einsql import relational as ra
 from einsql.blocks import equal_cuts, sizes
+from einsql.core.schema import DType, Field, Key, Schema
 from einsql.einsum import TRUE, Input
 from einsql.errors import Error, ProgrammingError
 from einsql.integrity import assembled
 from einsql.intervals import interval
-from einsql.schema import DType, Field, Key, Schema
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Column, Relation, TileColumn, TileRelation, deduplicated
 from einsql.sql.sources import call_function, find_relation, named_relation

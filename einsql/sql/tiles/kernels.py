@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from einsql import relational as ra
+from einsql.core.schema import DType
 from einsql.einsum import (
     TRUE,
     Axis,
@@ -22,7 +23,6 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
-from einsql.schema import DType
 from einsql.sql.typed import Typed
 from einsql.tiles import VALUE, Kernel, Tile, element_axes, operand
 

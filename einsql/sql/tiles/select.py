@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql import relational as ra
+from einsql.core.schema import DType, Field, Schema
 from einsql.einsum import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.errors import Error, ProgrammingError, suggest
-from einsql.schema import DType, Field, Schema
 from einsql.sql.grouping import check_group
 from einsql.sql.items import Item, expand, find_alias
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported

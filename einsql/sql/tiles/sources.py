@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from einsql.core.schema import DType
 from einsql.einsum import Label, Value
 from einsql.errors import ProgrammingError
-from einsql.schema import DType
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation, Scope, Source, TileRelation
 from einsql.sql.sources import FromBinder

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.schema import DType
+from einsql.core.schema import DType
 
 _BITS = DType.BFLOAT16.numpy
 _QUIET = np.uint32(0x0040_0000)

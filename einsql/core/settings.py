@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from einsql.core.machine import MOST_OF_MEMORY, Machine, memory
+from einsql.core.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 from einsql.errors import ProgrammingError, suggest
-from einsql.machine import MOST_OF_MEMORY, Machine, memory
-from einsql.units import BANDWIDTH, DURATION, FLOPS, SIZE, Quantity
 
 
 @dataclass

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.buffers import empty
+from einsql.core.buffer_pool import empty
 from einsql.errors import InterfaceError
 
 

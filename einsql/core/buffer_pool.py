@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from einsql import forks
+from einsql.core import forks
 
 LARGE = 1 << 18
 """Bytes from which a block is worth keeping; smaller ones the allocator keeps itself."""

@@ -1,0 +1,1 @@
+"""Types, bounds, units, settings and small helpers. No module here knows a graph."""
