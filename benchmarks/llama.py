@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.report import machine
-from einsql.einsum import Node
+from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.placement import place

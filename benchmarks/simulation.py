@@ -19,13 +19,13 @@ from benchmarks.report import machine as described
 from benchmarks.report import write_between
 from einsql.core.machine import Machine, Topology
 from einsql.core.units import duration
-from einsql.einsum import Node
+from einsql.ir.einsum.graph import Node
+from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
 from einsql.optimizer.placement import place
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.rounds import DIRECT, TREES_AND_RINGS
 from einsql.optimizer.simulation import Simulation, simulate
-from einsql.supersteps import Program
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
 SITES = 1024

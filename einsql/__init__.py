@@ -57,8 +57,6 @@ else:
         raise AttributeError(f"module 'einsql' has no attribute '{name}'")
 
 
-import_module("einsql.einsum")  # now, for the function below is to have the name in the end
-
 __version__ = "0.1.0"
 
 apilevel = "2.0"

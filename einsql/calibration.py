@@ -16,8 +16,19 @@ import numpy as np
 from einsql.core.machine import Machine
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.core.settings import RATES, Settings
-from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, Output, Value
 from einsql.engine.executor import Tick
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    EinSum,
+    Expr,
+    Input,
+    Node,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.programs import compiler
 
 if TYPE_CHECKING:
@@ -25,7 +36,7 @@ if TYPE_CHECKING:
     from einsql.cluster.program import RankProgram
     from einsql.engine.relation import Fields
     from einsql.engine.sites import SiteProgram
-    from einsql.supersteps import Program
+    from einsql.ir.spmd.program import Program
 
 BUDGET = 0.08
 """Seconds for each measurement, which is repeated as long; the fastest counts."""
@@ -142,7 +153,7 @@ class _Measures:
         Returns:
             Seconds of the second map, seconds of the exchange and its bytes.
         """
-        from einsql.supersteps import Exchange  # 20 ms, for several sites only
+        from einsql.ir.spmd.program import Exchange  # 20 ms, for several sites only
 
         extents = {"i": extent, "j": extent}
         (x,) = _tensors("a", ("ij",), extents, DType.FLOAT)
@@ -192,7 +203,7 @@ class _Measures:
 
     def _program(self, placed: Program, root: EinSum) -> np.ndarray:
         """Seconds of each step of a program."""
-        from einsql.supersteps import Load  # as in `exchange`
+        from einsql.ir.spmd.program import Load  # as in `exchange`
 
         inputs: dict[str, Fields] = {}
         for step in placed.steps:

@@ -10,11 +10,11 @@ from sqlglot import exp
 from einsql.core.big_stack import with_deep_stack
 from einsql.core.schema import DType, Key, Schema
 from einsql.core.settings import SETTINGS, setting_text
-from einsql.einsum import Input
 from einsql.engine.objects import Body, Definition, Tensor, is_local, kind_of
 from einsql.engine.relation import PlacedFields, lies
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
-from einsql.placements import described
+from einsql.ir.einsum.graph import Input
+from einsql.ir.layout import described
 from einsql.sql.heads import head_of
 from einsql.sql.lexical import scan
 from einsql.sql.macros import Macro

@@ -14,8 +14,8 @@ from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.printer import format_graph
 from einsql.plans import Plan
-from einsql.printer import format_graph
 from einsql.programs import sited
 from einsql.sql import syntax as st
 from einsql.sql.syntax import Explain

@@ -11,13 +11,13 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.current import current_inputs
-from einsql.einsum import Input
 from einsql.engine.duck.operands import Named, Tables
 from einsql.engine.duck.streams import stream
 from einsql.engine.objects import Definition
 from einsql.engine.relation import DistantFields
 from einsql.engine.result import Result
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
+from einsql.ir.einsum.graph import Input
 from einsql.planning import BinderCatalog
 from einsql.plans import Dependency, Plan
 from einsql.sql.hybrid.operands import names_in, refusal, sources

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.executor import Measure
 from einsql.engine.executor import Program as LocalProgram
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.ir.einsum.printer import format_node
+from einsql.ir.spmd.program import Exchange, Local, Program, tuple_bytes
 from einsql.optimizer.rules import Step
-from einsql.printer import format_node
-from einsql.supersteps import Exchange, Local, Program, tuple_bytes
 
 MOST_CELLS = 64
 """Of operations of more cells the report does not say where each of them runs."""

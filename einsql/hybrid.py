@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import TokenType, exp
 
-from einsql.algebra import SCALARS
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.engine.duck.failures import is_stopped, place, translate
@@ -25,6 +24,7 @@ from einsql.engine.objects import Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
+from einsql.ir.functions import SCALARS
 from einsql.sql.dialect import EinSQL
 from einsql.sql.expansion import count_expansion
 from einsql.sql.hybrid.edits import Edited

@@ -11,16 +11,16 @@ from einsql.arrays import array_relation, is_sparse
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Sparse
-from einsql.einsum import Input
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
+from einsql.ir.einsum.graph import Input
+from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan
 from einsql.sql.einsum_call import einsum_relation
 from einsql.sql.given import Given
 from einsql.sql.scope import Column, Relation
-from einsql.subscripts import Spec, parse_spec
 
 if TYPE_CHECKING:
     from einsql.session import Connection

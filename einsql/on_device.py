@@ -11,9 +11,9 @@ import numpy as np
 
 from einsql.core import forks
 from einsql.core.settings import Settings
-from einsql.einsum import EinSum, Node
 from einsql.engine.executor import Measure, Program, Runner, Tick
 from einsql.engine.relation import DistantFields, Fields, copied
+from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql import implementation as ia
-from einsql import relational as ra
-from einsql.blocks import KeyTuple
 from einsql.core.bfloat16 import loaded
 from einsql.core.settings import MOST_SITES
 from einsql.engine.blocks import RunKernel, assemble
 from einsql.engine.implementation import SiteRun, run_on_sites
 from einsql.errors import ProgrammingError
+from einsql.ir.ia import plan as ia
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.implementation import (
     Cost,
     ImplementationStep,
@@ -23,8 +25,6 @@ from einsql.optimizer.implementation import (
     Weights,
     implement,
 )
-from einsql.plan_printer import format_implementation
-from einsql.tiles import VALUE
 
 if TYPE_CHECKING:
     from einsql.cluster.blocks import RankBlockProgram
@@ -36,7 +36,7 @@ class Placed:
 
     Attributes:
         table1: The plan as Table 1 of the paper translates it.
-        plan: The plan that was chosen, in the language of `einsql.implementation`.
+        plan: The plan that was chosen, in the language of `einsql.ir.ia.plan`.
         cost: What that plan costs.
         table1_cost: What the other one costs.
         trace: The steps from one to the other: `step.rule.name`, `step.before`, `step.after`.

@@ -14,7 +14,6 @@ from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.einsum import EinSum, Input, Node, Roots, walk
 from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
 from einsql.engine.files.tables import is_table, may_be_table
@@ -25,9 +24,10 @@ from einsql.engine.result import ResultColumn
 from einsql.engine.spill import Memory
 from einsql.engine.store import Store
 from einsql.errors import NotSupportedError, OperationalError
+from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
+from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.plans import Dependency, Plan
-from einsql.printer import format_graph
 from einsql.programs import check_domains, compiled, compiler, joining, sited
 from einsql.sql.built_in import built_in
 from einsql.sql.given import Given
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster
     from einsql.cluster.program import RankProgram
     from einsql.engine.sites import SiteProgram
-    from einsql.relational import Node as TileNode
+    from einsql.ir.spmd.program import Program as Placed
+    from einsql.ir.tra.plan import Node as TileNode
     from einsql.staged import Part, TilePlan, TileProgram
-    from einsql.supersteps import Program as Placed
 
 
 @dataclass

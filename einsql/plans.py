@@ -26,9 +26,9 @@ from einsql.sql.windows import Shift, shifted
 if TYPE_CHECKING:
     from einsql.cluster.program import RankProgram
     from einsql.engine.sites import SiteProgram
+    from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
     from einsql.staged import Part
-    from einsql.supersteps import Program as Placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from einsql import kernels
 from einsql.core.schema import DType
 from einsql.core.settings import Settings
-from einsql.einsum import EinSum, Node, walk
 from einsql.engine.executor import Compile, FindGroups, Program
 from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, NotSupportedError, OperationalError
+from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.optimizer import GROUP_NODES
 
 if TYPE_CHECKING:
     from einsql.engine.fused import Join
     from einsql.engine.spill import Memory
+    from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition, Objective
-    from einsql.supersteps import Program as Placed
 
 MOST_POINTS = 2**62
 """A domain larger than this is a mistake; no machine visits it."""

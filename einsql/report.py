@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from einsql.core.boxes import volumes
 from einsql.core.machine import Machine
-from einsql.einsum import EinSum
 from einsql.engine.sites import SiteMeasure
+from einsql.ir.einsum.flops import flops, flops_at_point
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import COPIES, Collective, Complete, Exchange, Local, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
 from einsql.optimizer.prediction import Prediction, predict
 from einsql.optimizer.tra_cost import tra_costs
-from einsql.supersteps import COPIES, Collective, Complete, Exchange, Local, Program
-from einsql.work import flops, flops_at_point
 
 Kind = Literal["contraction", "reduction", "map"]
 """A contraction reduces over several operands, a reduction over one, a map nothing."""

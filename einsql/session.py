@@ -23,7 +23,6 @@ from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
-from einsql.einsum import TRUE, EinSum, Expr, Output
 from einsql.engine.boundary import boundary
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
@@ -32,6 +31,7 @@ from einsql.engine.spill import Memory
 from einsql.engine.store import Store
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
 from einsql.kernels.blas import Statement
 from einsql.lifetime import Lifetime
 from einsql.notation import run_einsum

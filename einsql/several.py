@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from einsql.current import current_inputs
-from einsql.einsum import apart
 from einsql.engine.boundary import boundary
 from einsql.engine.executor import Program
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import apart
 from einsql.planning import BinderCatalog, make_plan, result_columns
 from einsql.plans import Plan
 from einsql.sql.parser import parse

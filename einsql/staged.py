@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql import kernels
-from einsql import relational as ra
-from einsql.blocks import KeyTuple, sizes
 from einsql.core.schema import PRESENT, Field, Key, Schema, is_flag
-from einsql.einsum import EinSum, Input
 from einsql.engine.block_work import counting
 from einsql.engine.blocks import PlacedBlocks, run_blocks
 from einsql.engine.implementation import SiteRun, run_on_sites
@@ -28,11 +25,14 @@ from einsql.engine.result import Result
 from einsql.engine.sites import SiteMeasure
 from einsql.engine.tile_result import TileResult, tensor_fields
 from einsql.errors import DataError, IntegrityError
-from einsql.integrity import assembled
+from einsql.ir.einsum.graph import EinSum, Input
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import KeyTuple, sizes
+from einsql.ir.tra.kernels import VALUE, instantiate
+from einsql.ir.tra.printer import format_implementation, format_plan
+from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
-from einsql.plan_printer import format_implementation, format_plan
 from einsql.sql.given import NOTHING, Use
-from einsql.tiles import VALUE, instantiate
 
 if TYPE_CHECKING:
     from einsql.cluster.blocks import RankBlockProgram

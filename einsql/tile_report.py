@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from einsql import relational as ra
 from einsql.core.units import duration
 from einsql.engine.implementation import SiteRun
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.implementation import Cost, Costs, Implemented, translate
-from einsql.plan_printer import format_implementation
 from einsql.staged import Inputs, Tick, TilePlan
 
 

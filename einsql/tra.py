@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql import relational as ra
 from einsql.arrays import array_relation, is_sparse
-from einsql.blocks import BlockSchema, KeyTuple, equal_cuts, key_label
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
-from einsql.einsum import EinSum, Expr, Input
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import InterfaceError, ProgrammingError
-from einsql.plan_printer import format_plan
+from einsql.ir.einsum.graph import EinSum, Expr, Input
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, equal_cuts, key_label
+from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
+from einsql.ir.tra.lambda_tracing import call, cast, recorded, trace
+from einsql.ir.tra.printer import format_plan
 from einsql.staged import compiled_kernel
-from einsql.tiles import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
-from einsql.tracing import call, cast, recorded, trace
 
 if TYPE_CHECKING:
     from einsql.placed import Placed
@@ -105,7 +105,7 @@ class Relation:
     """A tensor relation: a plan and the arrays it reads. Every operation gives another.
 
     Attributes:
-        plan: The plan, in the language of `einsql.relational`.
+        plan: The plan, in the language of `einsql.ir.tra.plan`.
         arrays: What its scans read, by name.
     """
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from einsql import relational as ra
 from einsql.core.schema import PRESENT, valid
-from einsql.einsum import EinSum, Input, Node, walk
 from einsql.engine.blocks import assemble, run_blocks
 from einsql.engine.executor import Program
 from einsql.errors import DataError, NotSupportedError
+from einsql.ir.einsum.graph import EinSum, Input, Node, walk
+from einsql.ir.einsum.interpreter import evaluate, evaluate_blocks
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.lower import lower_graph_fields
 from einsql.optimizer.lower_operands import scanned_field
-from einsql.reference import evaluate, evaluate_blocks
 from einsql.staged import compiled_kernel
-from einsql.tiles import VALUE
 
 if TYPE_CHECKING:
     import einsql

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import einsql
-from einsql.einsum import Input, Node, children, walk, with_sources
+from einsql.ir.einsum.graph import Input, Node, children, walk, with_sources
 from einsql.optimizer import optimize
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query

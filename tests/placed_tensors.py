@@ -11,16 +11,7 @@ import einsql
 from einsql.core.schema import Schema
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Term, count_here, from_array
-from einsql.placements import (
-    Entry,
-    Layout,
-    Mesh,
-    Replicate,
-    Shard,
-    Single,
-    Tiles,
-    region,
-)
+from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Shard, Single, Tiles, region
 
 
 class InMemory(PlacedFields):

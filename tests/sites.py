@@ -7,19 +7,19 @@ from random import Random
 
 import numpy as np
 
-from einsql import implementation as ia
 from einsql import tra
-from einsql.blocks import KeyTuple
-from einsql.einsum import EinSum
 from einsql.engine.block_work import reading
 from einsql.engine.implementation import gathered, run_sites
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.interpreter import evaluate_blocks
+from einsql.ir.ia import plan as ia
+from einsql.ir.ia.placement import Scattered, Shard, coordinates
+from einsql.ir.layout import Partial
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.kernels import compile_node
-from einsql.placements import Partial
-from einsql.reference import evaluate_blocks
-from einsql.sharding import Scattered, Shard, coordinates
-from einsql.tiles import VALUE, instantiate
 
 Blocks = dict[KeyTuple, np.ndarray]
 Arrays = Mapping[str, np.ndarray]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.casting import cast_array
 from einsql.core.schema import DType
+from einsql.ir.functions.casts import cast_array
 
 FLOATS = [
     math.nan,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.einsum import Node
+from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition import Cut, Decomposition, decompose
 from einsql.plans import Plan
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import relational as ra
 from einsql import tra
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import Input, Label
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
-from einsql.implementation import (
+from einsql.ir.einsum.graph import Input, Label
+from einsql.ir.ia.placement import Placement, Scattered, Shard, everywhere, spread
+from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
     LocalJoin,
@@ -30,12 +30,12 @@ from einsql.implementation import (
     bytes_sent,
     sends,
 )
+from einsql.ir.layout import Partial, Replicate
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.kernels import Tile, instantiate
+from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.implementation import search, translate
 from einsql.optimizer.lower import lower
-from einsql.placements import Partial, Replicate
-from einsql.plan_printer import format_implementation
-from einsql.sharding import Placement, Scattered, Shard, everywhere, spread
-from einsql.tiles import Tile, instantiate
 from tests.sites import assert_same, meaning, on_sites, random_relation
 
 X = np.arange(35.0).reshape(7, 5) / 2

@@ -10,8 +10,7 @@ import pytest
 
 import einsql
 from einsql.engine.objects import Tensor
-from einsql.optimizer.decomposition.problem import nearest_cut
-from einsql.placements import (
+from einsql.ir.layout import (
     Layout,
     Mesh,
     Replicate,
@@ -23,6 +22,7 @@ from einsql.placements import (
     described,
     layout_of,
 )
+from einsql.optimizer.decomposition.problem import nearest_cut
 from einsql.plans import Plan
 from tests.placed_tensors import lay, on_mesh, random_layout, random_tiles
 from tests.test_sites import QUERIES, TENSORS, connection, explained

@@ -12,17 +12,17 @@ from einsql import calibration
 from einsql.core.boxes import split
 from einsql.core.machine import Machine
 from einsql.core.settings import RATES, Settings, changed_settings, setting_text
-from einsql.einsum import EinSum
+from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Local, tuple_bytes
 from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
-from einsql.placements import Tiles
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local, tuple_bytes
-from einsql.work import effort_at_point
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 

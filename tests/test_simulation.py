@@ -13,6 +13,7 @@ import pytest
 import einsql
 from einsql.core.machine import Machine, Topology, topology_like
 from einsql.engine.sites import SiteProgram
+from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes, with_state
 from einsql.optimizer import fair_shares
 from einsql.optimizer.fair_shares import durations
 from einsql.optimizer.messages import Messages, merging
@@ -23,7 +24,6 @@ from einsql.plans import Plan
 from einsql.programs import sited
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Complete, Exchange, Local, Program, state_bytes, with_state
 from tests.networks import FFNN, connected, ffnn, transformer
 from tests.test_sites import QUERIES, connection, explained
 

@@ -10,8 +10,8 @@ import pytest
 
 import einsql
 from einsql.engine.sites import SiteProgram
+from einsql.ir.spmd.program import Local
 from einsql.plans import Plan
-from einsql.supersteps import Local
 
 CHANCE = np.random.default_rng(3)
 TENSORS: dict[str, tuple[str, np.ndarray]] = {

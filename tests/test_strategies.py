@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from einsql.einsum import EinSum, Node, walk
 from einsql.errors import InterfaceError
+from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.optimizer.decomposition import STRATEGIES, Cut, decompose
 from einsql.optimizer.decomposition.decompose import cut_problem
 from einsql.optimizer.decomposition.problem import Problem, problem_of

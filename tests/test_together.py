@@ -9,8 +9,8 @@ import pytest
 
 import einsql
 from einsql.engine.fused import Fused
+from einsql.ir.spmd.program import Together
 from einsql.plans import Plan
-from einsql.supersteps import Together
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 
 __all__ = ["con"]  # its tensors serve every test here

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsql import tra
-from einsql.blocks import sizes
 from einsql.core.schema import DType
 from einsql.errors import IntegrityError, ProgrammingError
-from einsql.relational import Repartition, walk
-from einsql.tiles import Tile
+from einsql.ir.tra.block_schema import sizes
+from einsql.ir.tra.kernels import Tile
+from einsql.ir.tra.plan import Repartition, walk
 from tests.relations import checked
 
 U = np.array([[1, 2, 5, 6], [3, 4, 7, 8], [9, 10, 13, 14], [11, 12, 15, 16]])
@@ -391,7 +391,7 @@ def test_plans_print_what_they_do() -> None:
 def test_importing_einsql_does_not_pay_for_plans() -> None:
     script = """
 import sys, einsql
-assert "einsql.tra" not in sys.modules and "einsql.relational" not in sys.modules
+assert "einsql.tra" not in sys.modules and "einsql.ir.tra.plan" not in sys.modules
 assert einsql.tra.scan([1.0, 2.0], (2,)).aggregate(()).blocks()[()].tolist() == [3.0]
 assert not hasattr(einsql, "tensor_relational")
 """

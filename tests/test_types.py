@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.algebra import INTERNAL, SCALARS
 from einsql.core.schema import DType
+from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.sql.hybrid.prelude import PRELUDE
 
 SPELLINGS = {

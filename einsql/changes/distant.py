@@ -13,7 +13,11 @@ from einsql.changes.writing import Write
 from einsql.cluster.program import RankFields
 from einsql.cluster.storage import load, reads, write
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.einsum import (
+from einsql.engine import files
+from einsql.engine.objects import Tensor
+from einsql.engine.relation import PlacedFields, Relation, lies
+from einsql.engine.result import Result
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Const,
@@ -29,10 +33,6 @@ from einsql.einsum import (
     disj,
     negate,
 )
-from einsql.engine import files
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields, Relation, lies
-from einsql.engine.result import Result
 from einsql.planning import BinderCatalog
 from einsql.sql.changes import Touch
 

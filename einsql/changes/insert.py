@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sqlglot import exp
 
-from einsql.casting import cast_array, cast_failure
 from einsql.changes.target import changed, constant
 from einsql.changes.writing import Made, Write
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType, Key, Schema, valid
-from einsql.einsum import Call, Const, EinSum, Input, Value
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields, distinct
 from einsql.engine.result import Result, ResultColumn
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
+from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.sql.changes import Insertion, LiteralRow
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation

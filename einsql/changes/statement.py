@@ -23,13 +23,13 @@ from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
 from einsql.core.schema import Key, Schema
 from einsql.current import current_inputs
-from einsql.einsum import Input, Node, apart
 from einsql.engine.executor import Program
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields
 from einsql.engine.result import Result, ResultColumn
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.fragments import Reader, bound_over_tables, check_groups
+from einsql.ir.einsum.graph import Input, Node, apart
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
 from einsql.sql.changes import (

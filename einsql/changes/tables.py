@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einsql import hybrid
-from einsql.casting import cast_array, cast_failure
 from einsql.changes.insert import cells, insert_rows
 from einsql.changes.target import changed
 from einsql.core.bfloat16 import stored
@@ -23,6 +22,7 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
+from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.sql.hybrid.rows import touching
 
 if TYPE_CHECKING:

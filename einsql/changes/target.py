@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema, valid
-from einsql.einsum import TRUE, Const
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count, distinct
 from einsql.errors import DataError, Error, ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Const
 from einsql.sql.changes import Target
 from einsql.sql.scalar import locate
 from einsql.sql.typed import Typed

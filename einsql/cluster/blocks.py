@@ -7,7 +7,6 @@ from functools import reduce
 
 import numpy as np
 
-from einsql.blocks import Cuts, KeyTuple
 from einsql.cluster.call import Tick
 from einsql.cluster.driver import Cluster
 from einsql.cluster.groups import Lease
@@ -19,11 +18,12 @@ from einsql.engine.blocks import Blocks, PlacedBlocks, RunKernel, merged
 from einsql.engine.implementation import SiteRun
 from einsql.engine.relation import Fields
 from einsql.errors import OperationalError
-from einsql.implementation import Node, walk
-from einsql.physical import PhysicalSchema
-from einsql.placements import ranks_of
-from einsql.supersteps import Program
-from einsql.tiles import VALUE
+from einsql.ir.ia.plan import Node, walk
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.layout import ranks_of
+from einsql.ir.spmd.program import Program
+from einsql.ir.tra.block_schema import Cuts, KeyTuple
+from einsql.ir.tra.kernels import VALUE
 
 
 class RankBlocks(PlacedBlocks):

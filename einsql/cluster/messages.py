@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from einsql import implementation
 from einsql.core.schema import Schema
 from einsql.engine.files import Description, Draft
 from einsql.engine.moving import Held
 from einsql.engine.relation import Term
-from einsql.supersteps import Program
+from einsql.ir.ia import plan as ia
+from einsql.ir.spmd.program import Program
 
 Handle = int
 """Names the tiles of one relation at all ranks."""
@@ -74,7 +74,7 @@ class ShipBlocks:
     """
 
     plan: int
-    nodes: tuple[implementation.Node, ...]
+    nodes: tuple[ia.Node, ...]
     jit: str
 
 

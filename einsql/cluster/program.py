@@ -20,14 +20,14 @@ from einsql.cluster.storage import Holders, count, fetch, reads, renamed_terms
 from einsql.cluster.windows import Dealt, DealtPart, RankPart, lasting, moving
 from einsql.core.boxes import common, volumes
 from einsql.core.schema import Key, Schema
-from einsql.einsum import Input, Operand
 from einsql.engine.files import FileFields, FilePart
 from einsql.engine.moving import Held, paste, slices
 from einsql.engine.relation import Fields, PlacedFields, Term, count_here
 from einsql.engine.sites import SiteMeasure, StepMeasure, is_small, sliced
 from einsql.errors import OperationalError, RanksLost
-from einsql.placements import Tiles, ranks_of
-from einsql.supersteps import Exchange, Load, Local, Program, Step
+from einsql.ir.einsum.graph import Input, Operand
+from einsql.ir.layout import Tiles, ranks_of
+from einsql.ir.spmd.program import Exchange, Load, Local, Program, Step
 
 MOST_TILES = 4096
 """Tensors in more tiles than this are brought to the ranks again by every statement."""

@@ -50,8 +50,8 @@ from einsql.engine.moving import Held
 from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport, TornError
 from einsql.engine.sites import SiteMeasure, SiteProgram, is_small
 from einsql.errors import Error, InternalError, InterruptedError
+from einsql.ir.spmd.program import Load
 from einsql.kernels import compile_node, join
-from einsql.supersteps import Load
 
 if TYPE_CHECKING:
     from mpi4py import MPI

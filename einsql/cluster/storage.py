@@ -14,7 +14,7 @@ from einsql.core.boxes import common, extents, volumes
 from einsql.engine import files
 from einsql.engine.moving import slices
 from einsql.engine.relation import Term
-from einsql.placements import Tiles, ranks_of
+from einsql.ir.layout import Tiles, ranks_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

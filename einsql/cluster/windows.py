@@ -18,7 +18,7 @@ from einsql.core.boxes import volumes
 from einsql.core.schema import Schema
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import DistantFields, Fields
-from einsql.placements import Tiles
+from einsql.ir.layout import Tiles
 
 if TYPE_CHECKING:
     from einsql.cluster.program import RankFields

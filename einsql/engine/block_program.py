@@ -11,18 +11,18 @@ from itertools import chain
 
 import numpy as np
 
-from einsql.blocks import KeyTuple
-from einsql.einsum import EinSum
 from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.implementation import run_sites
 from einsql.engine.moving import Held
 from einsql.engine.sites import Loading, SiteMeasure
 from einsql.engine.transport import Transport
-from einsql.implementation import Node, Scan, walk
-from einsql.physical import PhysicalSchema
-from einsql.placements import Tiles
-from einsql.supersteps import Load
-from einsql.tiles import VALUE, instantiate
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.ia.plan import Node, Scan, walk
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Load
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE, instantiate
 
 
 class BlockProgram:

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from einsql.blocks import KeyTuple, matches
-from einsql.einsum import EinSum
 from einsql.engine.blocks import RunKernel, merged, place_of, tiled
-from einsql.implementation import (
+from einsql.ir.einsum.flops import flops
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.ia.placement import Held
+from einsql.ir.ia.plan import (
     LocalAggregate,
     LocalFilter,
     LocalJoin,
@@ -19,11 +20,10 @@ from einsql.implementation import (
     Node,
     Scan,
 )
-from einsql.integrity import without
-from einsql.physical import Tiled, holds, renamed
-from einsql.sharding import Held
-from einsql.tiles import instantiate
-from einsql.work import flops
+from einsql.ir.ia.typing import Tiled, holds, renamed
+from einsql.ir.tra.block_schema import KeyTuple, matches
+from einsql.ir.tra.kernels import instantiate
+from einsql.ir.tra.typing import without
 
 Part = tuple[KeyTuple, int]
 """An array of a physical relation: its key, and its number among the parts under it."""

@@ -10,12 +10,13 @@ from types import EllipsisType
 
 import numpy as np
 
-from einsql.blocks import BlockSchema, Cuts, KeyTuple, sizes
 from einsql.core.schema import DType, Schema
-from einsql.einsum import EinSum
 from einsql.engine.relation import Fields
-from einsql.integrity import assembled, renamed, tiles_of, without
-from einsql.relational import (
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, KeyTuple, sizes
+from einsql.ir.tra.kernels import Tile as TileForm
+from einsql.ir.tra.kernels import merging
+from einsql.ir.tra.plan import (
     Aggregate,
     Filter,
     Join,
@@ -30,8 +31,7 @@ from einsql.relational import (
     generated,
     walk,
 )
-from einsql.tiles import Tile as TileForm
-from einsql.tiles import merging
+from einsql.ir.tra.typing import assembled, renamed, tiles_of, without
 
 Blocks = dict[KeyTuple, np.ndarray]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from einsql.core.schema import Key, Schema
-from einsql.einsum import Axis, EinSum, Input, Operand, exprs, labels_of
+from einsql.ir.einsum.graph import Axis, EinSum, Input, Operand, exprs, labels_of
 
 
 def cell_node(

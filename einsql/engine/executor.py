@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from einsql.core.fp_errors import Ignored
-from einsql.einsum import EinSum, Input, Node, children, walk
 from einsql.engine.memory import require
+from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
 
 if TYPE_CHECKING:
     from einsql.engine.spill import Memory

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from einsql.einsum import EinSum, Input, Node, Operand
 from einsql.engine.cells import cell_node, is_relative
 from einsql.engine.executor import Group, Tick
 from einsql.engine.relation import Fields
-from einsql.supersteps import Local, Program, Together, with_state
-from einsql.work import flops_at_point
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
+from einsql.ir.spmd.program import Local, Program, Together, with_state
 
 Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
 """What the session hands in from the kernels: nodes, producers first, with which of them are

@@ -15,13 +15,12 @@ from functools import reduce
 
 import numpy as np
 
-from einsql.blocks import KeyTuple
 from einsql.engine.block_work import AtSite, Pairs, Read, aggregated, counting, local_pairs, reading
 from einsql.engine.blocks import Blocks, RunKernel, merged
 from einsql.engine.moving import slices
 from einsql.engine.sites import SiteMeasure
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
-from einsql.implementation import (
+from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
     LocalFilter,
@@ -33,10 +32,11 @@ from einsql.implementation import (
     children,
     walk,
 )
-from einsql.integrity import assembled
-from einsql.physical import PhysicalSchema
-from einsql.tiles import VALUE
-from einsql.transfers import array_transfers, piece_transfers
+from einsql.ir.ia.transfers import array_transfers, piece_transfers
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.typing import assembled
 
 
 @dataclass(frozen=True, slots=True)

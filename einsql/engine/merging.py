@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, less
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.buffer_pool import converted
 from einsql.core.schema import DType
-from einsql.einsum import EinSum, Output
 from einsql.errors import DataError
-from einsql.supersteps import best_of, some_of
+from einsql.ir.einsum.graph import EinSum, Output
+from einsql.ir.functions import REDUCTIONS, SCALARS, less
+from einsql.ir.spmd.program import best_of, some_of
 
 State = tuple[np.ndarray, ...]
 

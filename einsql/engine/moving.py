@@ -16,12 +16,12 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.buffer_pool import empty
-from einsql.einsum import EinSum
 from einsql.engine.merging import merged
 from einsql.engine.routes import Moves, completing, gathering
 from einsql.engine.transport import Arrays, Cut, Transport
-from einsql.placements import Tiles
-from einsql.supersteps import Complete, Exchange, Program
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Exchange, Program
 
 Held = dict[int, dict[str, np.ndarray]]
 """Fields of the tiles that lie at owned sites, by the tile's number."""

@@ -17,7 +17,7 @@ from einsql.engine.fabric import Fabric
 from einsql.engine.schedule import AllGather, Schedule, scheduled
 from einsql.engine.transport import Arrays, Cut, Room, Routes
 from einsql.engine.waiting import arrivals, finish
-from einsql.placements import ranks_of
+from einsql.ir.layout import ranks_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI

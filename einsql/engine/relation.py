@@ -18,7 +18,7 @@ import numpy as np
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError
-from einsql.placements import Tiles
+from einsql.ir.layout import Tiles
 
 if TYPE_CHECKING:
     import pyarrow as pa

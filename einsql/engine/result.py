@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.casting import cast_array
 from einsql.core.bfloat16 import loaded
 from einsql.core.boxes import runs
 from einsql.core.schema import PRESENT, DType, Key, Schema, valid
 from einsql.engine.memory import enough_memory
 from einsql.engine.relation import Fields, PlacedFields, Term, count, count_true, distinct
 from einsql.errors import InterfaceError
+from einsql.ir.functions.casts import cast_array
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.completions import rounds
 from einsql.core.boxes import common, extents, volumes
 from einsql.core.schema import Schema
 from einsql.engine.transport import Routes
-from einsql.placements import Tiles
-from einsql.supersteps import Complete, Local
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.spmd.reduce_tree import rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

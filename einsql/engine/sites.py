@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from einsql.core.schema import Schema
-from einsql.einsum import EinSum
 from einsql.engine.cells import cell_node
 from einsql.engine.executor import Compile, Runner, Tick
 from einsql.engine.fused import Fused, Join, postponed
@@ -22,14 +21,9 @@ from einsql.engine.moving import Held, Index, Moving, cut_of, paste, slices
 from einsql.engine.relation import Fields
 from einsql.engine.streaming import WINDOW, Part, Share, Stream, candidates, streamed, within
 from einsql.engine.transport import Arrays, LocalTransport, Transport
-from einsql.supersteps import (
-    Exchange,
-    Load,
-    Local,
-    Program,
-    with_state,
-)
-from einsql.work import flops_at_point
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
 
 ALONG = 2**15
 """Bytes of a result, at most, that comes along with an answer: it costs less than asking."""

@@ -36,7 +36,7 @@ import numpy as np
 
 from einsql.core.boxes import common, extents, volumes
 from einsql.engine.routes import Moves
-from einsql.supersteps import Exchange, Local, Program, reads, with_state
+from einsql.ir.spmd.program import Exchange, Local, Program, reads, with_state
 
 PIECE = 2**22
 """Bytes of a piece of average size, at least."""

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.blocks import BlockSchema, Dim, KeyTuple, sizes
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.engine.blocks import PlacedBlocks, assemble
 from einsql.engine.relation import Fields
 from einsql.engine.result import Result, ResultColumn, arrow_type
 from einsql.errors import Error, InterfaceError
-from einsql.integrity import assembled
-from einsql.relational import Node
-from einsql.tiles import VALUE
+from einsql.ir.tra.block_schema import BlockSchema, Dim, KeyTuple, sizes
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.plan import Node
+from einsql.ir.tra.typing import assembled
 
 if TYPE_CHECKING:
     import pyarrow as pa

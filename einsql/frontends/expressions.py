@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from einsql.algebra import SCALARS
 from einsql.core.schema import DType
 from einsql.errors import InternalError
+from einsql.ir.functions import SCALARS
 
 if TYPE_CHECKING:
     from einsql.frontends.steps import Step

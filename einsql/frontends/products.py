@@ -17,7 +17,7 @@ from einsql.frontends.reductions import axes_of
 from einsql.frontends.shapes import ravel
 from einsql.frontends.source import untraceable
 from einsql.frontends.steps import read
-from einsql.subscripts import parse_spec
+from einsql.ir.einsum.notation import parse_spec
 
 
 def contract(

@@ -13,10 +13,10 @@ from math import prod
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, EinSum, Output
-from einsql.intervals import interval
+from einsql.ir.einsum.graph import TRUE, EinSum, Output
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.expressions import (
     CARRIERS,
     ROUND,

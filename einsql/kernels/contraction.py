@@ -15,7 +15,7 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page
-from einsql.einsum import Call, EinSum, Output, Value
+from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.products.match import Factor, Product, is_safe_scale, product_of
 from einsql.kernels.sums import (

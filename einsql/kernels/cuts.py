@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
 from einsql.kernels import pool
 from einsql.kernels.nest import STRIP, Mode, Nest, weight
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from einsql.algebra import SCALARS, Failure
-from einsql.casting import cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
-from einsql.intervals import fits, interval, never_overflows
+from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
+from einsql.ir.einsum.intervals import fits, interval, never_overflows
+from einsql.ir.functions import SCALARS, Failure
+from einsql.ir.functions.casts import cast_failure
 from einsql.kernels.nest import Nest, expensive, labels_read, may_raise, product
 
 CARRIERS: dict[DType, str] = {

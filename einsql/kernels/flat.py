@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import Key, Schema
-from einsql.einsum import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
+from einsql.ir.einsum.graph import Axis, EinSum, Input, Label, Operand, exprs, subexpressions
 from einsql.kernels.kernel import Fields, Runner, Tick
 
 Runs = tuple[tuple[str, ...], ...]

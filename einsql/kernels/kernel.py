@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.fp_errors import Ignored, here
 from einsql.core.source_writer import Write
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
 
 Fields = Mapping[str, np.ndarray]
 """A relation's fields by name; axes are the schema's keys in order, origin `key.lo`."""

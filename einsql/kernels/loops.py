@@ -16,13 +16,13 @@ from math import prod
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.bfloat16 import stored
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Const, EinSum, Output
 from einsql.errors import DataError
-from einsql.intervals import fits, interval
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
+from einsql.ir.einsum.intervals import fits, interval
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels import cache, pool, team
 from einsql.kernels.codegen import accumulator, compensated, generate, is_compensated, state
 from einsql.kernels.cuts import Box, cut

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.source_writer import Laid, Page
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Value
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.views import is_plain, spread, write_view
 

@@ -6,10 +6,8 @@ import enum
 from dataclasses import dataclass
 from math import prod
 
-from einsql.algebra import REDUCTIONS, SCALARS
-from einsql.casting import cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Call,
     Const,
     EinSum,
@@ -20,7 +18,9 @@ from einsql.einsum import (
     operands_of,
     subexpressions,
 )
-from einsql.intervals import never_overflows
+from einsql.ir.einsum.intervals import never_overflows
+from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.ir.functions.casts import cast_failure
 
 LONGEST = 2**27
 """Work, in cheap operations, that one uninterruptible kernel call may do at most."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, equal, less
 from einsql.core.schema import DType
-from einsql.einsum import Output
+from einsql.ir.einsum.graph import Output
+from einsql.ir.functions import REDUCTIONS, SCALARS, equal, less
 from einsql.kernels.scalar import refuse
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.core.source_writer import Laid, Page
-from einsql.einsum import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Value, conj, conjuncts
 from einsql.kernels.kernel import Fields, Runner, Tick, Written
 
 KEPT = 64

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, Reduction, equal, less
-from einsql.casting import cast_array
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import DType
-from einsql.einsum import Output
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import Output
+from einsql.ir.functions import REDUCTIONS, SCALARS, Reduction, equal, less
+from einsql.ir.functions.casts import cast_array
 from einsql.kernels.scalar import Mask, refuse
 from einsql.kernels.sums import CHAIN, add_up
 

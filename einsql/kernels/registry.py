@@ -9,8 +9,8 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page, write_of
-from einsql.einsum import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.errors import InternalError
+from einsql.ir.einsum.graph import TRUE, Call, EinSum, Input, Output, exprs, subexpressions
 from einsql.kernels.contraction import (
     CONTRACTION,
     STREAMED,

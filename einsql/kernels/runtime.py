@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 
-from einsql.algebra import numeric
+from einsql.ir.functions import numeric
 from einsql.kernels.lanes import Num
 
 Build = Callable[[Any, Any, Any, Any], Any]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.algebra import SCALARS, Failure
-from einsql.casting import cast_array, cast_failure
-from einsql.einsum import Call, Const, Expr, Label, Value
 from einsql.errors import DataError
-from einsql.intervals import never_overflows
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, Value
+from einsql.ir.einsum.intervals import never_overflows
+from einsql.ir.functions import SCALARS, Failure
+from einsql.ir.functions.casts import cast_array, cast_failure
 
 Mask = np.ndarray | None
 """Where points are selected, broadcastable to the block; None selects all of them."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from einsql.core.source_writer import Laid, Page, write_of
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import always, beside
 from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.supersteps import always, beside
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 

@@ -18,7 +18,7 @@ import numpy as np
 from einsql.core.bfloat16 import narrow, widen
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS, Failure
-from einsql.casting import cast_array, cast_failure
 from einsql.core.bfloat16 import narrow, widen
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page, Shown, Taken
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,
@@ -32,7 +30,9 @@ from einsql.einsum import (
     exprs,
     subexpressions,
 )
-from einsql.intervals import never_overflows
+from einsql.ir.einsum.intervals import never_overflows
+from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
+from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.kernels.kernel import Runner
 from einsql.kernels.reductions import UFUNCS, running_type
 from einsql.kernels.scalar import refuse

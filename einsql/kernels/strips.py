@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import DType
-from einsql.einsum import EinSum, Output
+from einsql.ir.einsum.graph import EinSum, Output
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.expressions import literal
 from einsql.kernels.nest import Mode, Nest, expensive
 

@@ -14,13 +14,13 @@ from math import prod
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS
-from einsql.casting import cast_array
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType
 from einsql.core.source_writer import Laid, Page
-from einsql.einsum import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
 from einsql.errors import InternalError
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions.casts import cast_array
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, ignoring
 from einsql.kernels.reductions import accumulator
 from einsql.kernels.scalar import Block, Compiled, Mask, both, compile_expr

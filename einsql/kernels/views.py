@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import stored
 from einsql.core.source_writer import Laid, Page
-from einsql.einsum import TRUE, Const, EinSum, Expr, Operand, Output, Value
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Operand, Output, Value
 from einsql.kernels.kernel import Fields, Kernel, Runner, Tick, Written
 
 View = Callable[[np.ndarray], np.ndarray]

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, EinSum, Expr, Label, rewrite
-from einsql.intervals import interval
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, rewrite
+from einsql.ir.einsum.intervals import interval
 from einsql.kernels.expressions import Points, typed
 from einsql.kernels.nest import LEAST_PIECE, Nest, by_constant, labels_read
 

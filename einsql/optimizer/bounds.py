@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Axis,
     Call,
     Const,

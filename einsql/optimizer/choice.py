@@ -10,7 +10,9 @@ from math import inf
 import numpy as np
 
 from einsql.core.boxes import volumes
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.layout import Partial, Tiles
+from einsql.ir.spmd.program import COPIES, Collective, state_bytes, tuple_bytes
 from einsql.optimizer.collectives import collectives
 from einsql.optimizer.completion import Completion, PartialResult, completions, merging
 from einsql.optimizer.decomposition import Cut
@@ -30,8 +32,6 @@ from einsql.optimizer.layouts import (
     read_layout,
 )
 from einsql.optimizer.traffic import leaving
-from einsql.placements import Partial, Tiles
-from einsql.supersteps import COPIES, Collective, state_bytes, tuple_bytes
 
 FOLLOWED = 256
 """Operations of so many cells that may run anywhere run where most of their data lies."""

@@ -6,9 +6,9 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from einsql.ir.layout import Layout, Mesh, Placement, Tiles
+from einsql.ir.spmd.program import Collective, CollectiveName
 from einsql.optimizer.communication import solve
-from einsql.placements import Layout, Mesh, Placement, Tiles
-from einsql.supersteps import Collective, CollectiveName
 
 MOST_CHANGED = 5
 """Mesh axes that may change at once; the solver tries their orders."""

@@ -13,7 +13,7 @@ from math import prod
 
 from einsql.core.boxes import common, volumes
 from einsql.errors import InterfaceError, InternalError
-from einsql.placements import (
+from einsql.ir.layout import (
     Entry,
     Mesh,
     Partial,
@@ -24,7 +24,7 @@ from einsql.placements import (
     Single,
     region,
 )
-from einsql.supersteps import CollectiveName
+from einsql.ir.spmd.program import CollectiveName
 
 COLLECTIVES: Mapping[tuple[type[Entry], type[Entry]], CollectiveName] = {
     (Shard, Replicate): "all-gather",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einsql.core.boxes import part
+from einsql.ir.layout import Entry, Layout, Partial, Shard, Single, Tiles
+from einsql.ir.spmd.program import CollectiveName
 from einsql.optimizer.layouts import laid
-from einsql.placements import Entry, Layout, Partial, Shard, Single, Tiles
-from einsql.supersteps import CollectiveName
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from einsql.affine import Affine, affine_labels
-from einsql.einsum import (
+from einsql.ir.einsum.affine import Affine, affine_labels
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -27,9 +26,10 @@ from einsql.einsum import (
     subexpressions,
     walk,
 )
-from einsql.intervals import can_raise as can_raise
-from einsql.intervals import fits as fits
-from einsql.intervals import interval
+from einsql.ir.einsum.intervals import can_raise as can_raise
+from einsql.ir.einsum.intervals import fits as fits
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS, SCALARS
 
 Bounds = Mapping[str, tuple[int, int]]
 

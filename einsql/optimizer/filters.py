@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     EinSum,
     Expr,
@@ -22,6 +21,7 @@ from einsql.einsum import (
     rewrite,
     subexpressions,
 )
+from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.facts import (
     bounds_of,
     can_raise,

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.algebra import SCALARS
-from einsql.casting import cast_array, cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import (
-    FALSE,
-    TRUE,
-    Call,
-    Const,
-    EinSum,
-    Expr,
-    conj,
-    conjuncts,
-    rewrite,
-)
-from einsql.intervals import interval
+from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, EinSum, Expr, conj, conjuncts, rewrite
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.optimizer.facts import Bounds, bounds_of, can_raise, change_exprs, fits
 from einsql.optimizer.rules import Rule
 

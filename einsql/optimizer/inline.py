@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import PRESENT, DType, is_flag
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -27,6 +26,7 @@ from einsql.einsum import (
     rewrite,
     subexpressions,
 )
+from einsql.ir.functions import REDUCTIONS
 from einsql.optimizer.facts import (
     bounds_of,
     can_raise,

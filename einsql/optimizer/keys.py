@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from einsql.affine import Affine, affine, free_labels_as_affine
-from einsql.einsum import EinSum
+from einsql.ir.einsum.affine import Affine, affine, free_labels_as_affine
+from einsql.ir.einsum.graph import EinSum
 from einsql.optimizer.facts import bounds_of, can_raise, in_order, with_axes
 from einsql.optimizer.rules import Rule
 

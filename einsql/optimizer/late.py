@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Operand, Value
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Operand, Value
+from einsql.ir.layout import Shard, Single, Tiles
+from einsql.ir.spmd.program import COPIES
 from einsql.optimizer.completion import PartialResult
 from einsql.optimizer.layouts import Cells
-from einsql.placements import Shard, Single, Tiles
-from einsql.supersteps import COPIES
 
 JOINTLY = frozenset({"add", "sub", "neg"})
 """Functions that are linear in all of their arguments at once."""

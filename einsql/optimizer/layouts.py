@@ -10,11 +10,10 @@ from math import prod
 import numpy as np
 
 from einsql.core.boxes import common, split, volumes
-from einsql.einsum import Axis, EinSum, Input
 from einsql.errors import InternalError
-from einsql.intervals import interval
-from einsql.optimizer.decomposition import Cut
-from einsql.placements import (
+from einsql.ir.einsum.graph import Axis, EinSum, Input
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.layout import (
     Entry,
     Layout,
     Mesh,
@@ -26,7 +25,8 @@ from einsql.placements import (
     covers,
     layout_of,
 )
-from einsql.supersteps import COPIES
+from einsql.ir.spmd.program import COPIES
+from einsql.optimizer.decomposition import Cut
 
 REPLICATE = Replicate()
 

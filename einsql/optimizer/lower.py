@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql import relational as ra
-from einsql.algebra import REDUCTIONS
-from einsql.blocks import equal_cuts, key_label
 from einsql.core.schema import DType, is_flag
-from einsql.einsum import (
+from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import (
     Const,
     EinSum,
     Expr,
@@ -33,7 +31,9 @@ from einsql.einsum import (
     subexpressions,
     walk,
 )
-from einsql.errors import NotSupportedError
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import equal_cuts, key_label
 from einsql.optimizer.lower_kernel import kernel
 from einsql.optimizer.lower_operands import Source, cut_operand
 

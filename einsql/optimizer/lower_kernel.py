@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Axis,
     Const,
     EinSum,
@@ -19,8 +19,8 @@ from einsql.einsum import (
     conj,
     rewrite,
 )
-from einsql.intervals import interval
-from einsql.tiles import VALUE, operand
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.tra.kernels import VALUE, operand
 
 FAR = 2**62
 """A definition that stays below this can be moved without overflow."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einsql import relational as ra
-from einsql.blocks import Cuts, boundaries, key_label
 from einsql.core.schema import DType, Field, Schema
-from einsql.einsum import TRUE, Axis, Const, Expr, Input, Node, call, conj
 from einsql.errors import NotSupportedError
-from einsql.integrity import assembled
-from einsql.tiles import VALUE
+from einsql.ir.einsum.graph import TRUE, Axis, Const, Expr, Input, Node, call, conj
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import Cuts, boundaries, key_label
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.typing import assembled
 
 
 @dataclass(frozen=True, slots=True)

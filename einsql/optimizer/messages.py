@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from einsql.completions import rounds
 from einsql.core.boxes import common, extents
-from einsql.placements import Tiles
-from einsql.supersteps import Complete, Exchange, Local
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Exchange, Local
+from einsql.ir.spmd.reduce_tree import rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 
-from einsql.algebra import REDUCTIONS, Interval
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -26,7 +25,8 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
-from einsql.intervals import interval
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS, Interval
 from einsql.optimizer.facts import bounds_of, can_raise, cast, factors, fits
 from einsql.optimizer.rules import Rule
 

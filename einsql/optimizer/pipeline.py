@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from einsql.einsum import EinSum, Node, Roots
 from einsql.errors import InterfaceError, suggest
+from einsql.ir.einsum.graph import EinSum, Node, Roots
 from einsql.optimizer.bounds import NARROW_AXES, PUSH_BOUNDS, UNIFY_LABELS
 from einsql.optimizer.digits import SHOW_DIGITS
 from einsql.optimizer.filters import PUSH_FILTER

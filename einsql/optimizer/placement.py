@@ -11,14 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from einsql.einsum import EinSum, Expr, Input, Node, children, consumers, relabel, walk
-from einsql.optimizer.choice import Choice, Fetch, Source, choose
-from einsql.optimizer.completion import Completion, PartialResult, freely
-from einsql.optimizer.decomposition import Cut, Decomposition
-from einsql.optimizer.late import is_linear
-from einsql.optimizer.layouts import lying, spread
-from einsql.placements import Tiles
-from einsql.supersteps import (
+from einsql.ir.einsum.graph import EinSum, Expr, Input, Node, children, consumers, relabel, walk
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import (
     COPIES,
     Collective,
     Complete,
@@ -30,6 +25,11 @@ from einsql.supersteps import (
     state_bytes,
     tuple_bytes,
 )
+from einsql.optimizer.choice import Choice, Fetch, Source, choose
+from einsql.optimizer.completion import Completion, PartialResult, freely
+from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.late import is_linear
+from einsql.optimizer.layouts import lying, spread
 
 
 @dataclass(slots=True)

@@ -12,10 +12,9 @@ import numpy as np
 
 from einsql.core.boxes import extents
 from einsql.core.machine import Machine
-from einsql.optimizer.decomposition.problem import renames
-from einsql.optimizer.traffic import Traffic, completing, exchanged
-from einsql.placements import Tiles
-from einsql.supersteps import (
+from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import (
     Complete,
     Exchange,
     Load,
@@ -26,7 +25,8 @@ from einsql.supersteps import (
     tuple_bytes,
     with_state,
 )
-from einsql.work import effort_at_point
+from einsql.optimizer.decomposition.problem import renames
+from einsql.optimizer.traffic import Traffic, completing, exchanged
 
 CACHED = 3
 """How many times as fast a kernel reads and writes what stays in a cache of its core."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.core.schema import PRESENT
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     EinSum,
     Roots,
     Value,
@@ -16,7 +16,7 @@ from einsql.einsum import (
     walk,
     with_sources,
 )
-from einsql.intervals import interval
+from einsql.ir.einsum.intervals import interval
 from einsql.optimizer.facts import bounds_of, fits, unguarded, used_labels
 from einsql.optimizer.rules import Rule, rebuild
 

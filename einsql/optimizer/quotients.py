@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Axis,
     Call,
     Const,

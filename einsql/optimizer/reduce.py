@@ -10,11 +10,9 @@ from math import prod
 
 import numpy as np
 
-from einsql.affine import Affine, affine_labels, digits
-from einsql.algebra import REDUCTIONS
-from einsql.casting import cast_array
 from einsql.core.schema import PRESENT, DType, is_flag
-from einsql.einsum import (
+from einsql.ir.einsum.affine import Affine, affine_labels, digits
+from einsql.ir.einsum.graph import (
     FALSE,
     TRUE,
     Axis,
@@ -37,7 +35,9 @@ from einsql.einsum import (
     rewrite,
     subexpressions,
 )
-from einsql.intervals import interval
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions.casts import cast_array
 from einsql.optimizer.facts import (
     bounds_of,
     can_raise,

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from einsql.ir.spmd.program import Collective, CollectiveName
 from einsql.optimizer.messages import Messages, together
-from einsql.supersteps import Collective, CollectiveName
 
 Algorithm = Callable[[Messages], list[Messages]]
 """From a collective's direct messages to those of each round."""

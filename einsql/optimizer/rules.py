@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from einsql.einsum import EinSum, Node, Roots, walk, with_sources
-from einsql.printer import format_graph
+from einsql.ir.einsum.graph import EinSum, Node, Roots, walk, with_sources
+from einsql.ir.einsum.printer import format_graph
 
 NodeRewrite = Callable[[EinSum], EinSum]
 """Returns the very same object where it does not apply; may look at what lies below."""

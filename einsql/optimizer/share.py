@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
-from einsql.algebra import SCALARS
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Const,
     EinSum,
     Expr,
@@ -21,6 +20,7 @@ from einsql.einsum import (
     rewrite,
     walk,
 )
+from einsql.ir.functions import SCALARS
 from einsql.optimizer.rules import Rule
 
 _Key = tuple[object, ...]

@@ -15,11 +15,7 @@ import numpy as np
 
 from einsql.core.machine import Machine, Topology
 from einsql.errors import NotSupportedError
-from einsql.optimizer.fair_shares import durations
-from einsql.optimizer.messages import Merging, Messages, exchanging, merging
-from einsql.optimizer.prediction import StepCosts
-from einsql.optimizer.rounds import DIRECT, Algorithms, rounds
-from einsql.supersteps import (
+from einsql.ir.spmd.program import (
     Complete,
     Exchange,
     Load,
@@ -29,6 +25,10 @@ from einsql.supersteps import (
     tuple_bytes,
     with_state,
 )
+from einsql.optimizer.fair_shares import durations
+from einsql.optimizer.messages import Merging, Messages, exchanging, merging
+from einsql.optimizer.prediction import StepCosts
+from einsql.optimizer.rounds import DIRECT, Algorithms, rounds
 
 MOST_SITES = 4096
 """A step may send a message from every site to every other one, and each is looked at."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -30,7 +30,7 @@ from einsql.einsum import (
     rewrite,
     walk,
 )
-from einsql.intervals import fits, interval
+from einsql.ir.einsum.intervals import fits, interval
 from einsql.optimizer.facts import fresh
 from einsql.optimizer.rules import Rule, rebuild
 

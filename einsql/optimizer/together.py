@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.einsum import EinSum
-from einsql.supersteps import Exchange, Local, Program, Together, reads
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import Exchange, Local, Program, Together, reads
 
 
 def joined(program: Program, groups: Iterable[Sequence[EinSum]]) -> Program:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsql.placements import Tiles
-from einsql.supersteps import Complete, Exchange, Program
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Exchange, Program
 
 
 def tra_costs(program: Program) -> list[float]:

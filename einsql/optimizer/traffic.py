@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from einsql.completions import rounds
 from einsql.core.boxes import common, extents, volumes
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.spmd.reduce_tree import rounds
 from einsql.optimizer.layouts import beside
-from einsql.placements import Tiles
-from einsql.supersteps import Complete, Local
 
 LARGEST_GRID = 2**22
 """Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.schema import DType, Schema, is_flag
-from einsql.einsum import (
+from einsql.errors import InternalError
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     EinSum,
@@ -19,7 +19,7 @@ from einsql.einsum import (
     subexpressions,
     walk,
 )
-from einsql.errors import InternalError
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.optimizer.facts import direct_labels
 
 

@@ -14,7 +14,8 @@ from math import inf, prod
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,
@@ -27,8 +28,7 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
-from einsql.errors import ProgrammingError
-from einsql.intervals import fits
+from einsql.ir.einsum.intervals import fits
 from einsql.sql.casts import WIDEST, cast_expr, decimal_of, whole
 from einsql.sql.domain import Domain
 from einsql.sql.typed import (

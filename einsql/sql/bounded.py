@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, Label, call, conjuncts
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, call, conjuncts
 from einsql.sql.edges import Edge, edges_of
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.windows import Window

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.casting import cast_array, cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, call
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import Call, Const, Expr, call
+from einsql.ir.functions.casts import cast_array, cast_failure
 
 
 @dataclass(frozen=True, slots=True)

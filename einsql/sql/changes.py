@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.einsum import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.errors import Error, InternalError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of
 from einsql.sql.arguments import as_sql
 from einsql.sql.edges import Edge
 from einsql.sql.query import QueryBinder

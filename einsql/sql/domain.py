@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from einsql.algebra import Interval
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     FALSE,
     TRUE,
     Axis,
@@ -34,7 +33,8 @@ from einsql.einsum import (
     operands_of,
     relabel,
 )
-from einsql.intervals import can_raise, interval
+from einsql.ir.einsum.intervals import can_raise, interval
+from einsql.ir.functions import Interval
 from einsql.sql.bounded import settle
 from einsql.sql.edges import Edge, edges_of
 from einsql.sql.given import Given

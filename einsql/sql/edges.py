@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, Label, call
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, call
 from einsql.sql.given import Given
 from einsql.sql.host import FIELD, computable, parameters_of, source
 

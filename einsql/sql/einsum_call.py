@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.einsum import TRUE, Expr, Output, Value
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Expr, Output, Value
+from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.domain import Domain
 from einsql.sql.scalar import position
 from einsql.sql.scope import Column, Relation, as_elements, known_bounds
 from einsql.sql.typed import Typed, apply
-from einsql.subscripts import Spec, parse_spec
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import DType
-from einsql.einsum import Const, call, conj, disj, negate
 from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import Const, call, conj, disj, negate
+from einsql.ir.functions import REDUCTIONS
 from einsql.sql.casts import held
 from einsql.sql.typed import (
     NULL,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from einsql.core.schema import DType, Field, Schema
-from einsql.einsum import (
+from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import (
     FALSE,
     TRUE,
     Call,
@@ -26,7 +27,6 @@ from einsql.einsum import (
     map_exprs,
     rewrite,
 )
-from einsql.errors import NotSupportedError
 from einsql.sql.casts import cast_expr
 from einsql.sql.feeding import Feed, Scalar, feeding
 from einsql.sql.host import (

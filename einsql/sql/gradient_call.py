@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.einsum import EinSum, Input, Node, walk
 from einsql.errors import (
     OF_A_TABLE,
     ForeignNameError,
@@ -15,7 +14,8 @@ from einsql.errors import (
     ProgrammingError,
     UnknownHere,
 )
-from einsql.gradient import Backward
+from einsql.ir.autodiff import Backward
+from einsql.ir.einsum.graph import EinSum, Input, Node, walk
 from einsql.sql.arguments import as_sql
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import locate, position

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.errors import Error
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
 from einsql.sql.domain import Domain, affine
 from einsql.sql.given import Given
 from einsql.sql.names import column_name

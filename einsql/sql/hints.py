@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from sqlglot import TokenType, exp
 
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Label
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Label
 from einsql.sql.lexical import QUIET
 from einsql.sql.scalar import ScalarBinder, position
 from einsql.sql.tokens import TokenReader, tokenize

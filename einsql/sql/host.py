@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from einsql.casting import cast_array, cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, Value, subexpressions
-from einsql.printer import format_expr
+from einsql.ir.einsum.graph import Call, Const, Expr, Value, subexpressions
+from einsql.ir.einsum.printer import format_expr
+from einsql.ir.functions.casts import cast_array, cast_failure
 
 FIRST = -(2**20)
 """Parameter n is read as the Value of operand FIRST - n until its node is built."""

@@ -10,8 +10,8 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.einsum import FALSE, TRUE, Const
 from einsql.errors import DataError, NotSupportedError, ProgrammingError
+from einsql.ir.einsum.graph import FALSE, TRUE, Const
 from einsql.sql.arguments import as_sql
 from einsql.sql.casts import WIDEST, Decimal, SqlType, fits, held, whole
 from einsql.sql.typed import Typed, convert, integer

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.einsum import TRUE, Const, Label, Output
 from einsql.errors import InternalError
+from einsql.ir.einsum.graph import TRUE, Const, Label, Output
 from einsql.sql.domain import Domain
 from einsql.sql.scalar import unsupported
 from einsql.sql.scope import Column, Relation

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from sqlglot import exp
 
 from einsql.core.schema import Schema
-from einsql.einsum import EinSum, Input
 from einsql.errors import Error, ProgrammingError
+from einsql.ir.einsum.graph import EinSum, Input
 from einsql.sql.expansion import Block, count_expansion, expand_calls, expanded
 from einsql.sql.given import Given
 from einsql.sql.macros import Macro
@@ -30,7 +30,7 @@ from einsql.sql.tiles.recognise import over_tiles
 from einsql.sql.typed import Typed
 
 if TYPE_CHECKING:
-    from einsql.gradient import Backward
+    from einsql.ir.autodiff import Backward
 
 T = TypeVar("T")
 Named = TypeVar("Named", Relation, TileRelation)

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from einsql.algebra import SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import FALSE, TRUE, Const, negate
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere, suggest
+from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
+from einsql.ir.functions import SCALARS
 from einsql.sql import functions
 from einsql.sql.aggregates import AGGREGATES
 from einsql.sql.arguments import surplus, text

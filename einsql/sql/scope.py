@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import DType, valid
-from einsql.einsum import TRUE, Expr, Label, Node, Value
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Expr, Label, Node, Value
 from einsql.sql.host import NeedsValuesError
 from einsql.sql.scalar import position
 from einsql.sql.typed import Typed
 
 if TYPE_CHECKING:
-    from einsql import relational as ra
+    from einsql.ir.tra import plan as ra
     from einsql.sql.edges import Edge
     from einsql.sql.windows import Window
 

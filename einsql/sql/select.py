@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import PRESENT, DType, valid
-from einsql.einsum import TRUE, Label, Value, conj, renumber
 from einsql.errors import Error, ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
 from einsql.sql.aggregates import Aggregation
 from einsql.sql.arguments import as_sql, kind
 from einsql.sql.calls import (

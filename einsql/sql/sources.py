@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.einsum import FALSE, TRUE, Label
 from einsql.errors import (
     DataError,
     Error,
@@ -23,6 +22,7 @@ from einsql.errors import (
     UnknownHere,
     suggest,
 )
+from einsql.ir.einsum.graph import FALSE, TRUE, Label
 from einsql.sql.arguments import as_sql
 from einsql.sql.domain import Domain
 from einsql.sql.edges import Edge

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor
 
-from einsql.algebra import SCALARS
-from einsql.casting import cast_failure
 from einsql.core.schema import DType
 from einsql.core.typing_rules import common
-from einsql.einsum import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
 from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_failure
 from einsql.sql.casts import (
     WIDEST,
     SqlType,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from einsql.core.schema import DType, Key, Schema
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     Axis,
     Call,
     Const,
@@ -31,7 +31,7 @@ from einsql.einsum import (
     map_exprs,
     rewrite,
 )
-from einsql.placements import Tiles
+from einsql.ir.layout import Tiles
 from einsql.sql.host import FIELD, NeedsValuesError, parameters_of, shown, source
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import einsql
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.spmd.program import Local
 from einsql.plans import Plan
 from einsql.sql.parser import parse
 from einsql.sql.syntax import Query
-from einsql.supersteps import Local
-from einsql.work import flops_at_point
 from tests.cluster.conftest import Connected
 from tests.networks import FFNN, ffnn, transformer
 from tests.test_sites import CHAIN, explained

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.completions import Round, rounds
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, EinSum, Output, Value
 from einsql.engine.merging import merged
 from einsql.engine.sites import SiteProgram
+from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
+from einsql.ir.spmd.program import Complete, Local, with_state
+from einsql.ir.spmd.reduce_tree import Round, rounds
 from einsql.plans import Plan
-from einsql.supersteps import Complete, Local, with_state
 
 ODD = np.array([np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0, 1.0, 2.0])
 

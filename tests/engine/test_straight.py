@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Node, Operand, Output, Value
 from einsql.engine.executor import REPEATED, Fields, Program
 from einsql.errors import DataError, InterruptedError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    EinSum,
+    Expr,
+    Input,
+    Node,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.kernels import compile_node
 from einsql.kernels.kernel import Runner
 

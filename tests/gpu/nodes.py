@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsql.algebra import SCALARS
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -21,6 +20,7 @@ from einsql.einsum import (
     Output,
     Value,
 )
+from einsql.ir.functions import SCALARS
 from tests.kernels.nodes import Case, random_array
 
 B, I32, I64 = DType.BOOLEAN, DType.INTEGER, DType.BIGINT

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
-from einsql.algebra import SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import Call, EinSum, Value
 from einsql.errors import DataError, NotSupportedError
+from einsql.ir.einsum.graph import Call, EinSum, Value
+from einsql.ir.functions import SCALARS
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.kernel import Fields, Tick

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import einsql
 from einsql import on_device
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, Call, EinSum, Node, Operand, Output, Value
 from einsql.engine.executor import Program
 from einsql.errors import OperationalError
+from einsql.ir.einsum.graph import TRUE, Axis, Call, EinSum, Node, Operand, Output, Value
 from einsql.kernels.cuda import Handle, Memory, compile_on_device
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.kernels.cuda import Memory, compile_on_device, generated
 from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.loader import load

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from einsql.algebra import REDUCTIONS, SCALARS
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from tests.gradient.differences import check, connected, gradient
 
 ANY = (-2.6, -1.3, -0.4, 0.3, 0.9, 2.2)

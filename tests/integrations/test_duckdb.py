@@ -16,9 +16,9 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.einsum import EinSum
 from einsql.integrations.duckdb import kernels
 from einsql.integrations.duckdb.functions import NAMES, register
+from einsql.ir.einsum.graph import EinSum
 from einsql.sql.tiles.names import FUNCTIONS
 
 ROOT = Path(__file__).parent.parent.parent

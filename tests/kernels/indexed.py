@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from einsql.affine import Affine
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.ir.einsum.affine import Affine
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,

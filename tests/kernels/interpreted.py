@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einsql.algebra import less
+from einsql.ir.functions import less
 
 
 class _Numbers:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from einsql.algebra import SCALARS
 from einsql.core.bfloat16 import loaded, rounded, stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -30,8 +30,8 @@ from einsql.einsum import (
     exprs,
     subexpressions,
 )
-from einsql.errors import DataError
-from einsql.reference import evaluate
+from einsql.ir.einsum.interpreter import evaluate
+from einsql.ir.functions import SCALARS
 
 Fields = Mapping[str, np.ndarray]
 Runner = Callable[[Sequence[Fields], Callable[[float], None]], dict[str, np.ndarray]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Axis, Call, EinSum, Expr, Input, Operand, Output, Value
+from einsql.ir.einsum.graph import TRUE, Axis, Call, EinSum, Expr, Input, Operand, Output, Value
 from einsql.kernels.loops import compile_loops
 from tests.kernels.nodes import Case, check
 

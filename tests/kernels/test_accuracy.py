@@ -17,8 +17,19 @@ import pytest
 import einsql
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Compressed
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
 from einsql.engine.merging import Total
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.kernels.kernel import Runner
 from einsql.kernels.registry import KERNELS, compile_node
 from einsql.kernels.sparse.multiply import multiply_tiles

@@ -11,7 +11,7 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
+from einsql.ir.einsum.graph import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.products.layout import Labels, lay_out
 from einsql.kernels.products.multiply import Multiplied

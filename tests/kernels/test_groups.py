@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.einsum.interpreter import evaluate
 from einsql.kernels import groups
 from einsql.kernels.groups import find
 from einsql.plans import Plan
-from einsql.reference import evaluate
 
 SOFTMAX = """
 WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),

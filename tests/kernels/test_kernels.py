@@ -15,8 +15,19 @@ from hypothesis import strategies as st
 import einsql
 from einsql.core import buffer_pool
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Input, Operand, Output, Value
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, sums, vector
 from einsql.kernels.contraction import CONTRACTION
 from einsql.kernels.maps import MAPS

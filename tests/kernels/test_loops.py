@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from einsql.algebra import SCALARS, Failure, less
-from einsql.casting import cast_array, cast_failure
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -25,7 +24,8 @@ from einsql.einsum import (
     Operand,
     Output,
 )
-from einsql.errors import DataError
+from einsql.ir.functions import SCALARS, Failure, less
+from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.kernels import cache, cuts, nest, pool
 from einsql.kernels.codegen import source
 from einsql.kernels.cuts import Cut

@@ -17,7 +17,7 @@ import pytest
 from numba import njit
 from scipy import special
 
-from einsql.algebra import SCALARS
+from einsql.ir.functions import SCALARS
 from einsql.kernels import maths, singles
 from einsql.kernels.expressions import NEAR
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -25,7 +26,6 @@ from einsql.einsum import (
     Output,
     Value,
 )
-from einsql.errors import DataError
 from einsql.kernels import pool
 from einsql.kernels.packed import factors, layout, pieces, run
 from einsql.kernels.packed.machine import Machine

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Const, EinSum, Label, Operand, Output
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Label, Operand, Output
 from einsql.kernels import compile_node, cuts, pool, registry
 from einsql.kernels.codegen import generate, source
 from einsql.kernels.loops import compile_loops

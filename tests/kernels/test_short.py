@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from einsql.core.bfloat16 import loaded, narrow, rounded, stored, widen
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -25,7 +26,6 @@ from einsql.einsum import (
     map_exprs,
     rewrite,
 )
-from einsql.errors import DataError
 from einsql.kernels import compile_node, pool
 from einsql.kernels import short as short_kernels
 from einsql.kernels.loops import compile_loops

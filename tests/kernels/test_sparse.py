@@ -16,7 +16,9 @@ from scipy import sparse
 
 import einsql
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.engine import sparse_fields
+from einsql.engine.sparse_fields import SparseFields
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -29,8 +31,6 @@ from einsql.einsum import (
     Value,
     conj,
 )
-from einsql.engine import sparse_fields
-from einsql.engine.sparse_fields import SparseFields
 from einsql.kernels import Runner, compile_node, registry
 from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
 from tests.kernels.compiling import PROPERTY, cache_directory

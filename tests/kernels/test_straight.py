@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given, settings
 
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Input, Label, Operand, Output, Value
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Input,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
 from einsql.kernels import vector
 from einsql.kernels.kernel import Fields, Runner
 from einsql.kernels.straight import compile_straight

@@ -7,10 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsql.affine import Affine
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Operand, Output, Value
-from einsql.intervals import interval
+from einsql.ir.einsum.affine import Affine
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Value,
+)
+from einsql.ir.einsum.intervals import interval
 from einsql.kernels import cache, cuts, loops, pool, wraps
 from einsql.kernels.codegen import source
 from einsql.kernels.loops import compile_loops

@@ -11,7 +11,8 @@ from random import Random
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema, valid
-from einsql.einsum import (
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Const,
@@ -28,8 +29,7 @@ from einsql.einsum import (
     negate,
     walk,
 )
-from einsql.errors import DataError
-from einsql.reference import Fields, evaluate
+from einsql.ir.einsum.interpreter import Fields, evaluate
 
 B, I32, I64, D = DType.BOOLEAN, DType.INTEGER, DType.BIGINT, DType.DOUBLE
 _REDUCTIONS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from einsql import tra
-from einsql.blocks import equal_cuts
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import Call, Const, Input, Label
-from einsql.implementation import (
+from einsql.ir.einsum.graph import Call, Const, Input, Label
+from einsql.ir.ia.placement import everywhere, spread
+from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
     LocalFilter,
@@ -18,9 +18,9 @@ from einsql.implementation import (
     Scan,
     Shuffle,
 )
+from einsql.ir.tra.block_schema import equal_cuts
+from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.implementation import Cost, Costs, Weights
-from einsql.sharding import everywhere, spread
-from einsql.tiles import Tile
 
 MATRIX = Tile(2, DType.FLOAT)
 ROWS, COLUMNS, COPIES = (0,), (1,), None

@@ -13,9 +13,9 @@ import pytest
 
 from einsql import tra
 from einsql.core.schema import DType
-from einsql.einsum import Axis, Call, Const, Expr, Label
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError
-from einsql.implementation import (
+from einsql.ir.einsum.graph import Axis, Call, Const, Expr, Label
+from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
     LocalFilter,
@@ -28,11 +28,11 @@ from einsql.implementation import (
     children,
     walk,
 )
+from einsql.ir.ia.typing import Duplicate
+from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.implementation import RULES, Costs, Weights, search, translate
 from einsql.optimizer.implementation.beam import Neighbours
 from einsql.optimizer.implementation.laws import chained
-from einsql.physical import Duplicate
-from einsql.tiles import Tile
 from tests.sites import Blocks, any_copies, assert_same, meaning, on_sites, random_relation
 
 SITES = (1, 2, 3, 4, 5, 8)

@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsql.affine import Affine
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import TRUE, Axis, Const, EinSum, Expr, Label, Operand, Output, Value, call, conj
+from einsql.ir.einsum.affine import Affine
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Value,
+    call,
+    conj,
+)
 from einsql.optimizer import optimize
 from tests.optimizer.graphs import assert_equal_results, data, key, less, tensor
 

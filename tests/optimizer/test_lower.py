@@ -12,7 +12,8 @@ import pytest
 
 from einsql import tra
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
@@ -27,13 +28,12 @@ from einsql.einsum import (
     walk,
     with_sources,
 )
-from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.ir.einsum.interpreter import evaluate
+from einsql.ir.tra.kernels import Tile, instantiate
+from einsql.ir.tra.plan import Scan
+from einsql.ir.tra.plan import walk as walk_plan
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.lower import lower, lower_graph
-from einsql.reference import evaluate
-from einsql.relational import Scan
-from einsql.relational import walk as walk_plan
-from einsql.tiles import Tile, instantiate
 from tests.levels import assert_same
 from tests.optimizer.graphs import data, key, less, random_graph, random_join, tensor
 from tests.relations import checked

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import einsql
-from einsql.optimizer.communication import Move, fused, lacking, solve
-from einsql.placements import (
+from einsql.ir.layout import (
     Entry,
     Mesh,
     Partial,
@@ -23,6 +22,7 @@ from einsql.placements import (
     placement,
     region,
 )
+from einsql.optimizer.communication import Move, fused, lacking, solve
 
 R, P, ONE = Replicate(), Partial(), Single()
 ROWS, COLUMNS = Shard(0), Shard(1)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.errors import InterfaceError, InternalError
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     Call,
@@ -28,10 +29,9 @@ from einsql.einsum import (
     conj,
     walk,
 )
-from einsql.errors import InterfaceError, InternalError
+from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
 from einsql.optimizer.verify import verify
-from einsql.printer import format_graph
 from tests.optimizer.graphs import (
     assert_equal_results,
     data,

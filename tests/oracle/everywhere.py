@@ -13,8 +13,8 @@ from typing import Any
 import einsql
 from einsql.core.machine import Machine
 from einsql.core.settings import Settings
-from einsql.einsum import EinSum, walk
 from einsql.engine.sites import SiteProgram
+from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
 from einsql.plans import Plan
 from einsql.programs import compiler, sited

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.algebra import INTERNAL, SCALARS
 from einsql.console.values import format_cell, format_value
 from einsql.engine.objects import Tensor
-from einsql.reference import evaluate_blocks
+from einsql.ir.einsum.interpreter import evaluate_blocks
+from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.sql.scope import TileRelation
 from einsql.staged import TilePlan, scanned
 from tests.test_tra import CORNERS, EXAMPLES, B, U

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import relational as ra
 from einsql import tra
 from einsql.core.schema import DType
 from einsql.engine.private import owner
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.implementation import implement
 from einsql.staged import TilePlan, TileProgram
 from einsql.tile_report import measured
-from einsql.tiles import Tile
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
 from tests.sql.test_tiles_random import M, random_select

@@ -17,8 +17,8 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Sparse
-from einsql.einsum import EinSum, Value, exprs, subexpressions
-from einsql.supersteps import with_state
+from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
+from einsql.ir.spmd.program import with_state
 
 COPIES = 2
 """How often a kernel has what it reads of an operand, converted and in another order."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from einsql.core.units import data_size
-from einsql.einsum import EinSum
 from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
 from einsql.engine.merging import Total
 from einsql.engine.private import owner
@@ -20,7 +19,8 @@ from einsql.engine.spill.memory import HELD, WORKING, Memory, anonymous, trim
 from einsql.engine.spill.slices import Cut, Footprint, cut
 from einsql.engine.spill.space import is_mapped
 from einsql.errors import OperationalError
-from einsql.supersteps import with_state
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import with_state
 
 
 def run_within(

@@ -10,21 +10,21 @@ from math import prod
 
 import numpy as np
 
-from einsql import tiles
-from einsql.algebra import SCALARS
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, EinSum, Output, Value
 from einsql.engine.memory import enough_memory, require
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.integrations.duckdb.tiles import Column, Lists, Shape, groups, size_of
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
+from einsql.ir.functions import SCALARS
+from einsql.ir.tra import kernels
+from einsql.ir.tra.kernels import VALUE, Tile
 from einsql.sql import functions
 from einsql.sql.casts import Decimal
 from einsql.sql.tiles.names import AGGREGATES, PREFIX
 from einsql.sql.typed import Typed, apply, integer
 from einsql.staged import compiled_kernel
-from einsql.tiles import VALUE, Tile
 
 AT_ONCE = 2**22
 """Elements of arguments and results that one run of a kernel handles; at least one row."""
@@ -187,7 +187,7 @@ def _batched(template: EinSum) -> EinSum:
         template,
         axes=(Axis(ROW, 0, 1), *template.axes),
         operands=tuple(
-            tiles.operand(n, (ROW, *o.labels), o.source.schema.dtype(VALUE))
+            kernels.operand(n, (ROW, *o.labels), o.source.schema.dtype(VALUE))
             for n, o in enumerate(template.operands)
         ),
         keys=(ROW, *template.keys),
@@ -196,12 +196,12 @@ def _batched(template: EinSum) -> EinSum:
 
 @lru_cache(maxsize=1024)
 def _einsum(notation: str, words: tuple[str, ...], kinds: tuple[Tile, ...]) -> EinSum:
-    return tiles.einsum(notation, *words).template(kinds)
+    return kernels.einsum(notation, *words).template(kinds)
 
 
 @lru_cache(maxsize=1024)
 def _merging(reduce: str, kinds: tuple[Tile, ...]) -> EinSum:
-    return tiles.einsum("a...->...", reduce=reduce).template(kinds)
+    return kernels.einsum("a...->...", reduce=reduce).template(kinds)
 
 
 @lru_cache(maxsize=1024)
@@ -209,12 +209,12 @@ def _pointwise(name: str, kinds: tuple[Tile, ...]) -> EinSum:
     if name in ("transpose", "diag"):
         axes = "abcdefghijklmnopqrstuvwxyz"[: kinds[0].rank]
         notation = f"{axes}->{axes[::-1]}" if name == "transpose" else "ii->i"
-        return tiles.einsum(notation).template(kinds)
-    axes_ = tiles.element_axes(kinds, f"{PREFIX}{name}: ")
+        return kernels.einsum(notation).template(kinds)
+    axes_ = kernels.element_axes(kinds, f"{PREFIX}{name}: ")
     value = _value(name, [Typed(Value(n, VALUE, k.dtype), k.dtype) for n, k in enumerate(kinds)])
     return EinSum(
         tuple(Axis(x, 0, 1) for x in axes_),
-        tuple(tiles.operand(n, axes_ if k.rank else (), k.dtype) for n, k in enumerate(kinds)),
+        tuple(kernels.operand(n, axes_ if k.rank else (), k.dtype) for n, k in enumerate(kinds)),
         TRUE,
         axes_,
         (Output(VALUE, (value.value,), value.value.dtype),),

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid

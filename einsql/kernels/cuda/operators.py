@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType, Key, Schema
-from einsql.einsum import EinSum, Input, Operand, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, Input, Operand, Value, exprs, subexpressions
 from einsql.kernels.cuda.generated import Compute, compile_generated
 from einsql.kernels.cuda.memory import Handle, Memory
 from einsql.kernels.cuda.products import compile_product

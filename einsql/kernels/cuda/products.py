@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute
 from einsql.kernels.products.match import Factor, Product, product_of

@@ -15,7 +15,7 @@ import numba.cuda
 import numpy as np
 from numba.core import config
 
-from einsql.algebra import SCALARS, numeric
+from einsql.ir.functions import SCALARS, numeric
 
 cuda: Any = numba.cuda  # without types of its own
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM"))  # noqa: B009 - numba sets it dynamically

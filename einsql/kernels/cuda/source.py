@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import Call, EinSum, Output, Value
+from einsql.ir.einsum.graph import Call, EinSum, Output, Value
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.codegen import Writer, cells
 from einsql.kernels.cuda.spelling import for_cuda, power, template
 from einsql.kernels.expressions import Program, memory

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from einsql.algebra import SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const
+from einsql.ir.einsum.graph import Call, Const
+from einsql.ir.functions import SCALARS
 from einsql.kernels.nest import product
 
 FUNCTIONS = (

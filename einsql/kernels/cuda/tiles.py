@@ -15,8 +15,17 @@ from typing import Any
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Call, EinSum, Expr, Output, Value, labels_of, subexpressions
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Call,
+    EinSum,
+    Expr,
+    Output,
+    Value,
+    labels_of,
+    subexpressions,
+)
 from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from einsql.einsum import EinSum, Node, walk
+from einsql.ir.einsum.graph import EinSum, Node, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einsql.einsum import Axis, EinSum
-from einsql.intervals import fits, interval
+from einsql.ir.einsum.graph import Axis, EinSum
+from einsql.ir.einsum.intervals import fits, interval
 
 Name = tuple[int, str]
 """A label of the node of that number."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from einsql.einsum import Const
+from einsql.ir.einsum.graph import Const
 from einsql.kernels.codegen import generate
 from einsql.kernels.expressions import STORED
 from einsql.kernels.groups.limits import Limit

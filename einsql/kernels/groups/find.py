@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from einsql.einsum import EinSum, Node, Operand
+from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels import views
 from einsql.kernels.groups.plan import Plan, make_plan
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
-from einsql.einsum import EinSum, Node, Operand
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import EinSum, Node, Operand
 from einsql.kernels import cache, pool, team
 from einsql.kernels.expressions import FAR
 from einsql.kernels.groups.driver import external, write

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from einsql.einsum import Call, Const, EinSum, Expr, Label
-from einsql.intervals import can_raise
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label
+from einsql.ir.einsum.intervals import can_raise
 
 
 @dataclass(frozen=True, slots=True)

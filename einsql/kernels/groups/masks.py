@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,
@@ -25,7 +25,7 @@ from einsql.einsum import (
     relabel,
     renumber,
 )
-from einsql.intervals import can_raise
+from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.groups.classes import Classes
 
 

@@ -9,7 +9,7 @@ from math import frexp, isfinite, prod
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,
@@ -22,7 +22,7 @@ from einsql.einsum import (
     rewrite,
     subexpressions,
 )
-from einsql.intervals import fits, interval
+from einsql.ir.einsum.intervals import fits, interval
 from einsql.kernels.groups.classes import Classes, is_free
 from einsql.kernels.groups.limits import Limit, limit, never_empty
 from einsql.kernels.groups.masks import Mask, Masks, asked, mask, masked, over

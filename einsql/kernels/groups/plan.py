@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from einsql.einsum import EinSum, Value, exprs, subexpressions
+from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
 from einsql.kernels import pool
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members

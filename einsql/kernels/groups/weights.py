@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     EinSum,

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Call, Const, Expr, Label, Output, Value
+from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
 from einsql.kernels import pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.packed.layout import COLUMNS, ROWS, Cube, Layout

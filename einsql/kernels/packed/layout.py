@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from einsql.einsum import EinSum, operands_of
-from einsql.einsum import exprs as expressions_of
+from einsql.ir.einsum.graph import EinSum, operands_of
+from einsql.ir.einsum.graph import exprs as expressions_of
 from einsql.kernels.views import reading
 
 LEAST = 8

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsql.algebra import SCALARS
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
+from einsql.ir.functions import SCALARS
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.packed.factors import FactorProduct, factors_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS, SCALARS
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, Label, Output, Value
+from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
+from einsql.ir.functions import REDUCTIONS, SCALARS
 from einsql.kernels.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.machine import Machine

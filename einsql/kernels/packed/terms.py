@@ -10,19 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from einsql.algebra import SCALARS
-from einsql.casting import cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import (
-    Call,
-    Const,
-    EinSum,
-    Expr,
-    Label,
-    Output,
-    Value,
-    subexpressions,
-)
+from einsql.ir.einsum.graph import Call, Const, EinSum, Expr, Label, Output, Value, subexpressions
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_failure
 from einsql.kernels.packed.functions import ANYTHING, BIT, LANES, Range, of_type
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS, Layout
 

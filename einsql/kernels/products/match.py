@@ -7,9 +7,9 @@ from math import isfinite
 
 import numpy as np
 
-from einsql.casting import cast_failure
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Call, Const, EinSum, Expr, Output, Value
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Output, Value
+from einsql.ir.functions.casts import cast_failure
 
 LABELS = 26
 """Labels of an operand at most: NumPy's einsum has 52 letters for those of two."""

@@ -10,7 +10,7 @@ from math import ceil, prod
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.einsum import EinSum, Output, Value
+from einsql.ir.einsum.graph import EinSum, Output, Value
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of

@@ -15,8 +15,8 @@ import numpy as np
 
 from einsql.core.buffer_pool import contiguous, empty
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Const, EinSum, Output, Value
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.partial import merge

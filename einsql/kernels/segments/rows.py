@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,

@@ -13,9 +13,9 @@ from math import ceil
 
 import numpy as np
 
-from einsql.algebra import REDUCTIONS
-from einsql.einsum import Output
 from einsql.errors import DataError
+from einsql.ir.einsum.graph import Output
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Tick
 from einsql.kernels.partial import merge

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einsql.algebra import REDUCTIONS
 from einsql.core.schema import DType
-from einsql.einsum import Call, Const, Expr, Output, Value
+from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
+from einsql.ir.functions import REDUCTIONS
 from einsql.kernels.expressions import CARRIERS
 
 FOLDED = 1024

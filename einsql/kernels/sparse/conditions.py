@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,

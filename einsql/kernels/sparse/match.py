@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Call,
     Const,

@@ -9,7 +9,7 @@ import numpy as np
 
 from einsql.core.schema import Key, Schema
 from einsql.core.sparse_matrix import Sparse
-from einsql.einsum import EinSum, Input, Operand
+from einsql.ir.einsum.graph import EinSum, Input, Operand
 from einsql.kernels.kernel import Fields, Runner, Tick
 
 

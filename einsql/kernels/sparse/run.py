@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from einsql.einsum import EinSum
+from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.sparse.match import Joined, find
 from einsql.kernels.sparse.sides import Compile

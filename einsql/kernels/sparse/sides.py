@@ -9,16 +9,7 @@ from math import prod
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.einsum import (
-    TRUE,
-    EinSum,
-    Expr,
-    Operand,
-    Output,
-    Value,
-    operands_of,
-    renumber,
-)
+from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
 from einsql.kernels.kernel import Fields, Runner, silent
 from einsql.kernels.products.match import Factor
 from einsql.kernels.sparse.match import Joined, Side

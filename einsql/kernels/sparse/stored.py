@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from einsql.core.sparse_matrix import Compressed, Sparse
-from einsql.einsum import TRUE, EinSum, Input
+from einsql.ir.einsum.graph import TRUE, EinSum, Input
 from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs

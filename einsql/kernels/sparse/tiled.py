@@ -8,7 +8,7 @@ from math import inf, prod
 
 import numpy as np
 
-from einsql.einsum import TRUE, EinSum
+from einsql.ir.einsum.graph import TRUE, EinSum
 from einsql.kernels import pool
 from einsql.kernels.kernel import Fields, Tick
 from einsql.kernels.products.pieces import FLOPS

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from einsql.affine import Affine, affine_labels
 from einsql.core.schema import Key, Schema
 from einsql.core.source_writer import Laid, Page, write_of
-from einsql.einsum import (
+from einsql.ir.einsum.affine import Affine, affine_labels
+from einsql.ir.einsum.graph import (
     EinSum,
     Expr,
     Input,
@@ -23,7 +23,7 @@ from einsql.einsum import (
     map_exprs,
     rewrite,
 )
-from einsql.intervals import can_raise
+from einsql.ir.einsum.intervals import can_raise
 from einsql.kernels.kernel import Fields, Runner, Tick, Written
 
 Look = Callable[[np.ndarray], np.ndarray]

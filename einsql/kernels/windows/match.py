@@ -8,9 +8,9 @@ from math import isfinite, prod
 
 import numpy as np
 
-from einsql.affine import Affine
 from einsql.core.schema import DType
-from einsql.einsum import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
+from einsql.ir.einsum.affine import Affine
+from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Output, Value
 from einsql.kernels.windows.affine import window_labels
 
 FEWEST = 4

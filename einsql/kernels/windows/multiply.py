@@ -14,7 +14,7 @@ from math import ceil, prod
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.einsum import EinSum, Operand, Value
+from einsql.ir.einsum.graph import EinSum, Operand, Value
 from einsql.kernels import cache, pool
 from einsql.kernels.kernel import Fields, Runner, Tick
 from einsql.kernels.windows.affine import Reading, reading_of

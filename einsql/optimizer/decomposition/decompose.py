@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsql.einsum import Node
+from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition.model import free_candidates
 from einsql.optimizer.decomposition.objective import FLOATS, Objective, fits
 from einsql.optimizer.decomposition.problem import Problem, problem_of, with_published

@@ -14,10 +14,10 @@ import numpy as np
 
 from einsql.core.boxes import extents, volumes
 from einsql.core.machine import Effort
-from einsql.einsum import TRUE, Axis, EinSum, Input, Node, Value, walk
-from einsql.placements import Tiles
-from einsql.supersteps import tuple_bytes, with_state
-from einsql.work import effort_at_point
+from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Input, Node, Value, walk
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import tuple_bytes, with_state
 
 PRODUCT_AND_SUM = Effort(2)
 """Of a point of a contraction."""

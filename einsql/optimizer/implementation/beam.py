@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from einsql import relational as tra
 from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
-from einsql.implementation import Node, children, walk, with_children
+from einsql.ir.ia.plan import Node, children, walk, with_children
+from einsql.ir.ia.typing import remembering
+from einsql.ir.tra import plan as tra
+from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.implementation.composition import COMPOSITION
 from einsql.optimizer.implementation.cost import Cost, Costs, Weights
 from einsql.optimizer.implementation.products import PRODUCTS
 from einsql.optimizer.implementation.repartition import REPARTITION
 from einsql.optimizer.implementation.rules import ImplementationRule, same_blocks, stands_for
 from einsql.optimizer.implementation.translate import Stored, translate
-from einsql.physical import remembering
-from einsql.plan_printer import format_implementation
 
 RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
 """Every rule; where two make the same plan, the trace names the more specific one."""

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einsql.einsum import Expr, Label, conj, labels_of, relabel
-from einsql.implementation import (
-    Kernels,
-    LocalAggregate,
-    LocalFilter,
-    LocalJoin,
-    LocalMap,
-    Node,
-)
+from einsql.ir.einsum.graph import Expr, Label, conj, labels_of, relabel
+from einsql.ir.ia.plan import Kernels, LocalAggregate, LocalFilter, LocalJoin, LocalMap, Node
+from einsql.ir.ia.typing import distributes
 from einsql.optimizer.implementation.laws import before, chained, is_view, substituted
 from einsql.optimizer.implementation.rules import Build, ImplementationRule
-from einsql.physical import distributes
 
 
 def merge_filters(node: Node) -> Iterator[Build]:

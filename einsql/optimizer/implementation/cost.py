@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from einsql.blocks import BlockSchema, KeyTuple, matches
-from einsql.einsum import TRUE, EinSum
-from einsql.implementation import (
+from einsql.ir.einsum.flops import flops
+from einsql.ir.einsum.graph import TRUE, EinSum
+from einsql.ir.ia.placement import Sites
+from einsql.ir.ia.plan import (
     Bcast,
     Kernels,
     LocalAggregate,
@@ -29,10 +30,9 @@ from einsql.implementation import (
     sends,
     walk,
 )
-from einsql.physical import PhysicalSchema, emitted, holds, over_groups
-from einsql.sharding import Sites
-from einsql.tiles import instantiate
-from einsql.work import flops
+from einsql.ir.ia.typing import PhysicalSchema, emitted, holds, over_groups
+from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, matches
+from einsql.ir.tra.kernels import instantiate
 
 Shape = tuple[int, ...]
 

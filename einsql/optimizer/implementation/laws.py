@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
@@ -17,10 +17,10 @@ from einsql.einsum import (
     rewrite,
     subexpressions,
 )
-from einsql.implementation import Kernels
+from einsql.ir.ia.plan import Kernels
+from einsql.ir.tra.kernels import VALUE, operand
 from einsql.optimizer.facts import fresh, is_pointwise
 from einsql.optimizer.inline import compose
-from einsql.tiles import VALUE, operand
 
 
 def chained(first: Kernels, then: Kernels) -> Kernels:

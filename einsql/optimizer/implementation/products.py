@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from einsql.blocks import key_label
-from einsql.implementation import Bcast, LocalAggregate, LocalJoin, LocalMap, Node, Shuffle
+from einsql.ir.ia.plan import Bcast, LocalAggregate, LocalJoin, LocalMap, Node, Shuffle
+from einsql.ir.ia.typing import Duplicate
+from einsql.ir.tra.block_schema import key_label
 from einsql.optimizer.implementation.repartition import shuffled_join
 from einsql.optimizer.implementation.rules import Build, ImplementationRule, bare
-from einsql.physical import Duplicate
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from einsql.einsum import Label
-from einsql.implementation import (
+from einsql.ir.einsum.graph import Label
+from einsql.ir.ia.plan import (
     Bcast,
     LocalAggregate,
     LocalFilter,

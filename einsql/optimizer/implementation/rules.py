@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from einsql.blocks import BlockSchema
 from einsql.errors import IntegrityError, ProgrammingError
-from einsql.implementation import Bcast, Node, Shuffle
-from einsql.physical import PhysicalSchema
+from einsql.ir.ia.plan import Bcast, Node, Shuffle
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.tra.block_schema import BlockSchema
 
 Build = Callable[[], Node]
 """Makes an alternative; raises where its local work would be wrong."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from einsql import implementation as ia
-from einsql import relational as tra
 from einsql.errors import ProgrammingError, suggest
-from einsql.physical import Tiled
-from einsql.sharding import Placement, everywhere
+from einsql.ir.ia import plan as ia
+from einsql.ir.ia.placement import Placement, everywhere
+from einsql.ir.ia.typing import Tiled
+from einsql.ir.tra import plan as tra
 
 Stored = Mapping[str, Sequence[int] | None]
 """For tensors by name the keys they are sharded on; None is a copy at every site."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from sqlglot import exp
 
-from einsql.einsum import EinSum, Input, Node, children, labels_of, operands_of, walk
+from einsql.ir.einsum.graph import EinSum, Input, Node, children, labels_of, operands_of, walk
 
 ROOMY = 16
 """A result may have so many keys for each point that it is computed from."""

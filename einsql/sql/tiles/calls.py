@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql import relational as ra
-from einsql.algebra import SCALARS
-from einsql.blocks import key_label
-from einsql.einsum import Label
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import Label
+from einsql.ir.functions import SCALARS
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import key_label
+from einsql.ir.tra.kernels import einsum
 from einsql.sql import functions
 from einsql.sql.arguments import surplus
 from einsql.sql.items import within
@@ -19,7 +20,6 @@ from einsql.sql.tiles.kernels import Leaf, joined, shaped
 from einsql.sql.tiles.keys import over_positions
 from einsql.sql.tiles.names import AGGREGATES, PREFIX, suffix
 from einsql.sql.typed import Typed, apply, integer
-from einsql.tiles import einsum
 
 if TYPE_CHECKING:
     from einsql.sql.tiles.select import TileSelect

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql import relational as ra
-from einsql.blocks import equal_cuts, sizes
 from einsql.core.schema import DType, Field, Key, Schema
-from einsql.einsum import TRUE, Input
 from einsql.errors import Error, ProgrammingError
-from einsql.integrity import assembled
-from einsql.intervals import interval
+from einsql.ir.einsum.graph import TRUE, Input
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import equal_cuts, sizes
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.typing import assembled
 from einsql.sql.scalar import locate, position
 from einsql.sql.scope import Column, Relation, TileColumn, TileRelation, deduplicated
 from einsql.sql.sources import call_function, find_relation, named_relation
-from einsql.tiles import VALUE
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder

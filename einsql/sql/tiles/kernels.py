@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from einsql import relational as ra
 from einsql.core.schema import DType
-from einsql.einsum import (
+from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
     EinSum,
@@ -23,8 +22,9 @@ from einsql.einsum import (
     operands_of,
     renumber,
 )
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.kernels import VALUE, Kernel, Tile, element_axes, operand
 from einsql.sql.typed import Typed
-from einsql.tiles import VALUE, Kernel, Tile, element_axes, operand
 
 
 @dataclass(frozen=True, slots=True)

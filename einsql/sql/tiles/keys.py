@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from einsql import relational as ra
-from einsql.blocks import key_label
-from einsql.einsum import Call, Expr, Label, conjuncts, operands_of, relabel
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import Call, Expr, Label, conjuncts, operands_of, relabel
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.block_schema import key_label
 from einsql.sql.domain import Domain
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsql.algebra import INTERNAL, REDUCTIONS, SCALARS
+from einsql.ir.functions import INTERNAL, REDUCTIONS, SCALARS
 
 PREFIX = "tensor_"
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from einsql import relational as ra
 from einsql.core.schema import DType, Field, Schema
-from einsql.einsum import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.errors import Error, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
+from einsql.ir.tra import plan as ra
+from einsql.ir.tra.kernels import VALUE
 from einsql.sql.grouping import check_group
 from einsql.sql.items import Item, expand, find_alias
 from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
@@ -28,7 +29,6 @@ from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
 from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
 from einsql.sql.typed import Decimal, Typed, truth
-from einsql.tiles import VALUE
 
 if TYPE_CHECKING:
     from einsql.sql.query import QueryBinder

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.core.schema import DType
-from einsql.einsum import Label, Value
 from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import Label, Value
+from einsql.ir.tra.kernels import VALUE
 from einsql.sql.scalar import position
 from einsql.sql.scope import Relation, Scope, Source, TileRelation
 from einsql.sql.sources import FromBinder
 from einsql.sql.tiles.kernels import Leaf
 from einsql.sql.typed import Typed
-from einsql.tiles import VALUE
 
 if TYPE_CHECKING:
     from einsql.sql.tiles.select import TileSelect

@@ -1,0 +1,339 @@
+"""Reverse mode over a graph: the adjoint of every field that a loss depends on.
+
+The adjoint of a field is the derivative of the loss by each of its elements: a node with
+the same keys and one value, or a constant. It is the sum of what flows back from every
+operand that reads the field, and where nothing reads an element it is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from einsql.core.schema import PRESENT, DType
+from einsql.errors import ProgrammingError
+from einsql.ir.autodiff import domains
+from einsql.ir.autodiff.domains import VALUE, Points, summed
+from einsql.ir.autodiff.expressions import derivative
+from einsql.ir.autodiff.forms import factored, is_contraction
+from einsql.ir.autodiff.parts import in_parts, replaced
+from einsql.ir.autodiff.paths import refuse_choices
+from einsql.ir.autodiff.shifts import cancels
+from einsql.ir.autodiff.signs import FINITE, POSITIVE, Knowledge
+from einsql.ir.autodiff.terms import Term, wider
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Node,
+    Operand,
+    Output,
+    Value,
+    conjuncts,
+    subexpressions,
+    walk,
+)
+from einsql.ir.functions import REDUCTIONS
+
+Adjoint = Const | EinSum
+"""A node with one field, or what every element has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What each point of a node contributes to an output, in terms of the output's adjoint.
+
+    Attributes:
+        adjoint: Of the output's expression at the point.
+        of_output: Of the output itself.
+        operands: The node's operands and those that the adjoint reads.
+        itself: The number of the operand that is the node itself.
+    """
+
+    adjoint: Term
+    of_output: Term
+    operands: tuple[Operand, ...]
+    itself: int
+
+
+@dataclass
+class Backward:
+    """The backward pass of one loss, shared by the gradients of all its sources.
+
+    Attributes:
+        loss: A node without keys.
+        value: Its float field.
+        made: The gradients that have been taken.
+    """
+
+    loss: Node
+    value: str
+    made: list[EinSum] = field(default_factory=list)
+    _nodes: list[Node] = field(init=False)
+    _readers: dict[int, list[EinSum]] = field(init=False)
+    _forms: dict[int, EinSum] = field(default_factory=dict)
+    _adjoints: dict[tuple[int, str], Adjoint | None] = field(default_factory=dict)
+    _seeds: dict[tuple[int, str], Seed | None] = field(default_factory=dict)
+    _known: Knowledge = field(default_factory=Knowledge)
+
+    def __post_init__(self) -> None:
+        self._nodes = []
+        self._readers = {}
+        for node in walk(self.loss):
+            found = factored(node) if isinstance(node, EinSum) else None
+            if found is not None:
+                self._forms[id(node)] = found[1]
+                self._nodes += found[0]
+            self._nodes.append(node)
+        for node in self._nodes:
+            if isinstance(node, EinSum):
+                for o in node.outputs:  # producers first, so that this recurs no deeper
+                    self._known.of_field(node, o.name)
+                form = self._forms.get(id(node), node)
+                for source in {id(o.source): o.source for o in form.operands}.values():
+                    self._readers.setdefault(id(source), []).append(node)
+
+    def reads(self, source: Node) -> bool:
+        """True if the loss is computed from a node."""
+        return any(n is source for n in self._nodes)
+
+    def uses(self, other: Backward) -> bool:
+        """True if the loss is computed from a gradient of another one."""
+        return any(n is made for made in other.made for n in self._nodes)
+
+    def gradient(self, source: Node) -> EinSum:
+        """The derivative of the loss by every element of a node that it reads.
+
+        Returns:
+            A node with the keys of the source and its float fields; of two bytes an
+            element they are FLOAT. Where the source has no element there is none.
+
+        Raises:
+            ProgrammingError: Something on the way has no derivative.
+        """
+        refuse_choices(self._nodes, self.loss, self.value, source)
+        after = {id(source)}
+        for node in self._nodes:
+            form = self._forms.get(id(node), node)
+            if isinstance(form, EinSum) and any(id(o.source) in after for o in form.operands):
+                after.add(id(node))
+        for node in reversed(self._nodes):  # readers first, so that nothing recurs deeply
+            if id(node) in after:
+                for f in node.schema.fields:
+                    if f.dtype.is_float:
+                        self._adjoint(node, f.name)
+        self.made.append(self._shown(source))
+        return self.made[-1]
+
+    def _shown(self, source: Node) -> EinSum:
+        axes, labels = _axes(source)
+        operands: list[Operand] = []
+        outputs: list[Output] = []
+        for f in source.schema.values:
+            if not f.dtype.is_float:
+                continue
+            dtype = wider(f.dtype, f.dtype)
+            found = self._adjoint(source, f.name)
+            value: Expr = Const(0.0, dtype)
+            if isinstance(found, EinSum):
+                value = Value(len(operands), VALUE, dtype)
+                operands.append(Operand(found, labels))
+            elif found is not None:
+                value = found
+            outputs.append(Output(f.name, (value,), dtype))
+        guard: Expr = TRUE
+        if source.schema.has(PRESENT):
+            guard = Value(len(operands), PRESENT, DType.BOOLEAN)
+            operands.append(Operand(source, labels))
+            outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
+        return EinSum(axes, tuple(operands), guard, labels, tuple(outputs))
+
+    # ---- adjoints of fields
+
+    def _adjoint(self, node: Node, name: str) -> Adjoint | None:
+        """The adjoint of a node's field; None is 0 everywhere."""
+        known = (id(node), name)
+        if known not in self._adjoints:
+            dtype = node.schema.dtype(name)
+            parts = [] if self._cancels(node, name) else list(self._parts(node, name))
+            if node is self.loss and name == self.value:
+                parts.append(Const(1.0, wider(dtype, dtype)))
+            found = _added(node, parts, wider(dtype, dtype))
+            if isinstance(found, EinSum):
+                self._known.trust(found, VALUE, FINITE)
+            self._adjoints[known] = found
+        return self._adjoints[known]
+
+    def _cancels(self, node: Node, name: str) -> bool:
+        """True for an extreme that is a shift of what the loss is made of, and cancels."""
+        if not isinstance(node, EinSum) or node is self.loss:
+            return False
+        output = next(o for o in node.outputs if o.name == name)
+        shift = output.reduction in ("max", "min")
+        return shift and cancels(self._nodes, node, name, self.loss, self.value)
+
+    def _parts(self, node: Node, name: str) -> Iterator[Adjoint]:
+        """What flows back from everything that reads a field."""
+        dtype = node.schema.dtype(name)
+        for reader in self._readers.get(id(node), []):
+            form = self._forms.get(id(reader), reader)
+            for operand in dict.fromkeys(o for o in form.operands if o.source is node):
+                same = [n for n, o in enumerate(form.operands) if o == operand]
+                for o in form.outputs:
+                    found = self._through(reader, form, o, [Value(n, name, dtype) for n in same])
+                    made = None if found is None else summed(found, operand)
+                    if made is not None:
+                        yield made
+
+    def _through(
+        self, node: EinSum, form: EinSum, o: Output, leaves: list[Value]
+    ) -> Points | None:  # fmt: skip
+        """What the points of a node contribute to what an operand reads.
+
+        Args:
+            node: The node.
+            form: The same over other operands.
+            o: One of its outputs, in that form.
+            leaves: The values of the operand.
+        """
+        if not o.dtype.is_float or not any(e in leaves for e in subexpressions(o.args[0])):
+            return None
+        seed = self._seed(node, form, o)
+        if seed is None:
+            return None
+        total: Term | None = None
+        for leaf in leaves:
+            found = derivative(o.args[0], leaf, seed.adjoint)
+            if found is not None:
+                total = found if total is None else total + found
+        if total is None:
+            return None
+        if o.reduction is None:  # what the node has stored is at least as cheap to read
+            stored = Value(seed.itself, o.name, o.dtype)
+            total = Term(replaced(total.expr, o.args[0], stored))
+        is_product = o.reduction is not None and is_contraction(total.expr, seed.operands)
+        finite = is_product or self._known.of_expr(total.expr, seed.operands).finite
+        if seed.of_output.number is None and not finite:
+            # What a later filter left out counts for nothing, whatever its derivative is.
+            nothing = seed.of_output.equal(0).both(total.is_nan())
+            total = nothing.choose(0, total)
+        return in_parts(Points(node.axes, seed.operands, node.guard, total, o.where))
+
+    # ---- adjoints of what is reduced
+
+    def _seed(self, node: EinSum, form: EinSum, o: Output) -> Seed | None:
+        """The adjoint of an output's expression at every point of its node."""
+        known = (id(node), o.name)
+        if known not in self._seeds:
+            found = self._adjoint(node, o.name)
+            self._seeds[known] = None if found is None else _seed(node, form, o, found, self._known)
+        return self._seeds[known]
+
+
+def _seed(
+    node: EinSum, form: EinSum, o: Output, adjoint: Adjoint, known: Knowledge
+) -> Seed:  # fmt: skip
+    operands = [*form.operands, Operand(node, node.keys)]
+    if isinstance(adjoint, Const):
+        term = Term(adjoint)
+    else:
+        term = Term(Value(len(operands), VALUE, adjoint.outputs[0].dtype))
+        operands.append(Operand(adjoint, node.keys))
+    itself = len(form.operands)
+    if o.reduction is None:
+        return Seed(term, term, tuple(operands), itself)
+    rule = REDUCTIONS[o.reduction].derivative
+    if isinstance(rule, str):
+        raise ProgrammingError(
+            f"There is no gradient through {o.reduction.upper()}: {rule}",
+            hint="STOP_GRADIENT(…) around it makes it count as a constant.",
+        )
+    group = Group(form, o, term, operands, itself)
+    made = rule(group)
+    assert isinstance(made, Term)
+    return Seed(made, term, group.finish(known), itself)
+
+
+@dataclass
+class Group:
+    """A reduced output at a point of its node, as derivatives of reductions see it.
+
+    Attributes:
+        adjoint: Of the reduced value.
+    """
+
+    _node: EinSum
+    _output: Output
+    adjoint: Term
+    _operands: list[Operand]
+    _itself: int
+    _totals: list[Output] = field(default_factory=list)
+
+    @property
+    def value(self) -> Term:
+        """What the point contributes."""
+        return Term(self._output.args[0])
+
+    @property
+    def result(self) -> Term:
+        """The reduced value."""
+        return Term(Value(self._itself, self._output.name, self._output.dtype))
+
+    def asks(self, condition: Term) -> bool:
+        """True if only points count where a condition holds."""
+        return condition.expr in conjuncts(self._output.where)
+
+    def total(self, reduction: str, value: Term | int, where: Term) -> Term:
+        """Another reduction over the points of the group; numbers are counted."""
+        e = value.expr if isinstance(value, Term) else Const(value, DType.BIGINT)
+        dtype = self._output.dtype if isinstance(value, Term) else DType.BIGINT
+        condition = where.expr
+        if self._output.where != TRUE:
+            condition = Call("and", (self._output.where, condition), DType.BOOLEAN)
+        name = f"{reduction}_{len(self._totals)}"
+        self._totals.append(Output(name, (e,), dtype, reduction, condition))
+        return Term(Value(len(self._operands), name, dtype))
+
+    def finish(self, known: Knowledge) -> tuple[Operand, ...]:
+        """The operands that adjoints of the value may read."""
+        if not self._totals:
+            return tuple(self._operands)
+        n = self._node
+        totals = domains.node(n.axes, self._operands, n.guard, n.keys, self._totals)
+        for o in self._totals:
+            if o.dtype.is_integer:  # counts are divided by where something is counted
+                known.trust(totals, o.name, POSITIVE)
+        return (*self._operands, Operand(totals, n.keys))
+
+
+def _axes(node: Node) -> tuple[tuple[Axis, ...], tuple[str, ...]]:
+    """An axis for each key of a node, and their labels."""
+    keys = node.schema.keys
+    return tuple(Axis(k.name, k.lo, k.hi) for k in keys), tuple(k.name for k in keys)
+
+
+def _added(node: Node, parts: list[Adjoint], dtype: DType) -> Adjoint | None:
+    """The sum of adjoints of a node's field, in one pass, in the type of the field."""
+    axes, labels = _axes(node)
+    if len(parts) == 1:
+        (alone,) = parts
+        if (alone.dtype if isinstance(alone, Const) else alone.outputs[0].dtype) is dtype:
+            return alone
+    total: Term | None = None
+    operands: list[Operand] = []
+    for part in parts:
+        if isinstance(part, Const):
+            term = Term(part)
+        else:
+            term = Term(Value(len(operands), VALUE, part.outputs[0].dtype))
+            operands.append(Operand(part, labels))
+        total = term if total is None else total + term
+    if total is None:
+        return None
+    value = total.cast(dtype).expr
+    if isinstance(value, Const):
+        return value
+    return EinSum(axes, tuple(operands), TRUE, labels, (Output(VALUE, (value,), dtype),))

@@ -1,0 +1,136 @@
+"""The derivative of one expression by a value in it: reverse mode from the root down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from einsql.ir.autodiff.terms import Term, wider
+from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Value, conj, negate
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.derivatives import still
+
+
+def derivative(root: Expr, leaf: Value, adjoint: Term) -> Term | None:
+    """The adjoint of a value, from that of an expression over it.
+
+    Adjoints are as wide as what they pass through, so that casts to narrower types, which
+    might raise, remain for the end.
+
+    Args:
+        root: A float expression.
+        leaf: A float value; every occurrence counts.
+        adjoint: Of the root.
+
+    Returns:
+        None where it is 0 for every value.
+    """
+    order = _towards(root, leaf)
+    on_way = {id(e) for e in order}
+    chosen, adjoint = _unchosen(adjoint)
+    found: dict[int, _Adjoint] = {id(root): {chosen: adjoint}}
+    for e in reversed(order):
+        if isinstance(e, Call):
+            for condition, g in found.get(id(e), {}).items():
+                for arg, part in _flow(e, g):
+                    if part is not None and id(arg) in on_way:
+                        chosen, term = _unchosen(part)
+                        into = found.setdefault(id(arg), {})
+                        _add(into, conj(condition, chosen), term)
+    whole: _Adjoint = {}
+    for e in order:
+        if not isinstance(e, Call):
+            for condition, g in found.get(id(e), {}).items():
+                _add(whole, condition, g)
+    total: Term | None = None
+    for condition, g in whole.items():
+        part = Term(condition).choose(g, 0)
+        total = part if total is None else total + part
+    return total
+
+
+_Adjoint = dict[Expr, Term]
+"""Terms to be added, by the conditions under which they count.
+
+What is not selected is not multiplied by 0, for it may be infinite.
+"""
+
+
+def _add(adjoint: _Adjoint, condition: Expr, term: Term) -> None:
+    adjoint[condition] = adjoint[condition] + term if condition in adjoint else term
+
+
+def _unchosen(term: Term) -> tuple[Expr, Term]:
+    """A term that is 0 unless a condition holds, as the condition and the term."""
+    e = term.expr
+    if isinstance(e, Call) and e.fn == "if":
+        condition, then, otherwise = e.args
+        if Term(otherwise).number == 0:
+            return condition, Term(then)
+        if Term(then).number == 0:
+            return negate(condition), Term(otherwise)
+    return TRUE, term
+
+
+def _towards(root: Expr, leaf: Value) -> list[Expr]:
+    """The float subexpressions that read the leaf, each object once, arguments first."""
+    order: list[Expr] = []
+    reads: dict[int, bool] = {}
+    stack = [(root, False)]
+    while stack:
+        e, opened = stack.pop()
+        if id(e) in reads:
+            continue
+        args = [a for a in e.args if a.dtype.is_float] if _passes(e) else []
+        if args and not opened:
+            stack.append((e, True))
+            stack += [(a, False) for a in args]
+            continue
+        reads[id(e)] = any(reads[id(a)] for a in args) if args else e == leaf
+        if reads[id(e)]:
+            order.append(e)
+    return order
+
+
+def _passes(e: Expr) -> TypeGuard[Call]:
+    """True for calls whose arguments may get something of the adjoint."""
+    return isinstance(e, Call) and (e.fn == "cast" or SCALARS[e.fn].derivative is not still)
+
+
+def _flow(e: Call, g: Term) -> Iterator[tuple[Expr, Term | None]]:
+    """What a call's adjoint makes of those of its arguments, or of what is further down."""
+    exponent = _softplus(e)
+    if exponent is None:
+        yield from zip(e.args, _parts(e, g), strict=True)
+    else:  # EXP may overflow, and infinity over infinity is no number
+        dtype = wider(g.dtype, e.dtype)
+        yield exponent, g.cast(dtype) * Term(exponent).cast(dtype).call("sigmoid")
+
+
+def _softplus(e: Call) -> Expr | None:
+    """What x is, if a call is LN(1 + EXP(x))."""
+    (sum_, *_) = e.args
+    if e.fn != "ln" or not (isinstance(sum_, Call) and sum_.fn == "add"):
+        return None
+    for one, power in (sum_.args, sum_.args[::-1]):
+        while isinstance(power, Call) and power.fn == "cast":
+            (power,) = power.args
+        if _known(one).number == 1 and isinstance(power, Call) and power.fn == "exp":
+            return power.args[0]
+    return None
+
+
+def _parts(e: Call, g: Term) -> tuple[Term | None, ...]:
+    """What the arguments of a call get of its adjoint."""
+    if e.fn == "cast":
+        return (g.cast(wider(g.dtype, e.args[0].dtype)),)
+    dtype = wider(g.dtype, e.dtype)
+    args = (_known(a).cast(dtype) if a.dtype.is_float else Term(a) for a in e.args)
+    return SCALARS[e.fn].derivative(g.cast(dtype), Term(e).cast(dtype), *args)
+
+
+def _known(e: Expr) -> Term:
+    """The expression, folded if it is a number in another type."""
+    if isinstance(e, Call) and e.fn == "cast" and isinstance(e.args[0], Const):
+        return Term(e.args[0]).cast(e.dtype)
+    return Term(e)

@@ -1,0 +1,105 @@
+"""Long derivatives in parts: what occurs in them again and again is computed once.
+
+Reverse mode shares subexpressions, but expressions are read as trees, in which each
+occurrence counts, and derivatives of derivatives would double at every level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from einsql.ir.autodiff.domains import Points, node, reached
+from einsql.ir.autodiff.terms import Term
+from einsql.ir.einsum.graph import TRUE, Call, Expr, Operand, Output, Value, labels_of, operands_of
+from einsql.ir.einsum.intervals import can_raise
+
+LONG = 200
+"""Subexpressions above which an expression is taken apart."""
+PART = 12
+"""Subexpressions from which one that occurs twice is worth a node of its own."""
+
+
+def in_parts(points: Points) -> Points:
+    """The same contributions, with maps over the same points for what a long value repeats."""
+    known: dict[tuple[object, ...], Expr] = {}
+    whole = _interned(points.value.expr, known, {})
+    order = once_each(whole)
+    if _sizes(order)[id(whole)] <= LONG:
+        return points
+    uses = Counter(id(a) for e in order for a in (e.args if isinstance(e, Call) else ()))
+    operands = list(points.operands)
+    bounds = {a.label: (a.lo, a.hi) for a in points.axes}
+    made: dict[int, Expr] = {}
+    size: dict[int, int] = {}
+    for e in order:
+        new = e
+        if isinstance(e, Call):
+            new = Call(e.fn, tuple(made[id(a)] for a in e.args), e.dtype)
+        size[id(e)] = 1 + sum(size[id(a)] for a in (e.args if isinstance(e, Call) else ()))
+        often = uses[id(e)] > 1 and size[id(e)] >= PART and e.dtype.is_float
+        if often and not can_raise(new, bounds):  # what might raise stays under its conditions
+            new = _as_node(replace(points, operands=tuple(operands)), new, operands)
+            size[id(e)] = 1
+        made[id(e)] = new
+    return replace(points, value=Term(made[id(whole)]), operands=tuple(operands))
+
+
+def _as_node(points: Points, value: Expr, operands: list[Operand]) -> Expr:
+    """A value of a map over the labels that an expression reads, which is a new operand."""
+    labels = labels_of(value).union(*(points.operands[n].labels for n in operands_of(value)))
+    within = reached(points, [a for a in points.axes if a.label in labels])
+    axes = tuple(a for a in points.axes if a.label in within)
+    keys = tuple(a.label for a in axes if a.define is None)
+    made = node(axes, points.operands, TRUE, keys, [Output("part", (value,), value.dtype)])
+    operands.append(Operand(made, keys))
+    return Value(len(operands) - 1, "part", value.dtype)
+
+
+def _interned(e: Expr, known: dict[tuple[object, ...], Expr], seen: dict[int, Expr]) -> Expr:
+    """The expression with one object for all equal subexpressions."""
+    if id(e) not in seen:
+        key: tuple[object, ...] = (e,)
+        new = e
+        if isinstance(e, Call):
+            args = tuple(_interned(a, known, seen) for a in e.args)
+            key = (e.fn, e.dtype, *map(id, args))
+            new = known.get(key) or Call(e.fn, args, e.dtype)
+        seen[id(e)] = known.setdefault(key, new)
+    return seen[id(e)]
+
+
+def once_each(root: Expr) -> list[Expr]:
+    """Every object below a root once, arguments first."""
+    order: list[Expr] = []
+    done: set[int] = set()
+    stack = [(root, False)]
+    while stack:
+        e, opened = stack.pop()
+        if id(e) in done:
+            continue
+        if isinstance(e, Call) and not opened:
+            stack.append((e, True))
+            stack += [(a, False) for a in e.args]
+            continue
+        done.add(id(e))
+        order.append(e)
+    return order
+
+
+def replaced(root: Expr, old: Expr, new: Expr) -> Expr:
+    """The expression with another one in the place of an object below it."""
+    made: dict[int, Expr] = {}
+    for e in once_each(root):
+        made[id(e)] = new if e is old else e
+        if e is not old and isinstance(e, Call) and any(made[id(a)] is not a for a in e.args):
+            made[id(e)] = Call(e.fn, tuple(made[id(a)] for a in e.args), e.dtype)
+    return made[id(root)]
+
+
+def _sizes(order: list[Expr]) -> dict[int, int]:
+    """How many subexpressions each has as a tree."""
+    sizes: dict[int, int] = {}
+    for e in order:
+        sizes[id(e)] = 1 + sum(sizes[id(a)] for a in (e.args if isinstance(e, Call) else ()))
+    return sizes

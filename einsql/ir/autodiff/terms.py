@@ -1,0 +1,182 @@
+"""Terms: expressions with operators, which fold what is known while they are built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.ir.einsum.graph import Call, Const, Expr, conj, negate
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_array
+
+
+def wider(a: DType, b: DType) -> DType:
+    """The type in which floats of two types meet; those of two bytes compute as FLOAT."""
+    return DType.DOUBLE if DType.DOUBLE in (a, b) else DType.FLOAT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """An expression of floats, integers or truth values.
+
+    Operators take terms of other types, which are cast to the wider float, and numbers.
+    """
+
+    expr: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The expression's type."""
+        return self.expr.dtype
+
+    @property
+    def number(self) -> float | None:
+        """Its value, if it is a constant."""
+        return float(self.expr.value) if isinstance(self.expr, Const) else None
+
+    # ---- arithmetic
+
+    def __add__(self, other: Term | float) -> Term:
+        a, b = self._met(other)
+        if b.number == 0:
+            return a
+        if a.number == 0:
+            return b
+        if a.expr == b.expr:
+            return a * 2
+        minus = b._negated()
+        return _call("add", a, b) if minus is None else _call("sub", a, minus)
+
+    def __sub__(self, other: Term | float) -> Term:
+        a, b = self._met(other)
+        if b.number == 0:
+            return a
+        minus = b._negated()
+        return _call("sub", a, b) if minus is None else _call("add", a, minus)
+
+    def __rsub__(self, other: float) -> Term:
+        return self._const(other) - self
+
+    def __mul__(self, other: Term | float) -> Term:
+        a, b = self._met(other)
+        for this, that in ((a, b), (b, a)):
+            if that.number == 1:
+                return this
+            if that.number == -1:
+                return -this
+            minus = this._negated()
+            if minus is not None:
+                return -(minus * that)
+        return _call("mul", a, b)
+
+    def __truediv__(self, other: Term | float) -> Term:
+        a, b = self._met(other)
+        if b.number == 1:
+            return a
+        top, bottom = a._negated(), b._negated()
+        if top is not None:
+            return -(top / b)
+        if bottom is not None:
+            return -(a / bottom)
+        return _call("div", a, b)
+
+    def __rtruediv__(self, other: float) -> Term:
+        return self._const(other) / self
+
+    def __neg__(self) -> Term:
+        minus = self._negated()
+        return _call("neg", self) if minus is None else minus
+
+    def call(self, fn: str, *others: Term) -> Term:
+        """A function of the algebra that keeps the type of its arguments."""
+        return _call(fn, self, *others)
+
+    # ---- comparisons and choices
+
+    def less(self, other: Term | float) -> Term:
+        """Self < other."""
+        return _test("lt", *self._met(other))
+
+    def above(self, other: Term | float) -> Term:
+        """Self > other."""
+        a, b = self._met(other)
+        return _test("lt", b, a)
+
+    def equal(self, other: Term | float) -> Term:
+        """Self = other."""
+        return _test("eq", *self._met(other))
+
+    def differs(self, other: Term | float) -> Term:
+        """Self <> other."""
+        return _test("ne", *self._met(other))
+
+    def choose(self, then: Term | float, otherwise: Term | float) -> Term:
+        """CASE WHEN self THEN then ELSE otherwise END; two numbers are DOUBLE."""
+        if isinstance(then, Term):
+            a, b = then._met(otherwise)
+        elif isinstance(otherwise, Term):
+            b, a = otherwise._met(then)
+        else:
+            a, b = (Term(Const(float(x), DType.DOUBLE)) for x in (then, otherwise))
+        if isinstance(self.expr, Const):
+            return a if self.expr.value else b
+        if a.expr == b.expr:
+            return a
+        return Term(Call("if", (self.expr, a.expr, b.expr), a.dtype))
+
+    def negated(self) -> Term:
+        """NOT self."""
+        return Term(negate(self.expr))
+
+    def both(self, other: Term) -> Term:
+        """Self AND other."""
+        return Term(conj(self.expr, other.expr))
+
+    def is_nan(self) -> Term:
+        """True for NaN."""
+        return Term(Call("isnan", (self.expr,), DType.BOOLEAN))
+
+    # ---- types
+
+    def cast(self, dtype: DType) -> Term:
+        """The value in another type."""
+        if self.dtype is dtype:
+            return self
+        if isinstance(self.expr, Const):
+            value = cast_array(np.asarray(self.expr.value, self.dtype.carrier), dtype)
+            return Term(Const(value.item(), dtype))
+        return Term(Call("cast", (self.expr,), dtype))
+
+    def _const(self, value: float) -> Term:
+        return Term(Const(float(value) if self.dtype.is_float else int(value), self.dtype))
+
+    def _met(self, other: Term | float) -> tuple[Term, Term]:
+        """Both in one type."""
+        if not isinstance(other, Term):
+            return self, self._const(other)
+        if self.dtype is other.dtype:
+            return self, other
+        floats = [t.dtype for t in (self, other) if t.dtype.is_float]
+        met = wider(floats[0], floats[-1])
+        return self.cast(met), other.cast(met)
+
+    def _negated(self) -> Term | None:
+        """What it is the negative of, if it is one."""
+        e = self.expr
+        return Term(e.args[0]) if isinstance(e, Call) and e.fn == "neg" else None
+
+
+def _call(fn: str, *args: Term) -> Term:
+    """A call that keeps its arguments' type, computed if they are constants."""
+    dtype = args[0].dtype
+    values = [np.asarray(t.expr.value, dtype.carrier) for t in args if isinstance(t.expr, Const)]
+    if len(values) == len(args):
+        with np.errstate(all="ignore"):
+            return Term(Const(cast_array(SCALARS[fn].numpy(*values), dtype).item(), dtype))
+    return Term(Call(fn, tuple(t.expr for t in args), dtype))
+
+
+def _test(fn: str, a: Term, b: Term) -> Term:
+    return Term(Call(fn, (a.expr, b.expr), DType.BOOLEAN))

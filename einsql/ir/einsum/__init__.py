@@ -1,0 +1,1 @@
+"""EinSum graphs: what a query computes."""

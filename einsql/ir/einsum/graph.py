@@ -1,0 +1,401 @@
+"""Language 1: the EinSum graph, the logical meaning of a statement.
+
+A node says: for every point of the domain where the guard holds, evaluate scalar
+expressions over operand values and keys, and reduce them over the labels that are not
+keys of the result (extended Einstein summation, EinDecomp §3). Presence and validity
+are ordinary BOOLEAN outputs, so NULL and absent keys need no second machinery.
+
+A *derived* axis has its value computed from the others: where that value leaves the
+axis's bounds the point does not exist. An operand read through a derived axis is a
+gather, a result keyed by one is a segment reduction, and an affine one is a
+convolution, a shift or a pooling window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from einsql.core.dag import producers_first
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.ir.layout import Tiles
+
+Scalar = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal. Equality is by type and spelling, so -0.0 is not 0.0 and NaN is NaN."""
+
+    value: Scalar = field(compare=False)
+    dtype: DType
+    spelling: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spelling", repr(self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The value of an axis at the current point, a BIGINT."""
+
+    name: str
+
+    @property
+    def dtype(self) -> DType:
+        """Keys are BIGINT in every expression."""
+        return DType.BIGINT
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A field of the node's operand number `operand` at the current point."""
+
+    operand: int
+    field: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A scalar function of `algebra.SCALARS`; `dtype` is its result type."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+Expr = Const | Label | Value | Call
+
+TRUE = Const(True, DType.BOOLEAN)
+FALSE = Const(False, DType.BOOLEAN)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A label of the domain with values in `[lo, hi)`, free or derived."""
+
+    label: str
+    lo: int
+    hi: int
+    define: Expr | None = None
+
+    @property
+    def extent(self) -> int:
+        """How many values the label can take."""
+        return max(0, self.hi - self.lo)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Input:
+    """A stored tensor, a registered array or a generated range, by name.
+
+    Attributes:
+        parts: Into how many parts each key is cut over the sites that store it; nothing
+            declared is None, and all 1 is a copy at every site.
+        order: Positions of the keys in the order in which the blocks of such a cut are
+            numbered, that of the slowest first.
+        lies: Where it is stored, tile by tile: every key, and once but for copies. That is
+            where it lies whatever is declared.
+        sparse: Whether its fields may be a `sparse.Sparse`: only some elements are stored.
+    """
+
+    name: str
+    schema: Schema
+    parts: tuple[int, ...] | None = None
+    order: tuple[int, ...] = ()
+    lies: Tiles | None = None
+    sparse: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """True if it lies somewhere already; otherwise it lies where it is read."""
+        return self.lies is not None or self.parts is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A node read with one label per key of its schema; a repeated label is a diagonal.
+
+    An axis's bounds lie within the bounds of every key it indexes.
+    """
+
+    source: Node
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A field of the result: `args` are evaluated where `where` holds, then reduced.
+
+    Without a reduction every free label is a key of the result and `where` is TRUE; a
+    derived label may be left out (a gather: its value follows from the free ones).
+    Where the point does not exist (guard false, derived label out of bounds) the value
+    is arbitrary; a node in which that can happen has a PRESENT output.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: DType
+    reduction: str | None = None
+    where: Expr = TRUE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EinSum:
+    """One extended Einstein summation; `keys` are labels of the domain, in result order.
+
+    Attributes:
+        hint: Labels with the parts they are to be cut into over several sites; it says
+            nothing about the result.
+    """
+
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, ...]
+    guard: Expr
+    keys: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    hint: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the result."""
+        axes = {a.label: a for a in self.axes}
+        return Schema(
+            tuple(Key(k, axes[k].lo, axes[k].hi) for k in self.keys),
+            tuple(Field(o.name, o.dtype) for o in self.outputs),
+        )
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """Labels that are aggregated away."""
+        return tuple(a.label for a in self.axes if a.label not in self.keys)
+
+    @property
+    def points(self) -> int:
+        """Number of points of the free domain."""
+        return prod(a.extent for a in self.axes if a.define is None)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """True if nothing is reduced."""
+        return all(o.reduction is None for o in self.outputs)
+
+    def axis(self, label: str) -> Axis:
+        """The axis of a label.
+
+        Raises:
+            KeyError: The domain has no such label.
+        """
+        for a in self.axes:
+            if a.label == label:
+                return a
+        raise KeyError(label)
+
+
+Node = Input | EinSum
+
+Roots = tuple[Node, ...]
+"""What a graph computes: most graphs have one root, a statement that changes several tensors
+one for each of them. No EinSum among them is an operand of another node (see `apart`)."""
+
+
+def hint_over(
+    hint: Iterable[tuple[str, int]], labels: Container[str]
+) -> tuple[tuple[str, int], ...]:
+    """The part of a hint that is about some labels; of two entries for one the first."""
+    found: dict[str, int] = {}
+    for label, parts in hint:
+        if label in labels:
+            found.setdefault(label, parts)
+    return tuple(found.items())
+
+
+def call(fn: str, dtype: DType, *args: Expr) -> Expr:
+    """Builds a function call."""
+    return Call(fn, args, dtype)
+
+
+def conj(*terms: Expr) -> Expr:
+    """AND over conditions, dropping TRUE and stopping at FALSE."""
+    kept = dict.fromkeys(t for term in terms for t in conjuncts(term))
+    return FALSE if FALSE in kept else _tree("and", list(kept), TRUE)
+
+
+def disj(*terms: Expr) -> Expr:
+    """OR over conditions, dropping FALSE and stopping at TRUE."""
+    kept = dict.fromkeys(t for t in terms if t != FALSE)
+    return TRUE if TRUE in kept else _tree("or", list(kept), FALSE)
+
+
+def _tree(fn: str, terms: list[Expr], nothing: Expr) -> Expr:
+    """A call over all terms in their order; halving them keeps it shallow."""
+    if len(terms) <= 1:
+        return terms[0] if terms else nothing
+    half = len(terms) // 2
+    parts = _tree(fn, terms[:half], nothing), _tree(fn, terms[half:], nothing)
+    return Call(fn, parts, DType.BOOLEAN)
+
+
+def negate(a: Expr) -> Expr:
+    """NOT of a condition, with constants folded."""
+    if isinstance(a, Const):
+        return FALSE if a.value else TRUE
+    return Call("not", (a,), DType.BOOLEAN)
+
+
+def conjuncts(expr: Expr) -> Iterator[Expr]:
+    """The terms of a conjunction, TRUE left out."""
+    if isinstance(expr, Call) and expr.fn == "and":
+        for a in expr.args:
+            yield from conjuncts(a)
+    elif expr != TRUE:
+        yield expr
+
+
+def subexpressions(expr: Expr) -> Iterator[Expr]:
+    """The expression and everything below it, top down."""
+    stack = [expr]
+    while stack:
+        e = stack.pop()
+        yield e
+        if isinstance(e, Call):
+            stack.extend(reversed(e.args))
+
+
+def labels_of(expr: Expr) -> set[str]:
+    """Labels whose value the expression reads."""
+    return {e.name for e in subexpressions(expr) if isinstance(e, Label)}
+
+
+def operands_of(expr: Expr) -> set[int]:
+    """Numbers of the operands whose fields the expression reads."""
+    return {e.operand for e in subexpressions(expr) if isinstance(e, Value)}
+
+
+def rewrite(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+    """Rebuilds an expression bottom-up, applying `visit` at every level."""
+    if isinstance(expr, Call):
+        args = tuple(rewrite(a, visit) for a in expr.args)
+        if any(a is not b for a, b in zip(args, expr.args, strict=True)):
+            expr = Call(expr.fn, args, expr.dtype)
+    return visit(expr)
+
+
+def relabel(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """Renames labels inside an expression."""
+
+    def visit(e: Expr) -> Expr:
+        return Label(names.get(e.name, e.name)) if isinstance(e, Label) else e
+
+    return rewrite(expr, visit)
+
+
+def renumber(expr: Expr, numbers: Mapping[int, int]) -> Expr:
+    """Renumbers the operands an expression reads."""
+
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Value) and e.operand in numbers:
+            return Value(numbers[e.operand], e.field, e.dtype)
+        return e
+
+    return rewrite(expr, visit)
+
+
+def map_exprs(node: EinSum, change: Callable[[Expr], Expr]) -> EinSum:
+    """Applies a change to every expression of a node, wherever it stands."""
+    return replace(
+        node,
+        axes=tuple(
+            a if a.define is None else replace(a, define=change(a.define)) for a in node.axes
+        ),
+        guard=change(node.guard),
+        outputs=tuple(
+            replace(o, args=tuple(change(a) for a in o.args), where=change(o.where))
+            for o in node.outputs
+        ),
+    )
+
+
+def exprs(node: EinSum) -> Iterator[Expr]:
+    """Every top-level expression of a node."""
+    for a in node.axes:
+        if a.define is not None:
+            yield a.define
+    yield node.guard
+    for o in node.outputs:
+        yield from o.args
+        yield o.where
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The operands' nodes, in order."""
+    return tuple(o.source for o in node.operands) if isinstance(node, EinSum) else ()
+
+
+def walk(*roots: Node) -> list[Node]:
+    """Every node of the graph once, producers before consumers."""
+    return producers_first(roots, children)
+
+
+def with_sources(node: EinSum, sources: Iterable[Node]) -> EinSum:
+    """The node over other sources; itself when they are the same objects."""
+    new = tuple(sources)
+    if all(o.source is s for o, s in zip(node.operands, new, strict=True)):
+        return node
+    return replace(
+        node,
+        operands=tuple(Operand(s, o.labels) for o, s in zip(node.operands, new, strict=True)),
+    )
+
+
+def apart(roots: Iterable[Node]) -> Roots:
+    """The roots of one graph, none of which is an operand of another node.
+
+    One that is read below the others, or that stands for several, is passed on by a node of
+    its own: what is true of a root alone (nobody reads its flags, it keeps all its fields) is
+    then true of each.
+    """
+    given = tuple(roots)
+    taken = {id(c) for node in walk(*given) for c in children(node)}
+    made: list[Node] = []
+    for root in given:
+        if isinstance(root, EinSum) and id(root) in taken:
+            root = passed_on(root)
+        taken.add(id(root))
+        made.append(root)
+    return tuple(made)
+
+
+def passed_on(node: EinSum) -> EinSum:
+    """A node with the same fields over the same keys that does nothing but read them."""
+    schema = node.schema
+    labels = tuple(k.name for k in schema.keys)
+    return EinSum(
+        tuple(Axis(k.name, k.lo, k.hi) for k in schema.keys),
+        (Operand(node, labels),),
+        TRUE,
+        labels,
+        tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in schema.fields),
+    )
+
+
+def transform(root: Node, visit: Callable[[EinSum], Node]) -> Node:
+    """Rebuilds a graph bottom-up; `visit` sees each EinSum over its new sources."""
+    done: dict[int, Node] = {}
+    for node in walk(root):
+        if isinstance(node, EinSum):
+            done[id(node)] = visit(with_sources(node, (done[id(c)] for c in children(node))))
+        else:
+            done[id(node)] = node
+    return done[id(root)]
+
+
+def consumers(root: Node) -> dict[int, int]:
+    """How many operands read each node, by id; the root counts one reader more."""
+    counts = {id(root): 1}
+    for node in walk(root):
+        for c in children(node):
+            counts[id(c)] = counts.get(id(c), 0) + 1
+    return counts

@@ -1,0 +1,86 @@
+"""The one printer: graphs as deterministic text, for EXPLAIN and golden plans."""
+
+from __future__ import annotations
+
+from einsql.core.schema import is_flag
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Input, Label, Node, Value, walk
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "idiv": "//", "mod": "%", "eq": "=",
+    "ne": "<>", "lt": "<", "le": "<=", "and": "AND", "or": "OR", "bitand": "&", "bitor": "|",
+}  # fmt: skip
+
+
+def format_expr(expr: Expr, names: tuple[str, ...] = ()) -> str:
+    """One expression; `names` are the operands' names, in order."""
+    if isinstance(expr, Const):
+        return str(expr.value).lower() if isinstance(expr.value, bool) else expr.spelling
+    if isinstance(expr, Label):
+        return expr.name
+    if isinstance(expr, Value):
+        owner = names[expr.operand] if expr.operand < len(names) else f"#{expr.operand}"
+        return f"{owner}.{expr.field.lstrip('.')}"
+    args = [format_expr(a, names) for a in expr.args]
+    if expr.fn == "cast":
+        return f"{args[0]}::{expr.dtype.value}"
+    if expr.fn == "if":
+        return f"CASE WHEN {args[0]} THEN {args[1]} ELSE {args[2]} END"
+    if expr.fn == "not":
+        return f"NOT {args[0]}"
+    if expr.fn in _INFIX:
+        return f"({f' {_INFIX[expr.fn]} '.join(args)})"
+    return f"{expr.fn.upper()}({', '.join(args)})"
+
+
+def format_node(node: EinSum, name: str, names: tuple[str, ...]) -> list[str]:
+    """The lines of one node; `names` are its operands' names."""
+    axes = {a.label: a for a in node.axes}
+    keys = ", ".join(f"{k}:{_bounds(axes[k].lo, axes[k].hi)}" for k in node.keys)
+    lines = [f"{name}[{keys}]"]
+    operands = [f"{n}[{', '.join(o.labels)}]" for n, o in zip(names, node.operands, strict=True)]
+    if operands:
+        lines.append(f"  from    {', '.join(operands)}")
+    over = [f"{r}:{_bounds(axes[r].lo, axes[r].hi)}" for r in node.reduced]
+    if over:
+        lines.append(f"  over    {', '.join(over)}")
+    lines += [
+        f"  let     {a.label} = {format_expr(a.define, names)}"
+        for a in node.axes
+        if a.define is not None
+    ]
+    if node.guard != TRUE:
+        lines.append(f"  where   {format_expr(node.guard, names)}")
+    if node.hint:
+        lines.append(f"  parts   {', '.join(f'{label}:{parts}' for label, parts in node.hint)}")
+    for o in node.outputs:
+        text = ", ".join(format_expr(a, names) for a in o.args)
+        if o.reduction is not None:
+            text = f"{o.reduction.upper()}({text})"
+        if o.where != TRUE:
+            text += f" FILTER ({format_expr(o.where, names)})"
+        shown = o.name if is_flag(o.name) else f"{o.name} {o.dtype.value}"
+        lines.append(f"  {shown} := {text}")
+    return lines
+
+
+def format_graph(*roots: Node) -> str:
+    """A whole graph, producers first; nodes are numbered r0, r1, … in that order."""
+    names: dict[int, str] = {}
+    blocks: list[str] = []
+    made = 0
+    for node in walk(*roots):
+        if isinstance(node, Input):
+            names[id(node)] = node.name
+            keys = ", ".join(f"{k.name}:{_bounds(k.lo, k.hi)}" for k in node.schema.keys)
+            fields = ", ".join(f"{f.name} {f.dtype.value}" for f in node.schema.values)
+            blocks.append(f"{node.name}[{keys}] {fields}".rstrip())
+        else:
+            name, made = f"r{made}", made + 1
+            names[id(node)] = name
+            inner = tuple(names[id(o.source)] for o in node.operands)
+            blocks.append("\n".join(format_node(node, name, inner)))
+    return "\n".join(blocks)
+
+
+def _bounds(lo: int, hi: int) -> str:
+    return str(hi) if lo == 0 else f"{lo}..{hi}"

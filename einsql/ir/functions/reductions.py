@@ -1,0 +1,78 @@
+"""The base reductions: laws, identities and derivatives, one entry for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from einsql.core.schema import DType
+from einsql.ir.functions.derivatives import PointDerivative, of_extreme, of_product, of_sum
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A commutative, associative reduction with an identity.
+
+    ARG_MIN and ARG_MAX contribute (argument, value) pairs and keep the argument of the
+    extreme value, among equal values the least argument; `better` is set for them alone.
+
+    Attributes:
+        identity: Start of the running value for an output type; an empty group holds it.
+        monoid: The scalar function combining two running values, or None for pairs.
+        better: For pairs, the comparison `better(new, old)` that replaces the running pair.
+        over: The scalar functions that distribute over this reduction, as `mul` does
+            over SUM: x·(a + b) = x·a + x·b.
+        derivative: The adjoint of what a point contributes, or why there is none.
+    """
+
+    name: str
+    identity: Callable[[DType], Any]
+    monoid: str | None = None
+    better: str | None = None
+    idempotent: bool = False
+    over: frozenset[str] = frozenset()
+    derivative: PointDerivative | str = field(kw_only=True)
+
+    @property
+    def arity(self) -> int:
+        """How many expressions a point contributes."""
+        return 1 if self.better is None else 2
+
+
+def _least_of(dtype: DType) -> Any:
+    if dtype is DType.BOOLEAN:
+        return False
+    return -math.inf if dtype.is_float else dtype.range[0]
+
+
+def _greatest_of(dtype: DType) -> Any:
+    if dtype is DType.BOOLEAN:
+        return True
+    return math.nan if dtype.is_float else dtype.range[1]
+
+
+_LOGIC = "a truth value has none"
+_CHOICE = "which argument is chosen jumps from one to another"
+_EXTREMES = frozenset({"add", "greatest", "least"})
+REDUCTIONS: dict[str, Reduction] = {
+    r.name: r
+    for r in (
+        Reduction("sum", lambda t: 0, "add", over=frozenset({"mul"}), derivative=of_sum),
+        Reduction("product", lambda t: 1, "mul", derivative=of_product),
+        Reduction("min", _greatest_of, "least", idempotent=True, over=_EXTREMES,
+                  derivative=of_extreme),
+        Reduction("max", _least_of, "greatest", idempotent=True, over=_EXTREMES,
+                  derivative=of_extreme),
+        Reduction("bool_or", lambda t: False, "or", idempotent=True, over=frozenset({"and"}),
+                  derivative=_LOGIC),
+        Reduction("bool_and", lambda t: True, "and", idempotent=True, over=frozenset({"or"}),
+                  derivative=_LOGIC),
+        Reduction("arg_min", lambda t: 0, better="less({0}, {1})", idempotent=True,
+                  derivative=_CHOICE),
+        Reduction("arg_max", lambda t: 0, better="less({1}, {0})", idempotent=True,
+                  derivative=_CHOICE),
+    )
+}  # fmt: skip
+"""Base reductions. AVG, VARIANCE, COUNT and LOGSUMEXP are spelled with these by the binder."""

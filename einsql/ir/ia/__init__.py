@@ -1,0 +1,1 @@
+"""The implementation algebra: at which sites tiles are placed."""

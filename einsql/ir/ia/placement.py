@@ -1,0 +1,209 @@
+"""Where the pairs of a relation lie: sites as a grid, and what each grid axis does (TRA §3).
+
+A key is dealt onto a grid axis of g sites cyclically: value k lies at coordinate k mod g.
+That asks for no bound, so keys of any number lie somewhere, neighbouring blocks lie apart
+(what a filter leaves of a triangle stays balanced), and equal keys of two relations on
+equal grids share a site. Where g exceeds the key's bound some sites hold nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from einsql.errors import ProgrammingError
+from einsql.ir.layout import Partial, Replicate
+from einsql.ir.tra.block_schema import KeyTuple
+
+Sites = tuple[int, ...]
+"""The sites that hold a copy of an array, ascending."""
+
+Held = Mapping[KeyTuple, tuple[Sites, ...]]
+"""For every key its arrays, one or several parts, and the sites that have a copy of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Along this grid axis a pair lies where a key dimension says, dealt cyclically.
+
+    The `Shard` of `placements` is of contiguous pieces of an axis.
+    """
+
+    key: int
+
+    def __str__(self) -> str:
+        return f"Shard({self.key})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Each pair lies somewhere along this grid axis, where no single key dimension says.
+
+    A local map may renumber keys, and what it makes stays where it is.
+    """
+
+    def __str__(self) -> str:
+        return "Scattered"
+
+
+Entry = Shard | Replicate | Partial | Scattered
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A grid of sites and an entry for each of its axes.
+
+    Sites are numbered by their coordinates in the grid, the last axis fastest; those
+    beyond the grid hold nothing. A grid without axes is site 0.
+
+    Attributes:
+        sites: How many sites there are.
+        grid: Sites along each axis, each at least 2.
+        entries: What lies along each axis.
+    """
+
+    sites: int
+    grid: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.grid) != len(self.entries):
+            raise ProgrammingError("A placement needs an entry for each axis of its grid")
+        if any(g < 2 for g in self.grid) or prod(self.grid) > self.sites:
+            grid = "x".join(map(str, self.grid))
+            raise ProgrammingError(f"A grid of {grid} sites does not fit {self.sites} sites")
+
+    def __str__(self) -> str:
+        if not self.grid:
+            return "site 0"
+        return f"{'x'.join(map(str, self.grid))} {', '.join(map(str, self.entries))}"
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """The paper's D: the key dimensions that are sharded."""
+        return frozenset(e.key for e in self.entries if isinstance(e, Shard))
+
+    @property
+    def is_by_keys(self) -> bool:
+        """True if the key alone tells which sites hold a pair."""
+        return all(isinstance(e, Shard | Replicate) for e in self.entries)
+
+    def at(self, key: KeyTuple) -> Sites:
+        """The sites that hold the pair of a key, where keys alone tell."""
+        assert self.is_by_keys
+        given = [
+            key[e.key] % g if isinstance(e, Shard) else None
+            for e, g in zip(self.entries, self.grid, strict=True)
+        ]
+        return _sites_at(self.grid, tuple(given))
+
+
+@lru_cache(maxsize=4096)
+def _sites_at(grid: tuple[int, ...], given: tuple[int | None, ...]) -> Sites:
+    """The sites with given coordinates; None is every coordinate of its axis."""
+    found = [0]
+    for g, at in zip(grid, given, strict=True):
+        along = range(g) if at is None else (at,)
+        found = [site * g + c for site in found for c in along]
+    return tuple(found)
+
+
+def coordinates(site: int, grid: Sequence[int]) -> tuple[int, ...]:
+    """The coordinates of a site in a grid."""
+    found: list[int] = []
+    for g in reversed(grid):
+        site, c = divmod(site, g)
+        found.append(c)
+    return tuple(reversed(found))
+
+
+def everywhere(sites: int) -> Placement:
+    """A copy at every site, the paper's D = ∅."""
+    return Placement(sites, (sites,), (Replicate(),)) if sites > 1 else Placement(1, (), ())
+
+
+def spread(sites: int, keys: Sequence[int], bounds: Sequence[int]) -> Placement:
+    """The placement of a shuffle on some key dimensions; on none, all at site 0.
+
+    Args:
+        sites: How many sites there are.
+        keys: The key dimensions, distinct.
+        bounds: How many values each of them takes.
+
+    Returns:
+        The grid that leaves the busiest site the fewest keys, with the fewest sites
+        among those; a dimension that no axis is left for is not sharded.
+    """
+    grid = _grid(sites, tuple(bounds))
+    axes = [(g, Shard(k)) for g, k in zip(grid, keys, strict=True) if g > 1]
+    return Placement(sites, tuple(g for g, _ in axes), tuple(e for _, e in axes))
+
+
+@lru_cache(maxsize=1024)
+def _grid(sites: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    def load(grid: Sequence[int]) -> tuple[int, int, tuple[int, ...]]:
+        most = prod(-(-b // g) for b, g in zip(bounds, grid, strict=True))
+        return most, prod(grid), tuple(-g for g in grid)
+
+    return min(_grids(sites, bounds), key=load)
+
+
+def _grids(sites: int, bounds: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Every grid of at most as many sites, in sizes that spare the busiest site a key."""
+    if not bounds:
+        return [()]
+    bound = max(1, bounds[0])
+    sizes = range(1, min(sites, bound) + 1)
+    useful = [g for g in sizes if g == 1 or -(-bound // g) < -(-bound // (g - 1))]
+    return [(g, *rest) for g in useful for rest in _grids(sites // g, bounds[1:])]
+
+
+def law_of(
+    held: Held, keys: int, merge: str | None, sites: int, grids: Iterable[tuple[int, ...]]
+) -> Placement:
+    """The placement that tells most of where arrays lie.
+
+    Args:
+        held: Where they lie.
+        keys: How many key dimensions there are.
+        merge: How parts under one key are to be merged; None if there are none.
+        sites: How many sites there are.
+        grids: Grids on which they may lie.
+    """
+    found = [
+        Placement(sites, grid, entries)
+        for grid in (*grids, *([(sites,)] if sites > 1 else []))
+        if (entries := _entries(held, grid, keys, merge)) is not None
+    ]
+    lost: Entry = Scattered() if merge is None else Partial(merge)
+    found.append(Placement(sites, (sites,), (lost,)) if sites > 1 else Placement(1, (), ()))
+    return min(found, key=lambda p: (sum(e == Scattered() for e in p.entries), prod(p.grid)))
+
+
+def _entries(
+    held: Held, grid: tuple[int, ...], keys: int, merge: str | None
+) -> tuple[Entry, ...] | None:
+    """What lies along each axis of a grid, or None where copies fill no part of it."""
+    along: dict[Sites, tuple[frozenset[int], ...]] = {}
+    for copies in {c for parts in held.values() for c in parts}:
+        if copies[-1] >= prod(grid):
+            return None
+        axes = zip(*(coordinates(s, grid) for s in copies), strict=True)
+        along[copies] = tuple(frozenset(a) for a in axes)
+        if prod(map(len, along[copies])) != len(copies):
+            return None
+    found = [(key, along[c]) for key, parts in held.items() for c in parts]
+    entries: list[Entry] = []
+    for n, g in enumerate(grid):
+        if all(len(axes[n]) == g for _, axes in found):
+            entries.append(Replicate())
+            continue
+        if any(len(axes[n]) != 1 for _, axes in found):
+            return None
+        by = (k for k in range(keys) if all(key[k] % g in axes[n] for key, axes in found))
+        lost: Entry = Scattered() if merge is None else Partial(merge)
+        shard = next(by, None)
+        entries.append(lost if shard is None else Shard(shard))
+    return tuple(entries)

@@ -1,0 +1,388 @@
+"""What every operation of the implementation algebra makes of the types it is given.
+
+A physical relation is a set of (key, array, site) (TRA §3). Its type says of every array
+which sites hold a copy, so nothing about it is estimated: what a join finds at its sites,
+whether a group lies together, and every byte that moves follow before anything runs.
+
+Several arrays under one key are *parts*: somebody still has to merge them by ⊕. Local
+work that would be wrong on what lies at its site is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import wraps
+from math import prod
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.errors import IntegrityError
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value, relabel
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.ia.placement import Held, Placement, Sites, law_of
+from einsql.ir.tra import typing as tra_typing
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, KeyTuple, matches, over_keys, shown
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhysicalSchema:
+    """The type of a physical relation.
+
+    Attributes:
+        blocks: Its keys and the shapes of its arrays, whatever the site.
+        placement: Where they lie, as a law.
+        held: Where they lie, one by one.
+        merge: How several parts under one key are to be merged; None if there are none.
+    """
+
+    blocks: BlockSchema
+    placement: Placement
+    held: Held
+    merge: str | None = None
+
+    @property
+    def sites(self) -> int:
+        """How many sites there are."""
+        return self.placement.sites
+
+    def nbytes(self, key: KeyTuple) -> int:
+        """Bytes of the array under a key."""
+        return prod(self.blocks.shape(key)) * self.blocks.dtype.numpy.itemsize
+
+    def at(self, site: int) -> list[tuple[KeyTuple, int]]:
+        """The arrays a site has copies of: key and number of the part."""
+        return [
+            (key, n)
+            for key, parts in self.held.items()
+            for n, copies in enumerate(parts)
+            if site in copies
+        ]
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("_KNOWN", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Within it the same operation on the very same types gives the very same type.
+
+    A search makes the same operations over and over, in plans that differ elsewhere.
+    """
+    known = _KNOWN.get()
+    token = _KNOWN.set({} if known is None else known)
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
+
+
+def _remembered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    @wraps(function)
+    def typed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        known = _KNOWN.get()
+        if known is None:
+            return function(*args, **kwargs)
+        call = (function, args, *kwargs.items())
+        if call not in known:
+            known[call] = function(*args, **kwargs)
+        made: _T = known[call]
+        return made
+
+    return typed
+
+
+# ---- repartition
+
+
+@_remembered
+def moved(source: PhysicalSchema, placement: Placement) -> PhysicalSchema:
+    """BCAST and SHUF: the same arrays elsewhere; parts stay parts."""
+    held = {k: (placement.at(k),) * len(parts) for k, parts in source.held.items()}
+    return PhysicalSchema(source.blocks, placement, held, source.merge)
+
+
+@_remembered
+def recut(source: PhysicalSchema, cuts: Cuts, placement: Placement) -> PhysicalSchema:
+    """Π with a shuffle: the same tensor in other blocks, elsewhere.
+
+    Raises:
+        IntegrityError: Keys are missing, or parts are yet to be merged.
+        ProgrammingError: The keys do not cut the axes, or the cuts do not fit.
+    """
+    _whole(source, "Repartition")
+    blocks = tra_typing.repartition_schema(source.blocks, cuts)
+    return PhysicalSchema(blocks, placement, {k: (placement.at(k),) for k in blocks.each_key()})
+
+
+# ---- local work on one relation
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A local map emits each array in tiles of `size` along `dim`, the last maybe smaller."""
+
+    dim: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A local map emits each array `count` times."""
+
+    count: int
+
+
+Emit = Tiled | Duplicate
+
+
+@_remembered
+def filtered(source: PhysicalSchema, condition: Expr) -> PhysicalSchema:
+    """σᴸ: the pairs whose keys satisfy a condition.
+
+    Raises:
+        ProgrammingError: The condition is no BOOLEAN.
+    """
+    blocks = tra_typing.filter_schema(source.blocks, condition)
+    return _described(blocks, {k: source.held[k] for k in blocks.each_key()}, source.merge, source)
+
+
+@_remembered
+def mapped(
+    source: PhysicalSchema,
+    emit: Emit | None,
+    keys: tuple[Expr, ...] | None,
+    kernels: tuple[EinSum, ...],
+) -> PhysicalSchema:
+    """λᴸ: every array emitted once or several times, given to kernels, and renamed.
+
+    Args:
+        source: The relation.
+        emit: What is emitted several times gets its number as one more, last key.
+        keys: The new key by the old one and that number; None keeps them.
+        kernels: Applied one after another.
+
+    Raises:
+        IntegrityError: Two keys become one, or parts meet a kernel that must see the whole.
+        ProgrammingError: A kernel does not fit.
+    """
+    if source.merge is not None and not all(distributes(k, source.merge) for k in kernels):
+        raise IntegrityError(f"A local map needs whole arrays, not parts of a {source.merge}")
+    blocks = chained(emitted(source.blocks, emit), kernels)
+    old = [k[: len(source.blocks.bounds)] for k in blocks.each_key()]
+    new = renamed(list(blocks.each_key()), keys)
+    if keys is not None:
+        blocks = tra_typing.rekey_schema(blocks, keys)
+    held = {n: source.held[o] for n, o in sorted(zip(new, old, strict=True))}
+    return _described(blocks, held, source.merge, source)
+
+
+def emitted(source: BlockSchema, emit: Emit | None) -> BlockSchema:
+    """The relation with what a local map emits under one more key."""
+    if emit is None:
+        return source
+    if isinstance(emit, Tiled):
+        return tra_typing.tile_schema(source, emit.dim, emit.size)
+    existing = source.existing
+    if existing is not None:
+        existing = frozenset((*k, n) for k in existing for n in range(emit.count))
+    return replace(source, bounds=(*source.bounds, emit.count), existing=existing)
+
+
+def chained(blocks: BlockSchema, kernels: Iterable[EinSum]) -> BlockSchema:
+    """The relation after kernels, one after another."""
+    for kernel in kernels:
+        blocks = tra_typing.transform_schema(blocks, kernel)
+    return blocks
+
+
+@_remembered
+def aggregated(
+    source: PhysicalSchema,
+    group_by: tuple[int, ...],
+    reduce: str,
+    inner: tuple[EinSum, ...],
+    finish: tuple[EinSum, ...],
+    where: Expr,
+) -> PhysicalSchema:
+    """Σᴸ: what a site holds of a group, merged there; parts where sites share a group.
+
+    Args:
+        source: The relation.
+        group_by: Keys that remain.
+        reduce: ⊕.
+        inner: Kernels for every array before.
+        finish: Kernels for every result.
+        where: On the keys that remain: the groups that are wanted.
+
+    Raises:
+        IntegrityError: Parts are to be merged otherwise, or meet a kernel that must see
+            the whole.
+        ProgrammingError: Keys, reduction or kernels do not fit.
+    """
+    if source.merge not in (None, reduce):
+        raise IntegrityError(f"Parts of a {source.merge} cannot be merged by {reduce}")
+    before = source.blocks
+    if where != TRUE:
+        before = tra_typing.filter_schema(before, over_groups(where, group_by))
+    blocks = tra_typing.aggregate_schema(chained(before, inner), group_by, reduce)
+    held = _shared(source, before, group_by)
+    merge = reduce if any(len(parts) > 1 for parts in held.values()) else None
+    late = [*(finish if merge else ()), *(inner if source.merge else ())]
+    if not all(distributes(k, reduce) for k in late):
+        raise IntegrityError(f"A kernel of a local aggregation would see parts of a {reduce}")
+    return _described(chained(blocks, finish), held, merge, source)
+
+
+def over_groups(where: Expr, group_by: Sequence[int]) -> Expr:
+    """A condition on the keys of groups as one on the keys that are grouped."""
+    return relabel(where, {f"k{n}": f"k{g}" for n, g in enumerate(group_by)})
+
+
+def _shared(source: PhysicalSchema, before: BlockSchema, group_by: Sequence[int]) -> Held:
+    """For every group its parts: one for each set of sites that have the same members."""
+    groups: dict[KeyTuple, dict[int, list[tuple[KeyTuple, int]]]] = {}
+    for key in before.each_key():
+        sites = groups.setdefault(tuple(key[g] for g in group_by), {})
+        for n, copies in enumerate(source.held[key]):
+            for site in copies:
+                sites.setdefault(site, []).append((key, n))
+    held: dict[KeyTuple, tuple[Sites, ...]] = {}
+    for group, at in sorted(groups.items()):
+        parts: dict[tuple[tuple[KeyTuple, int], ...], list[int]] = {}
+        for site, members in at.items():
+            parts.setdefault(tuple(members), []).append(site)
+        # On grids, and so after joins across them, two arrays share all their sites or none.
+        assert sum(map(len, parts)) == len({m for members in parts for m in members})
+        held[group] = tuple(sorted(tuple(sorted(sites)) for sites in parts.values()))
+    return held
+
+
+@_remembered
+def stacked(source: PhysicalSchema, key: int, dim: int) -> PhysicalSchema:
+    """Stack where each group lies together.
+
+    Raises:
+        IntegrityError: A group's arrays share no site, keys are missing, or parts are
+            yet to be merged.
+        ProgrammingError: There is no such key or axis, or arrays differ in another axis.
+    """
+    _whole(source, "Stack")
+    blocks = tra_typing.stack_schema(source.blocks, key, dim)
+    common: dict[KeyTuple, set[int]] = {}
+    for k, (copies,) in source.held.items():
+        group = tra_typing.without(k, key)
+        common[group] = common.get(group, set(copies)) & set(copies)
+    apart = next((k for k, sites in common.items() if not sites), None)
+    if apart is not None:
+        raise IntegrityError(
+            f"No site holds all of the group {shown(apart)} that is stacked",
+            hint="Shuffle on the other keys before.",
+        )
+    held = {k: (tuple(sorted(common[k])),) for k in blocks.each_key()}
+    return _described(blocks, held, None, source)
+
+
+def _whole(source: PhysicalSchema, what: str) -> None:
+    if source.merge is not None:
+        raise IntegrityError(
+            f"{what} needs whole arrays, not parts of a {source.merge}",
+            hint="Shuffle and aggregate before.",
+        )
+
+
+def distributes(kernel: EinSum, reduce: str) -> bool:
+    """True if f(x ⊕ y) = f(x) ⊕ f(y) for a kernel f of one array."""
+    (output,) = kernel.outputs
+    plain = kernel.guard == TRUE and output.where == TRUE
+    if not plain or len(kernel.operands) != 1 or any(a.define for a in kernel.axes):
+        return False
+    if output.reduction not in (None, reduce):
+        return False
+    (value,) = output.args
+    if isinstance(value, Call) and value.fn in REDUCTIONS[reduce].over:
+        # Integers may overflow in one order and not in the other.
+        exact = value.dtype.is_float or value.dtype is DType.BOOLEAN
+        constants = [a for a in value.args if isinstance(a, Const)]
+        return exact and len(constants) == 1 and any(isinstance(a, Value) for a in value.args)
+    return isinstance(value, Value)
+
+
+# ---- local work on several relations
+
+
+def holds(condition: Expr, keys: Sequence[KeyTuple]) -> list[bool]:
+    """Which keys satisfy a condition."""
+    if condition == TRUE or not keys:
+        return [True] * len(keys)
+    array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
+    return list(map(bool, over_keys(condition, array).tolist()))
+
+
+def renamed(keys: Sequence[KeyTuple], to: tuple[Expr, ...] | None) -> list[KeyTuple]:
+    """New keys by functions of the old ones; None keeps them."""
+    if to is None or not keys:
+        return list(keys)
+    array = np.array(keys, np.int64).reshape(len(keys), len(keys[0]))
+    columns = [over_keys(e, array).tolist() for e in to]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
+
+
+@_remembered
+def joined(
+    sources: tuple[PhysicalSchema, ...],
+    places: tuple[tuple[int, ...], ...],
+    kernels: tuple[EinSum, ...],
+    where: Expr,
+    keys: tuple[Expr, ...] | None,
+) -> tuple[PhysicalSchema, bool]:
+    """⋈ᴸ: kernels on every match that shares a site.
+
+    Args:
+        sources: The operands.
+        places: For each key dimension of each operand the result's key dimension it is.
+        kernels: The first takes the arrays that match, each other one its result.
+        where: The matches that are wanted.
+        keys: Their new keys, or None.
+
+    Returns:
+        The result, and whether every match that is wanted shares a site.
+
+    Raises:
+        IntegrityError: An operand has parts yet to be merged, or two keys become one.
+        ProgrammingError: Joined keys differ in their bounds, or a kernel does not fit.
+    """
+    for source in sources:
+        _whole(source, "A local join")
+    tra_typing.join_bounds([s.blocks for s in sources], places)
+    found = matches([s.held for s in sources], places)
+    found = [m for m, on in zip(found, holds(where, [k for k, _ in found]), strict=True) if on]
+    held: dict[KeyTuple, tuple[Sites, ...]] = {}
+    for key, operands in found:
+        first, *rest = (s.held[k][0] for s, k in zip(sources, operands, strict=True))
+        sites = tuple(s for s in first if all(s in copies for copies in rest))
+        if sites:
+            held[key] = (sites,)
+    blocks = tra_typing.join_schema(
+        [s.blocks for s in sources], places, kernels[0], frozenset(held)
+    )
+    blocks = chained(blocks, kernels[1:])
+    if keys is not None:
+        blocks = tra_typing.rekey_schema(blocks, keys)
+        held = dict(sorted(zip(renamed(list(held), keys), held.values(), strict=True)))
+    return _described(blocks, held, None, *sources), len(held) == len(found)
+
+
+def _described(
+    blocks: BlockSchema, held: Held, merge: str | None, *sources: PhysicalSchema
+) -> PhysicalSchema:
+    """The type with the law that tells most of where its arrays lie."""
+    grids = dict.fromkeys(s.placement.grid for s in sources)
+    placement = law_of(held, len(blocks.bounds), merge, sources[0].sites, grids)
+    return PhysicalSchema(blocks, placement, held, merge)

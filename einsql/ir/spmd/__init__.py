@@ -1,0 +1,1 @@
+"""SPMD programs: what every site does, step by step."""

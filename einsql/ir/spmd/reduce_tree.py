@@ -1,0 +1,88 @@
+"""In which order the sites of a group merge their partial results.
+
+Where one site of a group gets the result, the group merges along a binomial tree: after
+⌈log₂ n⌉ rounds, in each of which a site receives one tile at most, instead of n − 1 tiles
+at one site. Where the result is spread over the group all links are busy without it, so
+everyone sends at once. Either way every site but the last sends what it has once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.ir.spmd.program import Complete, Local
+
+TREE = 4
+"""Sites of a group from which on a tree has fewer rounds than there are senders."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What moves at the same time.
+
+    Attributes:
+        tiles: int64 (n,), the tile of the completion that each partial tile belongs to.
+        sources: int64 (n,), the site that sends what it has merged so far.
+        targets: int64 (n,), the site that merges it with its own.
+    """
+
+    tiles: np.ndarray
+    sources: np.ndarray
+    targets: np.ndarray
+
+
+def rounds(local: Local, step: Complete) -> list[Round]:
+    """The rounds in which partial results are merged; none if all are where they belong.
+
+    Args:
+        local: What made the partial tiles.
+        step: Which of them belong together, and where the result goes.
+    """
+    groups, which = np.unique(
+        np.sort(local.tiles.sites[step.parts], axis=1), axis=0, return_inverse=True
+    )
+    found: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = []
+    for number, row in enumerate(groups):
+        tiles = np.flatnonzero(which.reshape(-1) == number)
+        group, targets = np.unique(row), step.tiles.sites[tiles]
+        if len(group) >= TREE and 2 * len(np.unique(targets)) <= len(group):
+            moves = _by_tree(tiles, group, targets)
+        else:
+            moves = [_at_once(tiles, group, targets)]
+        found += [[] for _ in range(len(moves) - len(found))]
+        for at, move in enumerate(moves):
+            found[at].append(move)
+    every = [Round(*map(np.concatenate, zip(*moves, strict=True))) for moves in found]
+    return [r for r in every if len(r.tiles)]
+
+
+def _at_once(
+    tiles: np.ndarray, group: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    at, member = np.nonzero(group != targets[:, None])
+    return tiles[at], group[member], targets[at]
+
+
+def _by_tree(
+    tiles: np.ndarray, group: np.ndarray, targets: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Neighbours first; each tile has a tree of its own, whose root is its target."""
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for target in np.unique(targets):
+        own = tiles[targets == target]
+        order = np.concatenate([[target], group[group > target], group[group < target]])
+        for at, distance in enumerate(1 << n for n in range((len(order) - 1).bit_length())):
+            senders = np.arange(distance, len(order), 2 * distance)
+            move = (
+                np.repeat(own, len(senders)),
+                np.tile(order[senders], len(own)),
+                np.tile(order[senders - distance], len(own)),
+            )
+            if at == len(found):
+                found.append(move)
+            else:
+                both, sources, ends = map(np.concatenate, zip(found[at], move, strict=True))
+                found[at] = both, sources, ends
+    return found

@@ -1,0 +1,1 @@
+"""Tensor-relational algebra: how a query is cut into tiles."""

@@ -1,0 +1,219 @@
+"""Types of tensor relations: which keys exist, and the shape of the array under each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+
+from einsql.core.boxes import split
+from einsql.core.schema import DType
+from einsql.errors import DataError, InternalError, ProgrammingError
+from einsql.ir.einsum.graph import Const, Expr, Label, Value
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_array
+
+KeyTuple = tuple[int, ...]
+"""The key of one (key, array) pair."""
+
+Cuts = tuple[tuple[int, ...], ...]
+"""For each axis where its blocks begin, and at last where the axis ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """An axis of a relation's arrays: one extent, or one for each value of a key dimension.
+
+    Equal extents are one extent, so axes that are alike compare equal.
+    """
+
+    extents: tuple[int, ...]
+    key: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.extents)) < 2:
+            object.__setattr__(self, "extents", self.extents[:1] or (0,))
+            object.__setattr__(self, "key", None)
+
+    def at(self, key: KeyTuple) -> int:
+        """The axis's extent in the array under a key."""
+        return self.extents[0] if self.key is None else self.extents[key[self.key]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSchema:
+    """The type of a tensor relation.
+
+    Attributes:
+        bounds: How many values each key dimension takes; keys start at 0.
+        dims: The axes of its arrays.
+        dtype: The type of their elements.
+        existing: The keys there are; None for all within the bounds (continuity).
+    """
+
+    bounds: tuple[int, ...]
+    dims: tuple[Dim, ...]
+    dtype: DType
+    existing: frozenset[KeyTuple] | None = None
+
+    def __post_init__(self) -> None:
+        if self.existing is not None and len(self.existing) == prod(self.bounds):
+            object.__setattr__(self, "existing", None)
+
+    @property
+    def is_continuous(self) -> bool:
+        """True if every key within the bounds exists."""
+        return self.existing is None
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return prod(self.bounds) if self.existing is None else len(self.existing)
+
+    def each_key(self) -> Iterator[KeyTuple]:
+        """The keys that exist, in order."""
+        if self.existing is None:
+            return product(*(range(b) for b in self.bounds))
+        return iter(sorted(self.existing))
+
+    def holes(self) -> Iterator[KeyTuple]:
+        """The keys that are missing within the bounds, in order."""
+        existing = self.existing
+        if existing is not None:
+            yield from (k for k in _in_order(self.bounds) if k not in existing)
+
+    def key_array(self) -> np.ndarray:
+        """The keys that exist, int64 of shape (pairs, key dimensions)."""
+        return np.array(list(self.each_key()), np.int64).reshape(self.count, len(self.bounds))
+
+    def shape(self, key: KeyTuple) -> tuple[int, ...]:
+        """Shape of the array under a key."""
+        return tuple(d.at(key) for d in self.dims)
+
+
+def _in_order(bounds: Sequence[int]) -> Iterator[KeyTuple]:
+    """Every key within bounds, lazily: they may be far more than a relation has."""
+    if not bounds:
+        yield ()
+        return
+    for head in range(bounds[0]):
+        for tail in _in_order(bounds[1:]):
+            yield (head, *tail)
+
+
+def boundaries(extent: int, parts: int) -> tuple[int, ...]:
+    """Where the blocks of an equal split begin, and where the axis ends."""
+    return (*split(0, extent, parts)[:, 0].tolist(), extent)
+
+
+def equal_cuts(what: str, shape: Sequence[int], parts: Sequence[int]) -> Cuts:
+    """Each axis of an array split equally.
+
+    Raises:
+        ProgrammingError: Axes and parts differ in number, or a part is below 1.
+    """
+    if len(parts) != len(shape) or any(p < 1 for p in parts):
+        raise ProgrammingError(
+            f"{what} cannot cut an array of rank {len(shape)} into {shown(parts)} parts",
+            hint="Give each axis a number of at least 1.",
+        )
+    return tuple(boundaries(n, p) for n, p in zip(shape, parts, strict=True))
+
+
+def sizes(cut: Sequence[int]) -> tuple[int, ...]:
+    """Extents of the blocks between boundaries."""
+    return tuple(b - a for a, b in pairwise(cut))
+
+
+def dim_over(keys: np.ndarray, extents: np.ndarray, bounds: Sequence[int]) -> Dim | None:
+    """The axis whose extents are given for each key, or None if no axis can say so.
+
+    Args:
+        keys: int64 of shape (pairs, key dimensions).
+        extents: int64 of shape (pairs,).
+        bounds: How many values each key dimension takes.
+    """
+    if len(np.unique(extents)) < 2:
+        return Dim(tuple(extents[:1].tolist()))
+    for n, bound in enumerate(bounds):
+        table = np.zeros(bound, np.int64)
+        table[keys[:, n]] = extents
+        if np.array_equal(table[keys[:, n]], extents):
+            return Dim(tuple(table.tolist()), n)
+    return None
+
+
+def key_label(number: int) -> Label:
+    """A key dimension in key functions and conditions."""
+    return Label(f"k{number}")
+
+
+def over_keys(expr: Expr, keys: np.ndarray) -> np.ndarray:
+    """Evaluates a function of keys for each key.
+
+    Args:
+        expr: Over the labels `k0`, `k1`, …
+        keys: int64 of shape (pairs, key dimensions).
+
+    Returns:
+        One value for each key.
+
+    Raises:
+        DataError: It divides by zero or overflows.
+    """
+    columns = {f"k{n}": keys[:, n] for n in range(keys.shape[1])}
+
+    def value(e: Expr) -> np.ndarray:
+        if isinstance(e, Const):
+            return np.full(len(keys), e.value, e.dtype.carrier)
+        if isinstance(e, Label):
+            return columns[e.name]
+        if isinstance(e, Value):
+            raise InternalError("A function of keys reads values")
+        args = [value(a) for a in e.args]
+        if e.fn == "cast":
+            return np.asarray(cast_array(args[0], e.dtype))
+        failure = SCALARS[e.fn].fails.get(e.args[0].dtype)
+        if failure is not None and np.any(failure.numpy(*args)):
+            raise DataError(f"{failure.reason} in a function of keys")
+        return np.asarray(cast_array(SCALARS[e.fn].numpy(*args), e.dtype))
+
+    with np.errstate(all="ignore"):
+        return value(expr)
+
+
+def matches(
+    operands: Sequence[Iterable[KeyTuple]], places: Sequence[tuple[int, ...]]
+) -> list[tuple[KeyTuple, tuple[KeyTuple, ...]]]:
+    """The natural join of keys.
+
+    Args:
+        operands: The keys of each operand.
+        places: For each key dimension of each operand the result's key dimension it is.
+
+    Returns:
+        The result's keys in order, each with the keys it comes from.
+    """
+    found: list[tuple[KeyTuple, tuple[KeyTuple, ...]]] = [((), ())]
+    width = 0
+    for keys, own in zip(operands, places, strict=True):
+        common = [n for n, p in enumerate(own) if p < width]
+        fresh = [n for n, p in enumerate(own) if p >= width]
+        index: dict[KeyTuple, list[KeyTuple]] = {}
+        for key in keys:
+            index.setdefault(tuple(key[n] for n in common), []).append(key)
+        found = [
+            ((*old, *(key[n] for n in fresh)), (*parts, key))
+            for old, parts in found
+            for key in index.get(tuple(old[own[n]] for n in common), ())
+        ]
+        width += len(fresh)
+    return sorted(found)
+
+
+def shown(key: Sequence[object]) -> str:
+    """A key or a shape in messages, as `<0, 1>`."""
+    return f"<{', '.join(map(str, key))}>"

@@ -1,0 +1,253 @@
+"""Kernels of the tensor-relational algebra: EinSums over the axes of tiles.
+
+A kernel is a template, an EinSum over operands that are Inputs; it runs on tiles of any
+extents, which take the place of its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.errors import InternalError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Expr, Input, Operand, Output, Value
+from einsql.ir.einsum.notation import parse_spec
+from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.ir.tra.lambda_tracing import apply, cast, recorded, trace
+
+VALUE = "val"
+"""The field of every tile."""
+
+_MERGING = [r for r in REDUCTIONS.values() if r.monoid is not None]
+AGGREGATES = {r.name: r.name for r in _MERGING} | {r.monoid: r.name for r in _MERGING}
+"""Reductions that merge whole arrays element by element, also by what they merge with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a kernel has to know of an operand before it sees one."""
+
+    rank: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel for operands of any types, and of any rank its notation fits.
+
+    Attributes:
+        notation: As `einsum` takes it; None combines elements at equal places.
+        combine: ⊗, a scalar function's name or a Python function.
+        reduce: ⊕, a reduction's name.
+    """
+
+    notation: str | None
+    combine: str | Callable[..., object]
+    reduce: str = "sum"
+
+    def template(self, tiles: Sequence[Tile]) -> EinSum:
+        """The EinSum for operands of given ranks and types.
+
+        Raises:
+            ProgrammingError: It does not fit them.
+        """
+        notation = self.notation
+        if notation is None:
+            notation = ",".join(["..."] * len(tiles)) + "->..."
+        made = _named if isinstance(self.combine, str) else _template
+        return made(notation, self.combine, self.reduce, tuple(tiles))
+
+
+def einsum(
+    notation: str, combine: str | Callable[..., object] = "mul", reduce: str = "sum"
+) -> Kernel:
+    """A kernel in einsum notation.
+
+    Args:
+        notation: Such as 'ij,jk->ik'; '...' stands for axes of any number.
+        combine: ⊗, a scalar function's name or a Python function of one value for each
+            operand. A function of two arguments folds over more operands.
+        reduce: ⊕, a reduction's name.
+
+    Raises:
+        ProgrammingError: There is no such function or reduction.
+    """
+    reduce = aggregate_of(reduce, f"The kernel '{notation}'")
+    return Kernel(notation, _known(combine), reduce)
+
+
+def elementwise(combine: str | Callable[..., object]) -> Kernel:
+    """A kernel that combines the elements at equal places of operands of equal shapes.
+
+    Raises:
+        ProgrammingError: There is no scalar function of that name.
+    """
+    return Kernel(None, _known(combine))
+
+
+def _known(combine: str | Callable[..., object]) -> str | Callable[..., object]:
+    if isinstance(combine, str) and combine not in SCALARS:
+        raise ProgrammingError(
+            f"A kernel combines by {combine}, which is no scalar function",
+            hint=suggest(combine, SCALARS, "functions"),
+        )
+    return combine
+
+
+def aggregate_of(name: str, what: str) -> str:
+    """The reduction of a name, or of the name of what it merges with, such as `add`.
+
+    Raises:
+        ProgrammingError: No reduction of arrays has that name.
+    """
+    if name not in AGGREGATES:
+        raise ProgrammingError(
+            f"{what} reduces by {name}, which merges no arrays element by element",
+            hint=suggest(str(name), map(str, AGGREGATES), "reductions"),
+        )
+    return AGGREGATES[name]
+
+
+@lru_cache(maxsize=512)  # the same template again finds its compiled kernels again
+def _named(
+    notation: str, combine: str | Callable[..., object], reduce: str, tiles: tuple[Tile, ...]
+) -> EinSum:
+    return _template(notation, combine, reduce, tiles)
+
+
+def _template(
+    notation: str, combine: str | Callable[..., object], reduce: str, tiles: tuple[Tile, ...]
+) -> EinSum:
+    spec = parse_spec(notation, [t.rank for t in tiles])
+    values = [Value(n, VALUE, t.dtype) for n, t in enumerate(tiles)]
+    value = _combined(notation, combine, values)
+    labels = tuple(dict.fromkeys(x for term in spec.inputs for x in term))
+    output = Output(VALUE, (value,), value.dtype)
+    if set(labels) != set(spec.output):
+        output = _reduced(value, reduce)
+    return EinSum(
+        tuple(Axis(x, 0, 1) for x in labels),
+        tuple(
+            operand(n, x, t.dtype) for n, (t, x) in enumerate(zip(tiles, spec.inputs, strict=True))
+        ),
+        TRUE,
+        spec.output,
+        (output,),
+    )
+
+
+def operand(
+    number: int, labels: Sequence[str], dtype: DType, shape: Sequence[int] | None = None
+) -> Operand:
+    """An operand of a kernel: an array read with one label for each axis.
+
+    Args:
+        number: Its place among the operands.
+        labels: A label for each axis.
+        dtype: The type of its elements.
+        shape: Its extents; templates, which wait for arrays, have 1 everywhere.
+    """
+    extents = [1] * len(labels) if shape is None else shape
+    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(extents))
+    return Operand(Input(f"x{number}", Schema(keys, (Field(VALUE, dtype),))), tuple(labels))
+
+
+def _combined(notation: str, combine: str | Callable[..., object], values: list[Value]) -> Expr:
+    if not isinstance(combine, str):
+        what = f"The kernel '{notation}'"
+        return recorded(trace(combine, values, {}, what), what)
+    if SCALARS[combine].arity == len(values):
+        return apply(combine, values)
+    if SCALARS[combine].arity != 2:
+        raise ProgrammingError(
+            f"The kernel '{notation}' has {len(values)} operands, "
+            f"{combine} takes {SCALARS[combine].arity}"
+        )
+    total: Expr = values[0]
+    for value in values[1:]:
+        total = apply(combine, (total, value))
+    return total
+
+
+def _reduced(value: Expr, reduce: str) -> Output:
+    """A reduction in the type SQL's aggregate has, FLOAT staying FLOAT."""
+    if reduce in ("sum", "product"):
+        value = cast(value, _TOTALS[reduce].get(value.dtype, value.dtype))
+    check_reduction(reduce, value.dtype, "A kernel")
+    return Output(VALUE, (value,), value.dtype, reduce)
+
+
+_INTEGERS = (DType.TINYINT, DType.INTEGER, DType.BIGINT)
+_SHORT = dict.fromkeys((DType.HALF, DType.BFLOAT16), DType.FLOAT)
+_TOTALS = {
+    "sum": {**dict.fromkeys(_INTEGERS, DType.BIGINT), **_SHORT},
+    "product": {**dict.fromkeys(_INTEGERS, DType.DOUBLE), **_SHORT},
+}
+
+
+def check_reduction(reduce: str, dtype: DType, what: str) -> None:
+    """Refuses a reduction that does not fit a type.
+
+    Raises:
+        ProgrammingError: It does not.
+    """
+    if SCALARS[REDUCTIONS[reduce].monoid or ""].types((dtype, dtype), True) is None:
+        other = "bool_or" if dtype is DType.BOOLEAN else "sum"
+        raise ProgrammingError(
+            f"{what} cannot reduce {dtype.value} by {reduce}", hint=f"Use {other}, min or max."
+        )
+
+
+@lru_cache(maxsize=512)
+def merging(reduce: str, tile: Tile) -> EinSum:
+    """The kernel that merges two arrays of one group: ⊕ element by element, type kept."""
+    monoid = REDUCTIONS[reduce].monoid or ""
+    node = elementwise(monoid).template((tile, tile))
+    (output,) = node.outputs
+    value = cast(output.args[0], tile.dtype)
+    return replace(node, outputs=(Output(VALUE, (value,), tile.dtype),))
+
+
+def instantiate(template: EinSum, shapes: Sequence[tuple[int, ...]]) -> EinSum:
+    """The kernel over tiles of given shapes; a label of no operand keeps its bounds.
+
+    Raises:
+        InternalError: A label has two extents, or an operand another rank.
+    """
+    extents: dict[str, int] = {}
+    operands: list[Operand] = []
+    for n, (o, shape) in enumerate(zip(template.operands, shapes, strict=True)):
+        if len(shape) != len(o.labels):
+            raise InternalError(f"A kernel's operand {n} has the shape {shape}")
+        for label, extent in zip(o.labels, shape, strict=True):
+            if extents.setdefault(label, extent) != extent:
+                raise InternalError(f"A kernel's label {label} has two extents")
+        operands.append(operand(n, o.labels, o.source.schema.dtype(VALUE), shape))
+    axes = tuple(
+        Axis(a.label, 0, extents[a.label], a.define) if a.label in extents else a
+        for a in template.axes
+    )
+    return replace(template, axes=axes, operands=tuple(operands))
+
+
+def element_axes(kinds: Iterable[Tile], what: str = "") -> tuple[str, ...]:
+    """Labels of the axes along which arrays meet element by element; rank 0 meets any.
+
+    Args:
+        kinds: Of the arrays.
+        what: What they are the arguments of, as in `f: `.
+
+    Raises:
+        ProgrammingError: Two have different ranks.
+    """
+    ranks = {k.rank for k in kinds} - {0}
+    if len(ranks) > 1:
+        few, many = sorted(ranks)[:2]
+        raise ProgrammingError(
+            f"{what}{'arrays' if what else 'Arrays'} of rank {few} and {many} "
+            "do not meet element by element",
+            hint="tensor_einsum says which axes meet, as in 'ij,i->ij'.",
+        )
+    return tuple(f".{n}" for n in range(max(ranks, default=0)))

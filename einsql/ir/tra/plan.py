@@ -1,0 +1,266 @@
+"""Language 2: the tensor-relational algebra, how a computation is cut into blocks.
+
+A tensor relation maps keys to arrays; its nodes are the operations of TRA §2.1 and
+EinDecomp §4.2. What is done to the arrays is said by kernels, which are EinSums over
+their axes; what is done to keys by expressions over `k0`, `k1`, …. A node cannot be made
+where integrity would break: its schema is checked when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from einsql.core.dag import producers_first
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import EinSum, Expr, Input, call
+from einsql.ir.tra import typing as tra_typing
+from einsql.ir.tra.block_schema import BlockSchema, Cuts, equal_cuts, key_label, shown
+from einsql.ir.tra.kernels import VALUE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """A named tensor, cut; key i cuts axis i."""
+
+    tensor: Input
+    cuts: Cuts
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.scan_schema(self.tensor.schema, self.cuts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Join:
+    """⋈: the natural join of any number of relations, a kernel on each match.
+
+    `keys` says of every key dimension of each operand which key dimension of the result
+    it is; those are numbered as they come, so a binary join's keys are the left's, then
+    the right's that were not joined.
+    """
+
+    sources: tuple[Node, ...]
+    keys: tuple[tuple[int, ...], ...]
+    kernel: EinSum
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        schemas = [s.schema for s in self.sources]
+        _typed(self, tra_typing.join_schema(schemas, self.keys, self.kernel))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate:
+    """Σ: arrays with equal `group_by` keys merged by ⊕; those keys remain, in that order."""
+
+    source: Node
+    group_by: tuple[int, ...]
+    reduce: str
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        source = self.source.schema
+        _typed(self, tra_typing.aggregate_schema(source, self.group_by, self.reduce))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReKey:
+    """Every key replaced by expressions over it."""
+
+    source: Node
+    keys: tuple[Expr, ...]
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.rekey_schema(self.source.schema, self.keys))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filter:
+    """σ: the pairs whose keys satisfy a condition."""
+
+    source: Node
+    condition: Expr
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.filter_schema(self.source.schema, self.condition))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transform:
+    """λ: a kernel on every array."""
+
+    source: Node
+    kernel: EinSum
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.transform_schema(self.source.schema, self.kernel))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tile:
+    """Every array cut along `dim` into tiles of `size`, the last one maybe smaller.
+
+    The key that counts them becomes the last key dimension.
+    """
+
+    source: Node
+    dim: int
+    size: int
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.tile_schema(self.source.schema, self.dim, self.size))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Arrays that differ in key `key` alone, side by side along `dim` in its order."""
+
+    source: Node
+    key: int
+    dim: int
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.stack_schema(self.source.schema, self.key, self.dim))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repartition:
+    """Π: the same tensor in other blocks; key i cuts axis i before and after."""
+
+    source: Node
+    cuts: Cuts
+    schema: BlockSchema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _typed(self, tra_typing.repartition_schema(self.source.schema, self.cuts))
+
+
+Node = Scan | Join | Aggregate | ReKey | Filter | Transform | Tile | Stack | Repartition
+
+
+def _typed(node: Node, schema: BlockSchema) -> None:
+    object.__setattr__(node, "schema", schema)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The operands, in order."""
+    if isinstance(node, Scan):
+        return ()
+    return node.sources if isinstance(node, Join) else (node.source,)
+
+
+def with_children(node: Node, sources: Sequence[Node]) -> Node:
+    """The node over other operands; itself when they are the same objects."""
+    if all(a is b for a, b in zip(children(node), sources, strict=True)):
+        return node
+    if isinstance(node, Join):
+        return replace(node, sources=tuple(sources))
+    assert not isinstance(node, Scan)
+    return replace(node, source=sources[0])
+
+
+def walk(*roots: Node) -> list[Node]:
+    """Every node of the plan once, producers before consumers."""
+    return producers_first(roots, children)
+
+
+def transform(root: Node, visit: Callable[[Node], Node]) -> Node:
+    """Rebuilds a plan bottom-up; `visit` sees each node over its new operands."""
+    done: dict[int, Node] = {}
+    for node in walk(root):
+        done[id(node)] = visit(with_children(node, [done[id(c)] for c in children(node)]))
+    return done[id(root)]
+
+
+def index_tensor(lo: int, hi: int) -> Input:
+    """The tensor of a label's values, [lo, lo + 1, …, hi - 1]; `generated` makes it."""
+    return Input(f"RANGE({lo}, {hi})", _dense((max(0, hi - lo),), DType.BIGINT))
+
+
+def empty_tensor(shape: tuple[int, ...], dtype: DType) -> Input:
+    """A tensor none of whose elements is read; `generated` makes it."""
+    return Input(f"ZEROS{shown(shape)} {dtype.value}", _dense(shape, dtype))
+
+
+def _dense(shape: tuple[int, ...], dtype: DType) -> Schema:
+    keys = tuple(Key(f"d{n}", 0, extent) for n, extent in enumerate(shape))
+    return Schema(keys, (Field(VALUE, dtype),))
+
+
+def generated(root: Node) -> dict[str, np.ndarray]:
+    """The tensors a plan scans that nobody stores, by name; names of others are small letters."""
+    arrays: dict[str, np.ndarray] = {}
+    for node in walk(root):
+        if isinstance(node, Scan):
+            name, schema = node.tensor.name, node.tensor.schema
+            if name.startswith("RANGE("):
+                lo, hi = name[6:-1].split(", ")
+                arrays[name] = np.arange(int(lo), int(hi), dtype=np.int64)
+            elif name.startswith("ZEROS<"):
+                arrays[name] = np.zeros(schema.shape, schema.dtype(VALUE).numpy)
+    return arrays
+
+
+def natural_keys(
+    left: BlockSchema, right: BlockSchema, left_keys: Sequence[int], right_keys: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A binary Join's `keys` from the paper's joinKeysL and joinKeysR.
+
+    Raises:
+        ProgrammingError: The lists differ in length, repeat a key, or name none there is.
+    """
+    if len(left_keys) != len(right_keys):
+        raise ProgrammingError(
+            f"Join pairs {len(left_keys)} keys of the left with {len(right_keys)} of the right"
+        )
+    for side, keys, schema in (("left", left_keys, left), ("right", right_keys, right)):
+        count = len(schema.bounds)
+        for k in keys:
+            if not 0 <= k < count:
+                raise ProgrammingError(
+                    f"Join names key {k} of the {side} operand, which has {count}",
+                    hint="Key dimensions are numbered from 0.",
+                )
+        if len(set(keys)) < len(keys):
+            raise ProgrammingError(f"Join names a key of the {side} operand twice")
+    first = tuple(range(len(left.bounds)))
+    pairs = dict(zip(right_keys, left_keys, strict=True))
+    fresh = iter(range(len(first), len(first) + len(right.bounds)))
+    return first, tuple(pairs[k] if k in pairs else next(fresh) for k in range(len(right.bounds)))
+
+
+def repartition(node: Node, parts: Sequence[int]) -> Node:
+    """The relation cut equally into given numbers of blocks; itself if it is so already.
+
+    Raises:
+        IntegrityError: Keys are missing.
+        ProgrammingError: Key i does not cut axis i, or the parts do not fit.
+    """
+    cuts = tra_typing.assembled(node.schema, "Repartition")
+    new = equal_cuts("Repartition", [c[-1] for c in cuts], parts)
+    return node if new == cuts else Repartition(node, new)
+
+
+def diagonal(node: Node, labels: Sequence[str]) -> tuple[Node, tuple[str, ...]]:
+    """The pairs whose keys of the same label agree, under one key for each label.
+
+    Returns:
+        The relation, itself where no label is repeated, and the labels of its keys.
+    """
+    firsts = {x: labels.index(x) for x in labels}
+    for n, x in enumerate(labels):
+        if firsts[x] != n:
+            same = call("eq", DType.BOOLEAN, key_label(firsts[x]), key_label(n))
+            node = Filter(node, same)
+    if len(firsts) < len(labels):
+        node = ReKey(node, tuple(key_label(n) for n in firsts.values()))
+    return node, tuple(firsts)
