@@ -22,8 +22,8 @@ from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.placement import place
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 from tests.networks import connected, transformer
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "llama.md"

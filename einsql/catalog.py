@@ -15,12 +15,12 @@ from einsql.engine.relation import PlacedFields, lies
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
-from einsql.sql.heads import head_of
-from einsql.sql.lexical import scan
-from einsql.sql.macros import Macro
-from einsql.sql.parser import parse
-from einsql.sql.scope import Relation, TileRelation
-from einsql.sql.syntax import CreateMacro, CreateView, Drop, Show
+from einsql.sql.binder.scope import Relation, TileRelation
+from einsql.sql.macros.macros import Macro
+from einsql.sql.parser.create_headers import head_of
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -9,8 +9,8 @@ from einsql.changes.statement import bind
 from einsql.errors import NotSupportedError
 from einsql.explain import Explanation, GraphExplanation, TextExplanation
 from einsql.graph_report import names_of
-from einsql.sql import syntax as st
-from einsql.sql.syntax import Explain
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.syntax import Explain
 
 if TYPE_CHECKING:
     from einsql.core.machine import Topology

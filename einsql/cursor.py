@@ -16,7 +16,7 @@ from einsql.engine.boundary import boundary
 from einsql.engine.result import Result
 from einsql.engine.rows_result import RowsResult
 from einsql.errors import DataError, InterfaceError, ProgrammingError
-from einsql.sql.parameters import refuse_names, values_by_name
+from einsql.sql.parameters.parameters import refuse_names, values_by_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

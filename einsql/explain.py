@@ -17,8 +17,8 @@ from einsql.errors import NotSupportedError
 from einsql.ir.einsum.printer import format_graph
 from einsql.plans import Plan
 from einsql.programs import sited
-from einsql.sql import syntax as st
-from einsql.sql.syntax import Explain
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.syntax import Explain
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -32,9 +32,9 @@ from einsql.errors import (
     ProgrammingError,
 )
 from einsql.sql.hybrid import guard
-from einsql.sql.lexical import scan
-from einsql.sql.syntax import Backup, Export, Import
-from einsql.sql.tokens import tokenize
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.syntax import Backup, Export, Import
+from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
     from sqlglot import Token

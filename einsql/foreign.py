@@ -19,9 +19,9 @@ from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
-from einsql.sql.lexical import scan
-from einsql.sql.parser import is_qualified
-from einsql.sql.tokens import tokenize, word_of
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import is_qualified
+from einsql.sql.parser.tokens import tokenize, word_of
 
 if TYPE_CHECKING:
     from sqlglot import Token

@@ -20,12 +20,12 @@ from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.ir.einsum.graph import Input
 from einsql.planning import BinderCatalog
 from einsql.plans import Dependency, Plan
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scope import Relation
 from einsql.sql.hybrid.operands import names_in, refusal, sources
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
-from einsql.sql.macros import Macro
-from einsql.sql.query import QueryBinder
-from einsql.sql.scope import Relation
+from einsql.sql.macros.macros import Macro
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick

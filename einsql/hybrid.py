@@ -25,17 +25,17 @@ from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHer
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
 from einsql.ir.functions import SCALARS
-from einsql.sql.dialect import EinSQL
-from einsql.sql.expansion import count_expansion
+from einsql.sql.binder.from_clause import TABLE_FUNCTIONS
+from einsql.sql.binder.function_hints import function_hint
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scope import Relation
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import ERF
 from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
 from einsql.sql.hybrid.statement import query_of, split_statement
-from einsql.sql.misnamed import function_hint
-from einsql.sql.query import QueryBinder
-from einsql.sql.scope import Relation
-from einsql.sql.sources import TABLE_FUNCTIONS
-from einsql.sql.substitution import expand
+from einsql.sql.macros.expansion import count_expansion
+from einsql.sql.macros.substitution import expand
+from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 if TYPE_CHECKING:

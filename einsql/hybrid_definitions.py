@@ -13,12 +13,12 @@ from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
 from einsql.engine.objects import Body, Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError
-from einsql.sql.built_in import built_in
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import PRELUDE, called
 from einsql.sql.hybrid.split import Parts, Splitter
 from einsql.sql.hybrid.statement import split_statement
-from einsql.sql.macros import Macro
+from einsql.sql.macros.builtin_macros import built_in
+from einsql.sql.macros.macros import Macro
 
 if TYPE_CHECKING:
     from einsql.session import Connection

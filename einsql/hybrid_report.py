@@ -9,12 +9,12 @@ from einsql import foreign, hybrid
 from einsql.errors import Error, NotSupportedError, UnknownHere
 from einsql.explain import Explanation, GraphExplanation, TextExplanation, explain_tiles
 from einsql.plans import Plan
-from einsql.sql import syntax as st
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
-from einsql.sql.syntax import Explain
-from einsql.sql.tokens import tokenize
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.syntax import Explain
+from einsql.sql.parser.tokens import tokenize
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -16,9 +16,9 @@ from einsql.errors import (
     ProgrammingError,
     RanksLost,
 )
-from einsql.sql import syntax as st
-from einsql.sql.scalar import locate
-from einsql.sql.scope import deduplicated
+from einsql.sql.binder.scalar import locate
+from einsql.sql.binder.scope import deduplicated
+from einsql.sql.parser import syntax as st
 
 if TYPE_CHECKING:
     from sqlglot import exp

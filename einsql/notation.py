@@ -18,9 +18,9 @@ from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan
-from einsql.sql.einsum_call import einsum_relation
-from einsql.sql.given import Given
-from einsql.sql.scope import Column, Relation
+from einsql.sql.binder.einsum_call import einsum_relation
+from einsql.sql.binder.scope import Column, Relation
+from einsql.sql.parameters.parameter_use import Given
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -29,10 +29,10 @@ from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
 from einsql.plans import Dependency, Plan
 from einsql.programs import check_domains, compiled, compiler, joining, sited
-from einsql.sql.built_in import built_in
-from einsql.sql.given import Given
-from einsql.sql.macros import Macro
-from einsql.sql.scope import Column, Relation, TileRelation, known_bounds
+from einsql.sql.binder.scope import Column, Relation, TileRelation, known_bounds
+from einsql.sql.macros.builtin_macros import built_in
+from einsql.sql.macros.macros import Macro
+from einsql.sql.parameters.parameter_use import Given
 
 if TYPE_CHECKING:
     from einsql.cluster.driver import Cluster

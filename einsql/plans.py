@@ -18,10 +18,10 @@ from einsql.engine.relation import DistantFields, Fields, PlacedFields, copied, 
 from einsql.engine.result import Result, ResultColumn
 from einsql.engine.spill import Memory
 from einsql.optimizer import Optimized
-from einsql.sql.edges import Cut, within
-from einsql.sql.given import NOTHING, Use
-from einsql.sql.scope import Relation
-from einsql.sql.windows import Shift, shifted
+from einsql.sql.binder.scope import Relation
+from einsql.sql.parameters.parameter_use import NOTHING, Use
+from einsql.sql.parameters.runtime_bounds import Cut, within
+from einsql.sql.parameters.runtime_windows import Shift, shifted
 
 if TYPE_CHECKING:
     from einsql.cluster.program import RankProgram

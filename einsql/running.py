@@ -10,11 +10,11 @@ from einsql import errors
 from einsql.core.big_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.kernels import cache
-from einsql.sql import syntax as st
-from einsql.sql.lexical import scan
-from einsql.sql.parameters import check_given
-from einsql.sql.parser import parse
-from einsql.sql.tokens import is_name_or_value, tokenize
+from einsql.sql.parameters.parameters import check_given
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.tokens import is_name_or_value, tokenize
 
 if TYPE_CHECKING:
     from einsql.changes import Changing

@@ -39,10 +39,10 @@ from einsql.planning import BinderCatalog, make_plan, make_tile_plan
 from einsql.plans import Plan, owners
 from einsql.programs import compiled
 from einsql.running import run_text
-from einsql.sql.given import Given
-from einsql.sql.lexical import is_complete, scan
-from einsql.sql.query import QueryBinder
-from einsql.sql.scope import Relation, TileRelation
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scope import Relation, TileRelation
+from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parser.lexical import is_complete, scan
 from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 
 if TYPE_CHECKING:

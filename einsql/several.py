@@ -16,9 +16,9 @@ from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
 from einsql.planning import BinderCatalog, make_plan, result_columns
 from einsql.plans import Plan
-from einsql.sql.parser import parse
-from einsql.sql.scope import Relation
-from einsql.sql.syntax import Query
+from einsql.sql.binder.scope import Relation
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -32,7 +32,7 @@ from einsql.ir.tra.kernels import VALUE, instantiate
 from einsql.ir.tra.printer import format_implementation, format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
-from einsql.sql.given import NOTHING, Use
+from einsql.sql.parameters.parameter_use import NOTHING, Use
 
 if TYPE_CHECKING:
     from einsql.cluster.blocks import RankBlockProgram

@@ -14,10 +14,10 @@ from einsql.core.settings import SETTINGS, changed_settings
 from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.plans import Plan
-from einsql.sql import syntax as st
-from einsql.sql.scalar import unsupported
-from einsql.sql.tokens import tokenize
-from einsql.sql.trees import changing
+from einsql.sql.binder.scalar import unsupported
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.sqlglot_trees import changing
+from einsql.sql.parser.tokens import tokenize
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Generic, Protocol, TypeVar
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.sql.given import Use, kind
-from einsql.sql.host import NeedsValuesError
-from einsql.sql.query import QueryBinder
-from einsql.sql.scope import Relation, TileRelation
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scope import Relation, TileRelation
+from einsql.sql.parameters.host_expr import NeedsValuesError
+from einsql.sql.parameters.parameter_use import Use, kind
 
 MOST = 512
 """Plans that are kept for what a statement makes of its parameters in one way."""

@@ -9,7 +9,7 @@ from einsql.core.machine import Topology, topology_like
 from einsql.core.quoting import literal
 from einsql.core.settings import Settings, changed_settings
 from einsql.errors import InterfaceError
-from einsql.sql.syntax import Explain
+from einsql.sql.parser.syntax import Explain
 
 
 def assumed(settings: Settings, asked: Explain) -> tuple[Settings, Topology | None]:

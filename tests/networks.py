@@ -8,8 +8,8 @@ from dataclasses import replace
 import einsql
 from einsql.ir.einsum.graph import Input, Node, children, walk, with_sources
 from einsql.optimizer import optimize
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 
 FFNN = """
 WITH a AS (SELECT n, h, GREATEST(SUM(x.val * w1.val), 0) AS val

@@ -21,8 +21,8 @@ from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
 from einsql.optimizer.prediction import predict
 from einsql.optimizer.traffic import exchanged
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 

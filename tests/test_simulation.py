@@ -22,8 +22,8 @@ from einsql.optimizer.rounds import TREES_AND_RINGS, mirrored, ring, tree
 from einsql.optimizer.simulation import Simulation, simulate
 from einsql.plans import Plan
 from einsql.programs import sited
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 from tests.networks import FFNN, connected, ffnn, transformer
 from tests.test_sites import QUERIES, connection, explained
 

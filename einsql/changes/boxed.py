@@ -10,8 +10,8 @@ from einsql.changes.writing import Write
 from einsql.core.schema import Schema, is_flag
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields
-from einsql.sql.host import FIELD
-from einsql.sql.windows import Shift
+from einsql.sql.parameters.host_expr import FIELD
+from einsql.sql.parameters.runtime_windows import Shift
 
 if TYPE_CHECKING:
     from einsql.engine.result import Result

@@ -18,7 +18,7 @@ from einsql.errors import (
     ProgrammingError,
     suggest,
 )
-from einsql.sql.syntax import Copy
+from einsql.sql.parser.syntax import Copy
 
 if TYPE_CHECKING:
     from einsql.session import Connection

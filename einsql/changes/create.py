@@ -18,8 +18,8 @@ from einsql.engine.private import owned
 from einsql.engine.relation import PlacedFields, Relation
 from einsql.engine.result import Result
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
-from einsql.sql.syntax import CreateTensor
-from einsql.sql.typed import convert
+from einsql.sql.binder.typed_expr import convert
+from einsql.sql.parser.syntax import CreateTensor
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -34,7 +34,7 @@ from einsql.ir.einsum.graph import (
     negate,
 )
 from einsql.planning import BinderCatalog
-from einsql.sql.changes import Touch
+from einsql.sql.binder.dml import Touch
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -19,10 +19,10 @@ from einsql.engine.result import Result, ResultColumn
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.sql.changes import Insertion, LiteralRow
-from einsql.sql.scalar import position
-from einsql.sql.scope import Relation
-from einsql.sql.typed import convert
+from einsql.sql.binder.dml import Insertion, LiteralRow
+from einsql.sql.binder.scalar import position
+from einsql.sql.binder.scope import Relation
+from einsql.sql.binder.typed_expr import convert
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -32,7 +32,7 @@ from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.ir.einsum.graph import Input, Node, apart
 from einsql.planning import BinderCatalog, make_plan
 from einsql.plans import Plan, owners
-from einsql.sql.changes import (
+from einsql.sql.binder.dml import (
     Target,
     Touch,
     bind_delete,
@@ -42,14 +42,14 @@ from einsql.sql.changes import (
     literal_rows,
     target_of,
 )
-from einsql.sql.edges import Cut, within
-from einsql.sql.given import Use
-from einsql.sql.host import FIELD, NeedsValuesError
-from einsql.sql.query import QueryBinder
-from einsql.sql.scalar import position, unsupported
-from einsql.sql.scope import Relation
-from einsql.sql.trees import changing
-from einsql.sql.windows import Shift, shifted
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scalar import position, unsupported
+from einsql.sql.binder.scope import Relation
+from einsql.sql.parameters.host_expr import FIELD, NeedsValuesError
+from einsql.sql.parameters.parameter_use import Use
+from einsql.sql.parameters.runtime_bounds import Cut, within
+from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.sql.parser.sqlglot_trees import changing
 from einsql.variants import bound_late
 
 if TYPE_CHECKING:

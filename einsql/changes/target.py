@@ -13,9 +13,9 @@ from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count, distinct
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
-from einsql.sql.changes import Target
-from einsql.sql.scalar import locate
-from einsql.sql.typed import Typed
+from einsql.sql.binder.dml import Target
+from einsql.sql.binder.scalar import locate
+from einsql.sql.binder.typed_expr import Typed
 
 if TYPE_CHECKING:
     from einsql.session import Connection

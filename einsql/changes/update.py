@@ -14,7 +14,7 @@ from einsql.core.schema import PRESENT
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import Fields, PlacedFields, Term, count
 from einsql.errors import IntegrityError
-from einsql.sql.changes import COUNT, Touch
+from einsql.sql.binder.dml import COUNT, Touch
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from einsql.sql.aggregates import AGGREGATE_NAMES
-from einsql.sql.scalar import FUNCTION_NAMES
-from einsql.sql.sources import TABLE_FUNCTIONS as SOURCES
-from einsql.sql.sources import TABLE_MACROS
+from einsql.sql.binder.aggregates import AGGREGATE_NAMES
+from einsql.sql.binder.from_clause import TABLE_FUNCTIONS as SOURCES
+from einsql.sql.binder.from_clause import TABLE_MACROS
+from einsql.sql.binder.scalar import FUNCTION_NAMES
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
 
 KEYWORDS = [

@@ -16,8 +16,8 @@ import einsql
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.spmd.program import Local
 from einsql.plans import Plan
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query
 from tests.cluster.conftest import Connected
 from tests.networks import FFNN, ffnn, transformer
 from tests.test_sites import CHAIN, explained

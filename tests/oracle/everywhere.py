@@ -18,8 +18,8 @@ from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
 from einsql.plans import Plan
 from einsql.programs import compiler, sited
-from einsql.sql.parser import parse
-from einsql.sql.syntax import Query as Asked
+from einsql.sql.parser.parser import parse
+from einsql.sql.parser.syntax import Query as Asked
 from tests.oracle.campaign import QUERIES_PER_DATABASE
 from tests.oracle.choices import Choices
 from tests.oracle.compare import difference

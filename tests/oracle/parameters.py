@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import einsql
-from einsql.sql.lexical import QUIET
-from einsql.sql.query import QueryBinder
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.parser.lexical import QUIET
 from tests.oracle.changes import stored
 from tests.oracle.choices import Choices
 from tests.oracle.data import random_database

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.sql.built_in import built_in
-from einsql.sql.scalar import SCALAR_MACROS
-from einsql.sql.sources import TABLE_MACROS
+from einsql.sql.binder.from_clause import TABLE_MACROS
+from einsql.sql.binder.scalar import SCALAR_MACROS
+from einsql.sql.macros.builtin_macros import built_in
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32) * 3

@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 import einsql
-from einsql.sql.lexical import MAX_TOKENS
-from einsql.sql.long_literals import LEAST, LONGEST_TEXT, without_long_literals
+from einsql.sql.parser.lexical import MAX_TOKENS
+from einsql.sql.parser.long_literals import LEAST, LONGEST_TEXT, without_long_literals
 
 LIST = ", ".join(str(n) for n in range(0, 20_000, 3))
 QUERIES = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.sql.lexical import is_complete, scan
-from einsql.sql.replaced import replaced
+from einsql.sql.parser.lexical import is_complete, scan
+from einsql.sql.parser.text_edits import replaced
 
 STEPS = """FOR step IN range({}) DO
   UPDATE w SET val = w.val * 0.5 + step;

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import einsql
-from einsql.sql.tokens import tokenize
+from einsql.sql.parser.tokens import tokenize
 
 
 def _connect() -> einsql.Connection:

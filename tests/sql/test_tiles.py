@@ -13,7 +13,7 @@ from einsql.console.values import format_cell, format_value
 from einsql.engine.objects import Tensor
 from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
-from einsql.sql.scope import TileRelation
+from einsql.sql.binder.scope import TileRelation
 from einsql.staged import TilePlan, scanned
 from tests.test_tra import CORNERS, EXAMPLES, B, U
 
@@ -341,8 +341,8 @@ def test_a_statement_without_tiles_does_not_pay_for_them(con: einsql.Connection)
 
 
 def _tree(sql: str) -> Any:
-    from einsql.sql.parser import parse
-    from einsql.sql.syntax import Query
+    from einsql.sql.parser.parser import parse
+    from einsql.sql.parser.syntax import Query
 
     query = parse(sql)[0]
     assert isinstance(query, Query)

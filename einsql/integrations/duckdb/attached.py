@@ -25,10 +25,10 @@ from einsql.integrations.duckdb.functions import register, unregister, unregiste
 from einsql.integrations.duckdb.rows import Rows
 from einsql.integrations.duckdb.tables import read_table
 from einsql.session import Connection
-from einsql.sql import syntax as st
-from einsql.sql.lexical import scan
-from einsql.sql.parameters import mark
-from einsql.sql.parser import parse
+from einsql.sql.parameters.parameters import mark
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.parser import parse
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation

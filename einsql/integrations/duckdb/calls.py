@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from einsql.errors import Error, NotSupportedError, ProgrammingError
-from einsql.sql.lexical import QUIET
+from einsql.sql.parser.lexical import QUIET
 
 NAME = "einsql"
 STANDS_FOR = "__einsql_{}"

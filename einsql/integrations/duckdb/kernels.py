@@ -20,10 +20,10 @@ from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
 from einsql.ir.tra.kernels import VALUE, Tile
-from einsql.sql import functions
-from einsql.sql.casts import Decimal
+from einsql.sql.binder import functions
+from einsql.sql.binder.casts import Decimal
+from einsql.sql.binder.typed_expr import Typed, apply, integer
 from einsql.sql.tiles.names import AGGREGATES, PREFIX
-from einsql.sql.typed import Typed, apply, integer
 from einsql.staged import compiled_kernel
 
 AT_ONCE = 2**22

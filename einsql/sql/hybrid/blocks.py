@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import Token, TokenType
 
-from einsql.sql.tokens import word_of
+from einsql.sql.parser.tokens import word_of
 
 _SET = ("UNION", "EXCEPT", "INTERSECT")
 _CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "WINDOW", "QUALIFY", "USING SAMPLE")

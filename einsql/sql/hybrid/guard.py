@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import Token, TokenType
 
 from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
-from einsql.sql.tokens import word_of
+from einsql.sql.parser.tokens import word_of
 
 CATALOG = "__einsql"
 """The schema of the catalog."""

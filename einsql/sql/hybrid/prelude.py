@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einsql.sql.hybrid.blocks import Structure
-from einsql.sql.tokens import tokenize
+from einsql.sql.parser.tokens import tokenize
 
 ERF = "__einsql_erf"
 """The error function of a DOUBLE, which a session gives to DuckDB in Python."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from einsql.core.quoting import in_quotes
 from einsql.sql.hybrid.blocks import Range, Structure
-from einsql.sql.tokens import tokenize
+from einsql.sql.parser.tokens import tokenize
 
 
 def touching(sql: str, alias: str, keys: Sequence[str]) -> tuple[str, list[str]] | None:

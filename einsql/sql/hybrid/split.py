@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.sql.binder.query import REENTRIES
 from einsql.sql.hybrid.blocks import (
     STARTS,
     Block,
@@ -19,9 +20,8 @@ from einsql.sql.hybrid.blocks import (
     Structure,
 )
 from einsql.sql.hybrid.edits import Edited, Edits
-from einsql.sql.query import REENTRIES
-from einsql.sql.tokens import is_parameter, tokenize
-from einsql.sql.trees import parse_tree
+from einsql.sql.parser.sqlglot_trees import parse_tree
+from einsql.sql.parser.tokens import is_parameter, tokenize
 
 PREFIX = "__einsql_"
 """What names of fragments begin with in DuckDB."""

@@ -12,14 +12,14 @@ from einsql.ir.functions import SCALARS
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import key_label
 from einsql.ir.tra.kernels import einsum
-from einsql.sql import functions
-from einsql.sql.arguments import surplus
-from einsql.sql.items import within
-from einsql.sql.scalar import ScalarBinder, position, unsupported
+from einsql.sql.binder import functions
+from einsql.sql.binder.arguments import surplus
+from einsql.sql.binder.items import within
+from einsql.sql.binder.scalar import ScalarBinder, position, unsupported
+from einsql.sql.binder.typed_expr import Typed, apply, integer
 from einsql.sql.tiles.kernels import Leaf, joined, shaped
 from einsql.sql.tiles.keys import over_positions
 from einsql.sql.tiles.names import AGGREGATES, PREFIX, suffix
-from einsql.sql.typed import Typed, apply, integer
 
 if TYPE_CHECKING:
     from einsql.sql.tiles.select import TileSelect

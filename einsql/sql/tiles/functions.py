@@ -16,12 +16,12 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import equal_cuts, sizes
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.typing import assembled
-from einsql.sql.scalar import locate, position
-from einsql.sql.scope import Column, Relation, TileColumn, TileRelation, deduplicated
-from einsql.sql.sources import call_function, find_relation, named_relation
+from einsql.sql.binder.from_clause import call_function, find_relation, named_relation
+from einsql.sql.binder.scalar import locate, position
+from einsql.sql.binder.scope import Column, Relation, TileColumn, TileRelation, deduplicated
 
 if TYPE_CHECKING:
-    from einsql.sql.query import QueryBinder
+    from einsql.sql.binder.query import QueryBinder
 
 TILE = "tile"
 """The column that holds the arrays."""

@@ -9,7 +9,7 @@ from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Call, Expr, Label, conjuncts, operands_of, relabel
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import key_label
-from einsql.sql.domain import Domain
+from einsql.sql.binder.domain import Domain
 
 
 @dataclass

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from einsql.errors import Error
-from einsql.sql.scope import TileRelation
+from einsql.sql.binder.scope import TileRelation
 from einsql.sql.tiles.names import SELECTING
 
 if TYPE_CHECKING:
-    from einsql.sql.query import QueryBinder
+    from einsql.sql.binder.query import QueryBinder
 
 WITHIN = 8
 """How often a macro is looked into inside itself: it may read its own result."""

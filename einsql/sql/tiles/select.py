@@ -18,21 +18,21 @@ from einsql.errors import Error, ProgrammingError, suggest
 from einsql.ir.einsum.graph import TRUE, Call, Expr, Label, call, labels_of, operands_of
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
-from einsql.sql.grouping import check_group
-from einsql.sql.items import Item, expand, find_alias
-from einsql.sql.scalar import ScalarBinder, locate, position, unsupported
-from einsql.sql.scope import Scope, TileColumn, TileRelation, deduplicated
-from einsql.sql.select import check_clauses
+from einsql.sql.binder.grouping import check_group
+from einsql.sql.binder.items import Item, expand, find_alias
+from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
+from einsql.sql.binder.scope import Scope, TileColumn, TileRelation, deduplicated
+from einsql.sql.binder.select import check_clauses
+from einsql.sql.binder.typed_expr import Decimal, Typed, truth
 from einsql.sql.tiles.calls import Calls, aggregates
 from einsql.sql.tiles.kernels import Leaf, Leaves
 from einsql.sql.tiles.keys import KeyDomain, filtered, over_positions
 from einsql.sql.tiles.names import FUNCTIONS, PREFIX, suffix
 from einsql.sql.tiles.sources import TileFrom
-from einsql.sql.typed import Decimal, Typed, truth
 
 if TYPE_CHECKING:
-    from einsql.sql.query import QueryBinder
-    from einsql.sql.select import SelectBinder
+    from einsql.sql.binder.query import QueryBinder
+    from einsql.sql.binder.select import SelectBinder
 
 
 class TileSelect:

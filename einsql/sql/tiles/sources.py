@@ -10,11 +10,11 @@ from einsql.core.schema import DType
 from einsql.errors import ProgrammingError
 from einsql.ir.einsum.graph import Label, Value
 from einsql.ir.tra.kernels import VALUE
-from einsql.sql.scalar import position
-from einsql.sql.scope import Relation, Scope, Source, TileRelation
-from einsql.sql.sources import FromBinder
+from einsql.sql.binder.from_clause import FromBinder
+from einsql.sql.binder.scalar import position
+from einsql.sql.binder.scope import Relation, Scope, Source, TileRelation
+from einsql.sql.binder.typed_expr import Typed
 from einsql.sql.tiles.kernels import Leaf
-from einsql.sql.typed import Typed
 
 if TYPE_CHECKING:
     from einsql.sql.tiles.select import TileSelect

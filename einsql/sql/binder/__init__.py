@@ -1,0 +1,1 @@
+"""Trees to bound EinSum graphs: names, types, clauses."""

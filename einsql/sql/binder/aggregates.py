@@ -1,0 +1,337 @@
+"""Aggregates, spelled with the algebra's base reductions over a domain.
+
+COUNT is a SUM of ones, AVG a SUM over a COUNT (integers are summed as integers, FLOATs in
+DOUBLE), VARIANCE a second pass over the squared distances from the mean and LOGSUMEXP a second
+pass of EXP(x - max), so partial results merge exactly as the base reductions do. AVG, VARIANCE
+and STDDEV are rounded once, at the end. Presence and validity are BOOL_OR outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+
+from sqlglot import exp
+
+from einsql.core.schema import PRESENT, DType
+from einsql.errors import ProgrammingError
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Output,
+    Value,
+    call,
+    conj,
+    operands_of,
+    renumber,
+)
+from einsql.ir.einsum.intervals import fits
+from einsql.sql.binder.casts import WIDEST, cast_expr, decimal_of, whole
+from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.typed_expr import NULL, Decimal, Typed, choose, convert, protected
+
+AGGREGATES: dict[type[exp.Expr] | str, str] = {
+    exp.Sum: "sum", exp.Min: "min", exp.Max: "max", exp.Avg: "avg", exp.Count: "count",
+    exp.CountIf: "count_if", exp.Variance: "var_samp", exp.VariancePop: "var_pop",
+    exp.Stddev: "stddev_samp", exp.StddevSamp: "stddev_samp", exp.StddevPop: "stddev_pop",
+    exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArgMin: "arg_min",
+    exp.ArgMax: "arg_max", "product": "product", "mean": "avg", "logsumexp": "logsumexp",
+    "var_samp": "var_samp", "countif": "count_if",
+}  # fmt: skip
+"""Syntax nodes and function names of the aggregates."""
+
+AGGREGATE_NAMES = sorted({*AGGREGATES.values(), "variance", "stddev", "mean"})
+"""What a user can call, for hints and completion."""
+
+
+@dataclass
+class Aggregation:
+    """Aggregates over one domain, grouped by `keys`.
+
+    Attributes:
+        grouped: False for a SELECT without GROUP BY: its one row always exists.
+        later: Outputs of a second pass, which reads the first pass's results.
+    """
+
+    domain: Domain
+    keys: tuple[str, ...]
+    grouped: bool
+    float_stays: bool
+    outputs: list[Output] = field(default_factory=list)
+    later: list[Output] = field(default_factory=list)
+
+    def bind(self, name: str, args: list[Typed], where: Expr) -> Typed:
+        """Binds an aggregate call; the result's Values number the first pass as operand
+        0 and the second pass as operand 1.
+
+        Args:
+            name: One of AGGREGATES' values.
+            args: Arguments over the domain.
+            where: The FILTER condition.
+
+        Raises:
+            ProgrammingError: The argument does not fit the aggregate.
+        """
+        selected = conj(where, *(a.valid for a in args))
+        if any(a.type is None for a in args):
+            return _of_null(name, args[0])
+        if name == "count":
+            return self._count(selected)
+        args = [convert(a, a.type) for a in args]  # refuses literals of more than 64 bits
+        if name == "count_if":
+            holds = convert(args[0], DType.BOOLEAN).value
+            return replace(self._count(conj(selected, holds)), valid=self._found(selected))
+        if name == "avg" and _is_exact(args[0]):
+            return self._exact_average(args[0], selected)
+        if name in ("avg", "var_samp", "var_pop", "stddev_samp", "stddev_pop", "logsumexp"):
+            return self._float_statistic(name, args[0], selected)
+        return self._base(name, args, selected)
+
+    def _base(self, name: str, args: list[Typed], selected: Expr) -> Typed:
+        first = args[0]
+        if name in ("sum", "product"):
+            first, result = self._summable(name, first)
+        elif name in ("bool_and", "bool_or"):
+            if first.type is not DType.BOOLEAN:
+                raise ProgrammingError(
+                    f"{name.upper()}() needs a BOOLEAN", hint="Compare first, as in val > 0."
+                )
+            result = DType.BOOLEAN
+        else:
+            result = first.value.dtype
+        values = [first.value]
+        if name in ("arg_min", "arg_max"):
+            values.append(args[1].value)
+        field_ = self._output(name, tuple(values), result, selected)
+        shown = first.type if isinstance(first.type, Decimal) else result
+        if isinstance(shown, Decimal) and name == "sum":
+            shown = Decimal(WIDEST, shown.scale)  # a sum outgrows what it sums
+        return Typed(Value(0, field_, result), shown, self._found(selected))
+
+    def _summable(self, name: str, t: Typed) -> tuple[Typed, DType]:
+        if isinstance(t.type, Decimal):
+            if name == "sum":
+                return t, DType.BIGINT
+            t = convert(t, DType.DOUBLE)
+        assert isinstance(t.type, DType)
+        if t.type.is_short:
+            t = convert(t, DType.FLOAT)
+        assert isinstance(t.type, DType)
+        if t.type.is_float:
+            result = t.type if self.float_stays else DType.DOUBLE
+            return convert(t, result), result
+        if name == "product":
+            if t.type is DType.BOOLEAN:
+                raise ProgrammingError(
+                    "PRODUCT() does not accept BOOLEAN", hint="BOOL_AND() is its product."
+                )
+            return convert(t, DType.DOUBLE), DType.DOUBLE
+        return convert(t, DType.BIGINT), DType.BIGINT
+
+    def _count(self, selected: Expr) -> Typed:
+        return Typed(self._whole_sum(Const(1, DType.BIGINT), selected), DType.BIGINT)
+
+    def _found(self, selected: Expr) -> Expr:
+        """Whether any selected point exists; TRUE for groups with nothing filtered."""
+        if self.grouped and selected == TRUE:
+            return TRUE
+        flag = self._output("bool_or", (TRUE,), DType.BOOLEAN, selected)
+        return Value(0, flag, DType.BOOLEAN)
+
+    def _exact_average(self, t: Typed, selected: Expr) -> Typed:
+        """AVG of integers or decimals: the exact sum over the count, rounded once."""
+        assert t.type is not None
+        exact = decimal_of(t.type)
+        raw, unit = convert(t, exact).value, 10**exact.scale
+        count, found = self._count(selected), self._found(selected)
+        fits_count = self._points * unit <= _EXACT
+        divisor = _whole("mul", count.value, whole(unit)) if fits_count else count.value
+        if self._reach(t.value) <= _EXACT and fits_count:
+            total = cast_expr(self._whole_sum(raw, selected), DType.DOUBLE)
+            mean = call("div", DType.DOUBLE, total, cast_expr(divisor, DType.DOUBLE))
+        else:
+            mean = call("ratio", DType.DOUBLE, *self._parts_of_sum(raw, selected), divisor)
+        if not fits_count:
+            mean = call("div", DType.DOUBLE, mean, Const(float(unit), DType.DOUBLE))
+        return Typed(protected(mean, found), DType.DOUBLE, found)
+
+    def _parts_of_sum(self, value: Expr, selected: Expr) -> tuple[Expr, Expr]:
+        """Sums h and l with h·2^32 + l = SUM(value), which may exceed BIGINT itself."""
+        if fits(self.domain.interval(value), *DType.INTEGER.range):
+            return whole(0), self._whole_sum(value, selected)
+        half = whole(2**32)
+        high = self._whole_sum(_whole("idiv", value, half), selected)
+        return high, self._whole_sum(_whole("mod", value, half), selected)
+
+    @property
+    def _points(self) -> int:
+        """How many rows a group has at most."""
+        return prod(hi - lo for lo, hi in map(self.domain.axes.__getitem__, self.domain.free))
+
+    def _reach(self, value: Expr) -> float:
+        """A bound of the magnitude of a sum of integers."""
+        bounds = self.domain.interval(value)
+        return inf if bounds is None else self._points * max(map(abs, bounds))
+
+    def _whole_sum(self, value: Expr, selected: Expr) -> Expr:
+        return Value(0, self._output("sum", (value,), DType.BIGINT, selected), DType.BIGINT)
+
+    def _float_statistic(self, name: str, t: Typed, selected: Expr) -> Typed:
+        if t.type is DType.BOOLEAN:
+            raise ProgrammingError(
+                f"{name.upper()}() does not accept BOOLEAN", hint="CAST it to INTEGER first."
+            )
+        stays = self.float_stays and t.type in (DType.FLOAT, DType.HALF, DType.BFLOAT16)
+        if name == "logsumexp":
+            real = DType.FLOAT if stays else DType.DOUBLE
+            return self._logsumexp(convert(t, real), real, selected)
+        x = _doubled(convert(t, t.type).value) if stays else convert(t, DType.DOUBLE).value
+        total, count = self._sum(x, selected), self._count(selected)
+        mean, found = _quotient(total, count.value), self._found(selected)
+        if name == "avg":
+            return _rounded(mean, found, stays)
+        spread = self._spread(x, _first_pass(mean), selected, self._is_exact_sum(t))
+        degrees, several = count.value, call("lt", DType.BOOLEAN, whole(1), count.value)
+        sample = name.endswith("samp")
+        if sample:
+            degrees = _whole("sub", degrees, whole(1))
+        value = _quotient(spread, degrees)
+        if name.startswith("stddev"):
+            value = call("sqrt", DType.DOUBLE, value)
+        # One row has no spread, even where its distance to itself is NaN; nor has it a slope.
+        value = call("if", DType.DOUBLE, several, value, Const(0.0, DType.DOUBLE))
+        return _rounded(value, conj(found, several) if sample else found, stays)
+
+    def _sum(self, value: Expr, selected: Expr) -> Expr:
+        return Value(0, self._output("sum", (value,), value.dtype, selected), value.dtype)
+
+    def _is_exact_sum(self, t: Typed) -> bool:
+        """True if the mean of equal values is that value: their sum is not rounded."""
+        if isinstance(t.type, DType) and t.type.is_float:
+            # Digits of FLOAT, as many as a count may add to them in DOUBLE.
+            plain = t.type is not DType.DOUBLE and not _is_product(t.value)
+            return plain and self._points <= 2**29
+        return self._reach(t.value) <= _EXACT
+
+    def _spread(self, x: Expr, centre: Expr, selected: Expr, exact: bool) -> Expr:
+        """The sum of squared distances from the mean, read from the second pass.
+
+        Args:
+            x: The values, DOUBLE.
+            centre: The mean within the second pass.
+            selected: Which rows count.
+            exact: Whether the mean of equal values is that value.
+        """
+        distance = call("sub", DType.DOUBLE, x, centre)
+        square = call("mul", DType.DOUBLE, distance, distance)
+        spread = self._second("sum", square, selected)
+        if exact:
+            return spread
+        # The mean of equal values may be off by a rounding, whose square may be infinite, or
+        # infinite itself where their sum leaves DOUBLE. If others leave it, the spread does too.
+        seen = call("beside", DType.DOUBLE, x, square)
+        low, high = (self._second(fn, seen, selected) for fn in ("min", "max"))
+        return call("settled", DType.DOUBLE, spread, low, high)
+
+    def _logsumexp(self, x: Typed, real: DType, selected: Expr) -> Typed:
+        # The sum is the same whatever it is shifted by, so gradients take that for a constant.
+        highest = Value(0, self._output("max", (x.value,), real, selected), real)
+        top = call("stop_gradient", real, highest)
+        shifted = call("exp", real, call("sub", real, x.value, _first_pass(top)))
+        total = self._second("sum", shifted, selected)
+        log = call("add", real, top, call("ln", real, total))
+        finite = call("isfinite", DType.BOOLEAN, top)
+        value = choose(finite, Typed(log, real), Typed(top, real), real).value
+        return Typed(value, real, self._found(selected))
+
+    def _output(self, reduction: str, args: tuple[Expr, ...], dtype: DType, where: Expr) -> str:
+        for o in self.outputs:
+            if (o.reduction, o.args, o.dtype, o.where) == (reduction, args, dtype, where):
+                return o.name
+        name = f"{reduction}_{len(self.outputs)}"
+        self.outputs.append(Output(name, args, dtype, reduction, where))
+        return name
+
+    def _second(self, reduction: str, arg: Expr, where: Expr) -> Expr:
+        for o in self.later:
+            if (o.reduction, o.args, o.where) == (reduction, (arg,), where):
+                return Value(1, o.name, arg.dtype)
+        name = f"{reduction}_{len(self.outputs)}_{len(self.later)}"
+        self.later.append(Output(name, (arg,), arg.dtype, reduction, where))
+        return Value(1, name, arg.dtype)
+
+    def finish(self) -> list[EinSum]:
+        """The first pass and, if an aggregate needs one, the second."""
+        outputs = list(self.outputs)
+        if self.grouped:
+            outputs.append(Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or"))
+        first = self.domain.node(self.keys, outputs)
+        if not self.later:
+            return [first]
+        again = self.domain.copy()
+        number = again.lookup(first, self.keys)
+        outputs = [
+            replace(o, args=tuple(renumber(a, {_FIRST_PASS: number}) for a in o.args))
+            for o in self.later
+        ]
+        return [first, again.node(self.keys, outputs)]
+
+
+def _of_null(name: str, first: Typed) -> Typed:
+    """An aggregate of a bare NULL; COUNT alone is not NULL."""
+    if name == "count":
+        return Typed(Const(0, DType.BIGINT), DType.BIGINT)
+    if name in ("min", "max", "arg_min", "arg_max"):
+        return convert(NULL, first.type)
+    if name in ("bool_and", "bool_or"):
+        return convert(NULL, DType.BOOLEAN)
+    return convert(NULL, DType.BIGINT if name in ("sum", "count_if") else DType.DOUBLE)
+
+
+def _is_exact(t: Typed) -> bool:
+    return isinstance(t.type, Decimal) or (t.type is not None and t.type.is_integer)
+
+
+def _whole(fn: str, a: Expr, b: Expr) -> Expr:
+    return call(fn, DType.BIGINT, a, b)
+
+
+def _quotient(total: Expr, count: Expr) -> Expr:
+    return call("div", DType.DOUBLE, total, cast_expr(count, DType.DOUBLE))
+
+
+def _rounded(value: Expr, valid: Expr, to_float: bool) -> Typed:
+    """A DOUBLE, or the FLOAT nearest to it."""
+    if not to_float:
+        return Typed(value, DType.DOUBLE, valid)
+    return Typed(call("nearest", DType.FLOAT, value), DType.FLOAT, valid)
+
+
+def _doubled(e: Expr) -> Expr:
+    """A FLOAT, HALF or BFLOAT16 as DOUBLE; products of several tables are computed in it.
+
+    Contraction orders are found for products, and such a product is exact then.
+    """
+    if _is_product(e):
+        assert isinstance(e, Call)
+        return call("mul", DType.DOUBLE, *map(_doubled, e.args))
+    return cast_expr(e, DType.DOUBLE)
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Call) and e.fn == "mul" and len(operands_of(e)) > 1
+
+
+_EXACT = 2**53
+"""DOUBLE holds every integer up to this."""
+
+_FIRST_PASS = -1
+"""Operand number of the first pass inside the second, until `finish` knows it."""
+
+
+def _first_pass(expr: Expr) -> Expr:
+    """The first pass's results, read from within the second pass."""
+    return renumber(expr, {0: _FIRST_PASS})

@@ -1,0 +1,317 @@
+"""Binds UPDATE, DELETE and INSERT to graphs over the target's keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from einsql.core.schema import PRESENT, DType, valid
+from einsql.errors import Error, InternalError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Expr, Node, Output, operands_of
+from einsql.sql.binder.arguments import as_sql
+from einsql.sql.binder.from_clause import FromBinder, bind_joined
+from einsql.sql.binder.query import QueryBinder
+from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
+from einsql.sql.binder.scope import Relation, Source, read
+from einsql.sql.binder.select import SelectBinder
+from einsql.sql.binder.typed_expr import Typed, convert, truth
+from einsql.sql.parameters.runtime_bounds import Edge
+
+COUNT = ".count"
+"""Output telling how many rows of FROM meet a target row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """The rows a statement changes.
+
+    Attributes:
+        node: Keyed by some labels; its PRESENT output, if any, tells the touched rows.
+        labels: The label of each of the target's keys; a diagonal repeats one.
+        columns: The changed value columns; the node has an output for each.
+        edges: Where parameters end the node's keys, each with the key's number.
+    """
+
+    node: Node
+    labels: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    edges: tuple[tuple[int, Edge], ...] = ()
+
+
+# ---- which syntax a statement may have
+
+_ALLOWED: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Insert: frozenset({"this", "expression", "alternative", "by_name", "with_"}),
+    exp.Update: frozenset({"this", "expressions", "from_", "where", "with_"}),
+    exp.Delete: frozenset({"this", "where", "with_"}),
+    exp.Schema: frozenset({"this", "expressions"}),
+    exp.Table: frozenset({"this", "alias"}),
+    exp.TableAlias: frozenset({"this"}),
+    exp.Values: frozenset({"expressions"}),
+}
+"""Everything of these nodes that is bound; whatever else a statement says is refused."""
+
+_CLAUSES = {
+    "order": "ORDER BY", "conflict": "ON CONFLICT", "default": "DEFAULT VALUES",
+    "exists": "IF EXISTS", "joins": "Changing several tables at once",
+    "tables": "DELETE with names before FROM", "columns": "A column list after the alias",
+    "alias": "VALUES with an alias",
+}  # fmt: skip
+
+
+_HINTS = {
+    "using": "WHERE … IN (SELECT …) and EXISTS read tables too.",
+    "returning": "SELECT from the tensor afterwards, or the new values from a WITH that both read.",
+}
+
+
+def _check_clauses(node: exp.Expr) -> None:
+    """Refuses what a node says beyond `_ALLOWED`."""
+    if isinstance(node, exp.Table) and node.args.get("db") is not None:
+        raise ProgrammingError(f"einsql has no schemas: {as_sql(node)}", position=position(node))
+    for arg, value in node.args.items():
+        if value and arg not in _ALLOWED[type(node)]:
+            first = value[0] if isinstance(value, list) else value
+            at = first if isinstance(first, exp.Expr) and position(first) is not None else node
+            name = _CLAUSES.get(arg, arg.strip("_").upper())
+            raise unsupported(f"{name} in {_statement_name(node)}", at, _HINTS.get(arg, ""))
+
+
+def _statement_name(node: exp.Expr) -> str:
+    statement = node.find_ancestor(exp.Insert, exp.Update, exp.Delete) or node
+    return statement.key.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The tensor a statement names.
+
+    Attributes:
+        alias: What the statement's expressions call it.
+        node: Where it stands.
+    """
+
+    name: str
+    alias: str
+    node: exp.Table
+
+
+def target_of(tree: exp.Insert | exp.Update | exp.Delete) -> Target:
+    """The target of a statement, whose own clauses are checked too.
+
+    Raises:
+        NotSupportedError: The statement has a clause einsql has not.
+        ProgrammingError: The target is no plain name.
+    """
+    _check_clauses(tree)
+    table = tree.this
+    if isinstance(table, exp.Schema):
+        _check_clauses(table)
+        table = table.this
+    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        raise ProgrammingError("Expected the name of a tensor", position=position(tree))
+    _check_clauses(table)
+    if table.args.get("alias") is not None:
+        _check_clauses(table.args["alias"])
+    return Target(table.name, table.alias or table.name, table)
+
+
+# ---- UPDATE and DELETE
+
+
+def _scan(query: QueryBinder, target: Target) -> tuple[SelectBinder, Relation, list[str]]:
+    """A binder over the target's rows, the target, and the labels of its keys."""
+    relation = query.catalog.relation(target.name)
+    if relation is None:
+        raise InternalError(f"{target.name} was found, but not by the binder")
+    select = SelectBinder(query)
+    number, labels = select.domain.scan(relation.node)
+    select.scope.add(Source(target.alias, read(relation, number, labels)), target.node)
+    return select, relation, [labels[k.name] for k in relation.node.schema.keys]
+
+
+def bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+    """Binds UPDATE … SET … [FROM …] [WHERE …].
+
+    Raises:
+        Error: Unknown columns, a key in SET, or types that do not fit.
+    """
+    return query.with_ctes(tree, lambda: _bind_update(query, target, tree))
+
+
+def _bind_update(query: QueryBinder, target: Target, tree: exp.Update) -> Touch:
+    if not tree.expressions:
+        raise ProgrammingError("UPDATE needs SET", position=position(target.node))
+    select, relation, keys = _scan(query, target)
+    clause = tree.args.get("from_")
+    if clause is not None:
+        bind_joined(FromBinder(query, select), clause)
+    _where(select, tree)
+    select.clause = "SET"
+    labels = [select.domain.find(k) for k in keys]
+    settled = set(labels) == set(select.domain.free)
+    outputs: list[Output] = []
+    columns: list[str] = []
+    for item in tree.expressions:
+        column, typed = _assignment(select, relation, target, item)
+        if column in columns:
+            raise ProgrammingError(f"{item.this.name} is SET twice", position=position(item))
+        columns.append(column)
+        reduction = None if settled else "max"
+        outputs.append(Output(column, (typed.value,), typed.value.dtype, reduction))
+        if typed.valid != TRUE:
+            flag = None if settled else "bool_and"
+            outputs.append(Output(valid(column), (typed.valid,), DType.BOOLEAN, flag))
+    if not settled:
+        one: Expr = Const(1, DType.BIGINT)
+        outputs.append(Output(COUNT, (one,), DType.BIGINT, "sum"))
+    node = _node(select, labels, outputs)
+    return Touch(node, tuple(labels), tuple(columns), _edges(select, labels))
+
+
+def _assignment(
+    select: SelectBinder, relation: Relation, target: Target, item: exp.Expr
+) -> tuple[str, Typed]:
+    if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
+        raise ProgrammingError("SET needs column = expression", position=position(item))
+    if item.this.table and item.this.table.lower() != target.alias.lower():
+        raise ProgrammingError(
+            f"UPDATE {target.alias} cannot SET {as_sql(item.this)}",
+            hint=f"SET changes columns of {target.alias} only.",
+            position=position(item),
+        )
+    if item.expression == exp.column("DEFAULT"):
+        raise unsupported("DEFAULT as a value", item, "Write the value itself.")
+    wanted = item.this.name
+    found = next((c for c in relation.columns if c.name.lower() == wanted.lower()), None)
+    if found is None or found.field is None:
+        values = [c.name for c in relation.columns if c.field is not None]
+        reason = f"{wanted} is a key and cannot be SET" if found else f'No column "{wanted}"'
+        raise ProgrammingError(
+            reason, hint=suggest(wanted, values, "value columns"), position=position(item)
+        )
+    try:
+        typed = convert(ScalarBinder(select).bind(item.expression), found.dtype)
+    except Error as error:
+        raise locate(error, item) from None
+    return found.field, typed
+
+
+def bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+    """Binds DELETE FROM … [WHERE …]."""
+    return query.with_ctes(tree, lambda: _bind_delete(query, target, tree))
+
+
+def _bind_delete(query: QueryBinder, target: Target, tree: exp.Delete) -> Touch:
+    select, _, keys = _scan(query, target)
+    _where(select, tree)
+    labels = [select.domain.find(k) for k in keys]
+    return Touch(_node(select, labels, []), tuple(labels), (), _edges(select, labels))
+
+
+def _where(select: SelectBinder, tree: exp.Expr) -> None:
+    where = tree.args.get("where")
+    if where is not None:
+        select.clause = "WHERE"
+        select.domain.require(truth(ScalarBinder(select).condition(where.this)))
+    select.domain.settle()
+
+
+def _node(select: SelectBinder, labels: list[str], outputs: list[Output]) -> EinSum:
+    unique = list(dict.fromkeys(labels))
+    present = Output(PRESENT, (TRUE,), DType.BOOLEAN, "bool_or")
+    return select.domain.node(unique, [*outputs, present])
+
+
+def _edges(select: SelectBinder, labels: list[str]) -> tuple[tuple[int, Edge], ...]:
+    return tuple(
+        (n, e)
+        for n, label in enumerate(dict.fromkeys(labels))
+        for e in select.domain.edges_of(label)
+        if isinstance(e, Edge)
+    )
+
+
+# ---- INSERT
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """An INSERT whose clauses are known to be einsql's.
+
+    Attributes:
+        columns: The listed columns, each with its node; empty without a list.
+        source: VALUES or a query.
+    """
+
+    tree: exp.Insert
+    target: Target
+    columns: list[tuple[str, exp.Expr]]
+    source: exp.Expr
+    by_name: bool
+    replaces: bool
+
+
+def insertion(tree: exp.Insert) -> Insertion:
+    """Reads an INSERT.
+
+    Raises:
+        Error: It has a clause einsql has not.
+    """
+    target = target_of(tree)
+    alternative = str(tree.args.get("alternative") or "").upper()
+    if alternative not in ("", "REPLACE"):
+        raise unsupported(f"INSERT OR {alternative}", target.node)
+    listed = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
+    for column in listed:
+        if not isinstance(column, exp.Identifier):
+            raise ProgrammingError("Expected column names", position=position(column))
+    source, by_name = tree.expression, bool(tree.args.get("by_name"))
+    if source is None:
+        raise ProgrammingError("INSERT needs VALUES or a SELECT", position=position(tree))
+    if isinstance(source, exp.Values):
+        _check_clauses(source)
+    if by_name and (listed or isinstance(source, exp.Values)):
+        raise ProgrammingError(
+            "INSERT BY NAME takes a SELECT and no column list", position=position(target.node)
+        )
+    columns = [(c.name, c) for c in listed]
+    return Insertion(tree, target, columns, source, by_name, alternative == "REPLACE")
+
+
+def bind_insert(query: QueryBinder, statement: Insertion) -> Relation:
+    """Binds the SELECT of an INSERT."""
+    return query.with_ctes(statement.tree, lambda: query.bind(statement.source))
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralRow:
+    """A row of VALUES: its bound cells and where each stands in the text."""
+
+    cells: tuple[Typed, ...]
+    positions: tuple[int | None, ...]
+
+
+def literal_rows(query: QueryBinder, values: exp.Values) -> list[LiteralRow]:
+    """Binds the rows of VALUES; each cell is a constant expression.
+
+    Raises:
+        Error: A cell refers to columns or data.
+    """
+    select = SelectBinder(query)
+    select.clause = "VALUES"
+    binder = ScalarBinder(select)
+    rows: list[LiteralRow] = []
+    for row in values.expressions:
+        cells = row.expressions if isinstance(row, exp.Tuple) else [row]
+        bound = tuple(_literal(binder, c) for c in cells)
+        rows.append(LiteralRow(bound, tuple(position(c) for c in cells)))
+    return rows
+
+
+def _literal(binder: ScalarBinder, cell: exp.Expr) -> Typed:
+    typed = binder.bind(cell)
+    if operands_of(typed.value) | operands_of(typed.valid):
+        raise unsupported("A subquery in VALUES", cell, "INSERT INTO … SELECT computes values.")
+    return typed

@@ -1,0 +1,429 @@
+"""The points a SELECT ranges over: labels with bounds, operands, and conditions solved.
+
+A condition that is an equality of keys merges labels, a comparison of a key with a
+constant narrows its bounds, an equality of a key with an expression makes the label
+derived (a gather or an index computation), and the rest becomes the guard. A definition
+that may raise is evaluated only where the conditions known before it hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from einsql.core.schema import PRESENT, DType
+from einsql.ir.einsum.graph import (
+    FALSE,
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Operand,
+    Output,
+    Value,
+    call,
+    conj,
+    conjuncts,
+    labels_of,
+    operands_of,
+    relabel,
+)
+from einsql.ir.einsum.intervals import can_raise, interval
+from einsql.ir.functions import Interval
+from einsql.sql.parameters.bind_bounds import settle
+from einsql.sql.parameters.host_expr import NeedsValuesError, folded, parameters_of
+from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parameters.runtime_bounds import Edge, edges_of
+from einsql.sql.parameters.runtime_windows import Window
+
+
+@dataclass
+class Domain:
+    """A domain under construction; `axes` maps each raw label to `[lo, hi)`."""
+
+    axes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    operands: list[Operand] = field(default_factory=list)
+    defines: dict[str, Expr] = field(default_factory=dict)
+    guards: list[Expr] = field(default_factory=list)
+    merged: dict[str, str] = field(default_factory=dict)
+    outer: frozenset[str] = frozenset()
+    """Labels of an enclosing SELECT; they must stay free here."""
+    hint: dict[str, int] = field(default_factory=dict)
+    """Into how many parts labels are to be cut over several sites."""
+    given: Given = field(default_factory=Given)
+    """The parameters that expressions may read."""
+    edges: dict[str, tuple[Edge | Window, ...]] = field(default_factory=dict)
+    """Bounds that parameters give to raw labels, besides `axes`."""
+    settled: set[Expr] = field(default_factory=set)
+    """Conditions that are such bounds and stay."""
+
+    def fresh(self, hint: str, lo: int, hi: int) -> str:
+        """Adds a label named after `hint` with bounds `[lo, hi)` and returns its name."""
+        name, n = hint, 1
+        while name in self.axes or name in self.merged:
+            name, n = f"{hint}_{n}", n + 1
+        self.axes[name] = (lo, max(lo, hi))
+        return name
+
+    def scan(self, node: Node) -> tuple[int, dict[str, str]]:
+        """Adds an operand with fresh labels; returns its number and key → label."""
+        windows = self.given.views.of(node)
+        labels: dict[str, str] = {}
+        for n, k in enumerate(node.schema.keys):
+            w = windows.get(n)
+            lo, hi = (k.lo, k.hi) if w is None else (w.lo, w.hi)
+            labels[k.name] = self.fresh(k.name, lo, hi)
+            if w is not None:
+                self.edges[labels[k.name]] = (w,)
+        return self.attach(node, tuple(labels.values())), labels
+
+    def attach(self, node: Node, labels: tuple[str, ...]) -> int:
+        """Adds an operand over given labels and requires its tuples to be present."""
+        number = self.lookup(node, labels)
+        if node.schema.has(PRESENT):
+            self.guards.append(Value(number, PRESENT, DType.BOOLEAN))
+        return number
+
+    def lookup(self, node: Node, labels: tuple[str, ...]) -> int:
+        """Adds an operand whose absent tuples read as NULL instead of dropping points."""
+        self.operands.append(Operand(node, labels))
+        return len(self.operands) - 1
+
+    def find(self, label: str) -> str:
+        """The label that a raw label was merged into."""
+        while label in self.merged:
+            label = self.merged[label]
+        return label
+
+    def canonical(self, expr: Expr) -> Expr:
+        """An expression over merged labels."""
+        return relabel(expr, {raw: self.find(raw) for raw in self.merged}) if self.merged else expr
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Bounds of every raw label, as intervals.py wants them."""
+        found = {raw: self.axes[self.find(raw)] for raw in self.merged}
+        return {**self.axes, **found}
+
+    def interval(self, expr: Expr) -> Interval:
+        """Inclusive interval of an integer expression over this domain."""
+        return interval(expr, self.bounds())
+
+    def limits(self, value: Expr) -> tuple[float, float]:
+        """`[lo, hi)` of an integer expression as conditions on it say, else infinite."""
+        lo, hi = -math.inf, math.inf
+        for term in conjuncts(self.guard):
+            if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
+                continue
+            a, b = self._about(term, value).args
+            if a == value and isinstance(b, Const) and b.dtype.is_integer:
+                hi = min(hi, int(b.value) + (term.fn != "lt"))
+                lo = max(lo, int(b.value)) if term.fn == "eq" else lo
+            elif b == value and isinstance(a, Const) and a.dtype.is_integer:
+                lo = max(lo, int(a.value) + (term.fn == "lt"))
+                hi = min(hi, int(a.value) + 1) if term.fn == "eq" else hi
+        return lo, hi
+
+    def _about(self, term: Call, value: Expr) -> Call:
+        """A comparison with the values of parameters, if it is one of an expression then."""
+        if not parameters_of(term):
+            return term
+        known = replace(self.given, fixed=set()).constants(term)
+        if isinstance(known, Call) and value in known.args:
+            self.given.constants(term)
+            return known
+        return term
+
+    def require(self, condition: Expr) -> None:
+        """Restricts the domain to the points where a BOOLEAN expression holds."""
+        for term in conjuncts(condition):
+            if not self._solve(self.canonical(term)):
+                self.guards.append(term)
+
+    def _solve(self, term: Expr) -> bool:
+        if not isinstance(term, Call) or term.fn not in ("eq", "lt", "le"):
+            return False
+        if self.given.values:
+            term = self._known(term)
+        a, b = term.args
+        if term.fn == "eq":
+            return self._equate(a, b) or self._equate(b, a)
+        if isinstance(a, Label) and isinstance(b, Const) and b.dtype.is_integer:
+            return self._narrow(a.name, None, int(b.value) + (term.fn == "le"))
+        if isinstance(b, Label) and isinstance(a, Const) and a.dtype.is_integer:
+            return self._narrow(b.name, int(a.value) + (term.fn == "lt"), None)
+        return False
+
+    def _known(self, term: Call) -> Call:
+        """A comparison of a key, with the value of what it is compared with if that is known."""
+        if not any(isinstance(a, Label) for a in term.args):
+            return term
+        return Call(term.fn, tuple(map(folded, term.args)), term.dtype)
+
+    def settle(self) -> None:
+        """Takes bounds that parameters give to keys; every condition on them is known."""
+        if self.given.read:
+            settle(self)
+
+    def edges_of(self, label: str) -> tuple[Edge | Window, ...]:
+        """The bounds that parameters give to a label, one that merged labels share once."""
+        if not self.edges:
+            return ()
+        found = (e for raw, es in self.edges.items() if self.find(raw) == label for e in es)
+        return tuple(dict.fromkeys(found))
+
+    def window_of(self, label: str) -> Window | None:
+        """The window of a label, which counts from its start once a node is built.
+
+        Raises:
+            NeedsValuesError: There are several.
+        """
+        found = {e for e in self.edges_of(label) if isinstance(e, Window)}
+        if len(found) > 1:
+            raise NeedsValuesError(set().union(*(w.numbers for w in found)))
+        return found.pop() if found else None
+
+    def refuse_edges(self, expr: Expr) -> None:
+        """Requires that bounds of an expression's labels are known.
+
+        Raises:
+            NeedsValuesError: Parameters give some of them.
+        """
+        edges = [e for label in labels_of(expr) for e in self.edges_of(self.find(label))]
+        if edges:
+            raise NeedsValuesError(set().union(*(e.numbers for e in edges)))
+
+    def _narrow(self, label: str, lo: int | None, hi: int | None) -> bool:
+        if label in self.outer:
+            return False
+        low, high = self.axes[label]
+        low = low if lo is None else max(low, min(lo, high))
+        high = high if hi is None else min(high, max(hi, low))
+        self.axes[label] = (low, max(low, high))
+        return True
+
+    def _equate(self, a: Expr, b: Expr) -> bool:
+        if not isinstance(a, Label):
+            return False
+        if isinstance(b, Const) and b.dtype.is_integer:
+            return self._narrow(a.name, int(b.value), int(b.value) + 1)
+        if isinstance(b, Label):
+            return a.name == b.name or self._merge(a.name, b.name) or self._merge(b.name, a.name)
+        if self.given.read and edges_of(Call("eq", (a, b), DType.BOOLEAN)):
+            return False  # it is a window once all conditions are known
+        whole = b.dtype.is_integer and a.name not in self.outer
+        if not whole or a.name in self.defines or a.name in self.reach(b):
+            return False
+        self.defines[a.name] = b
+        return True
+
+    def _merge(self, keep: str, drop: str) -> bool:
+        if drop in self.outer or (keep in self.defines and drop in self.defines):
+            return False
+        if keep in self.outer and not self._covers(drop, keep):
+            if drop in self.defines:
+                return False
+            self.defines[drop] = Label(keep)
+            return True
+        if keep in self.defines and drop in self.reach(self.defines[keep]):
+            return False
+        if drop in self.defines:
+            if keep in self.reach(self.defines[drop]) or keep in self.outer:
+                return False
+            self.defines[keep] = self.defines.pop(drop)
+        lo, hi = self.axes.pop(drop)
+        low, high = self.axes[keep]
+        lo, hi = max(lo, low), min(hi, high)
+        self.axes[keep] = (lo, max(lo, hi))
+        self.merged[drop] = keep
+        return True
+
+    def _covers(self, label: str, outer: str) -> bool:
+        """True if merging leaves an enclosing SELECT's label with all its values."""
+        lo, hi = self.axes[outer]
+        return self.axes[label][0] <= lo and hi <= self.axes[label][1]
+
+    def reach(self, expr: Expr) -> set[str]:
+        """Labels an expression depends on, through definitions."""
+        found: set[str] = set()
+        todo = self._direct(expr)
+        while todo:
+            label = todo.pop()
+            found.add(label)
+            define = self.defines.get(label)
+            if define is not None:
+                todo |= self._direct(define) - found
+        return found
+
+    def _indexes(self, expr: Expr) -> set[str]:
+        """Labels that index the operands an expression reads."""
+        read = (self.operands[n] for n in operands_of(expr) if n >= 0)
+        return {self.find(label) for o in read for label in o.labels}
+
+    def derive(self, hint: str, define: Expr, lo: int, hi: int) -> str:
+        """Adds a label computed by an expression."""
+        label = self.fresh(hint, lo, hi)
+        self.defines[label] = define
+        return label
+
+    def shift(self, expr: Expr) -> tuple[str, int, int] | None:
+        """As `affine`; the values of parameters in such an expression are then fixed."""
+        if not parameters_of(expr):
+            return affine(expr)
+        probe = replace(self.given, fixed=set())
+        found = affine(probe.constants(expr))
+        if found is not None:
+            self.given.constants(expr)
+        return found
+
+    def rekey(self, label: str, sign: int, offset: int, hint: str) -> str:
+        """Replaces a free label l by a free label o = sign · l + offset; l follows from o."""
+        self.refuse_edges(Label(label))
+        lo, hi = self.axes[label]
+        ends = (sign * lo + offset, sign * (hi - 1) + offset)
+        new = self.fresh(hint, min(ends), max(min(ends), max(ends) + 1) if hi > lo else min(ends))
+        shifted: Expr = Label(new)
+        if offset:
+            shifted = Call("sub", (shifted, Const(offset, DType.BIGINT)), DType.BIGINT)
+        if sign < 0:
+            shifted = Call("neg", (shifted,), DType.BIGINT)
+        self.defines[label] = shifted
+        if label in self.hint:
+            self.hint[new] = self.hint.pop(label)
+        return new
+
+    @property
+    def free(self) -> list[str]:
+        """Merged labels that are not derived, in order of appearance."""
+        return [label for label in self.axes if label not in self.defines]
+
+    @property
+    def guard(self) -> Expr:
+        """Every condition that could not be solved, those that may raise behind the others."""
+        terms = [t for g in self.guards for t in conjuncts(self.canonical(g))]
+        bounds = self.bounds()
+        return conj(*sorted(terms, key=lambda t: can_raise(t, bounds)))
+
+    @property
+    def total(self) -> bool:
+        """True if every point of the free domain provably exists."""
+        return self.guard == TRUE and all(self._proven(label) for label in self.defines)
+
+    def _proven(self, label: str) -> bool:
+        found = self.interval(self.canonical(self.defines[label]))
+        lo, hi = self.axes[label]
+        return found is not None and lo <= found[0] and found[1] < hi
+
+    def copy(self) -> Domain:
+        """An independent copy over the same nodes."""
+        return Domain(
+            dict(self.axes),
+            list(self.operands),
+            dict(self.defines),
+            list(self.guards),
+            dict(self.merged),
+            self.outer,
+            dict(self.hint),
+            self.given,
+            dict(self.edges),
+            set(self.settled),
+        )
+
+    def node(self, keys: Iterable[str], outputs: Iterable[Output]) -> EinSum:
+        """Builds the EinSum over this domain; outputs may use raw labels."""
+        guard = FALSE if any(lo >= hi for lo, hi in self.axes.values()) else self.guard
+        order = self._ordered()
+        defines = self._protected(order, guard)
+        axes = tuple(Axis(n, *self.axes[n], defines.get(n)) for n in order)
+        operands = tuple(
+            Operand(o.source, tuple(self.find(n) for n in o.labels)) for o in self.operands
+        )
+        changed = tuple(
+            Output(
+                o.name,
+                tuple(self.canonical(a) for a in o.args),
+                o.dtype,
+                o.reduction,
+                self.canonical(o.where),
+            )
+            for o in outputs
+        )
+        hint = tuple((n, parts) for n, parts in self.hint.items() if n in self.axes)
+        made = EinSum(axes, operands, guard, tuple(keys), changed, hint)
+        if not self.edges:
+            return self.given.lowered(made)
+        windows = {n: w for n in order if (w := self.window_of(n)) is not None}
+        return self.given.views.within(made, windows)
+
+    def _ordered(self) -> list[str]:
+        """Free labels first, then derived ones after what they depend on.
+
+        Definitions that may raise come as late as possible: the more is known before them.
+        """
+        order = self.free
+        waiting = [n for n in self.axes if n in self.defines]
+        while waiting:
+            ready = [n for n in waiting if self._direct(self.defines[n]) <= set(order)]
+            order += [n for n in ready if not self._may_raise(n)] or ready
+            waiting = [n for n in waiting if n not in order]
+        return order
+
+    def _may_raise(self, label: str) -> bool:
+        return can_raise(self.canonical(self.defines[label]), self.bounds())
+
+    def _direct(self, expr: Expr) -> set[str]:
+        """Labels an expression reads itself or through the operands it reads."""
+        return {self.find(n) for n in labels_of(expr)} | self._indexes(expr)
+
+    def _protected(self, order: list[str], guard: Expr) -> dict[str, Expr]:
+        """Definitions, those that may raise only where the guard's earlier terms hold."""
+        terms = list(conjuncts(guard))
+        found: dict[str, Expr] = {}
+        for n, label in enumerate(order):
+            if label not in self.defines:
+                continue
+            define = self.canonical(self.defines[label])
+            if self._may_raise(label):
+                known = conj(*(t for t in terms if self._direct(t) <= set(order[:n])))
+                if known != TRUE:  # elsewhere no point exists, so any number will do
+                    nothing = Const(0, define.dtype)
+                    define = call("if", define.dtype, known, define, nothing)
+            found[label] = define
+        return found
+
+
+FAR = 2**40
+"""Offsets beyond this stay arithmetic, so that its overflow is checked."""
+
+
+def affine(expr: Expr) -> tuple[str, int, int] | None:
+    """(label, ±1, offset) of an expression ±label + offset with a modest offset, or None."""
+    found = _affine(expr)
+    return found if found is not None and abs(found[2]) < FAR else None
+
+
+def _affine(expr: Expr) -> tuple[str, int, int] | None:
+    if isinstance(expr, Label):
+        return expr.name, 1, 0
+    if not isinstance(expr, Call):
+        return None
+    if expr.fn == "neg":
+        inner = _affine(expr.args[0])
+        return None if inner is None else (inner[0], -inner[1], -inner[2])
+    if expr.fn not in ("add", "sub"):
+        return None
+    a, b = expr.args
+    flip = -1 if expr.fn == "sub" else 1
+    if isinstance(b, Const):
+        inner = _affine(a)
+        return None if inner is None else (inner[0], inner[1], inner[2] + flip * int(b.value))
+    if isinstance(a, Const):
+        inner = _affine(b)
+        return (
+            None if inner is None else (inner[0], flip * inner[1], int(a.value) + flip * inner[2])
+        )
+    return None

@@ -1,0 +1,30 @@
+"""What was meant by a function that DuckDB does not know: its hint knows nothing of einsql's."""
+
+from __future__ import annotations
+
+import re
+
+from einsql.errors import nearest
+from einsql.sql.binder.from_clause import TABLE_FUNCTIONS, TABLE_MACROS
+from einsql.sql.binder.scalar import FUNCTION_NAMES
+
+_UNKNOWN = re.compile(r"^(Scalar|Table) Function with name (\S+) does not exist")
+_GUESS = re.compile(r'^Did you mean "([^"]+)"')
+
+
+def function_hint(reason: str, hint: str) -> str:
+    """The hint for an error of DuckDB's, with the nearest of its own guess and einsql's functions.
+
+    Args:
+        reason: What DuckDB says; other errors than of functions keep their hints.
+        hint: Its hint, whose guess is named whether it is like what was written or not.
+    """
+    unknown, guess = _UNKNOWN.match(reason), _GUESS.match(hint)
+    if unknown is None:
+        return hint
+    kind, name = unknown.groups()
+    if kind == "Table" and name.lower() in FUNCTION_NAMES:
+        return f"{name} is a function of values and stands in SELECT, as in SELECT {name}(val) …."
+    ours = FUNCTION_NAMES if kind == "Scalar" else [*TABLE_FUNCTIONS, *TABLE_MACROS]
+    meant = nearest(name, [*([guess[1]] if guess else []), *ours])
+    return f'Did you mean "{meant}"?' if meant is not None else ""

@@ -1,0 +1,153 @@
+"""SQL functions that are more than one function of the algebra, over bound values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from einsql.core.schema import DType
+from einsql.errors import NotSupportedError
+from einsql.ir.einsum.graph import Const, call, conj, disj, negate
+from einsql.ir.functions import REDUCTIONS
+from einsql.sql.binder.casts import held
+from einsql.sql.binder.typed_expr import (
+    NULL,
+    Typed,
+    apply,
+    choose,
+    convert,
+    logical_and,
+    logical_or,
+    meet,
+    truth,
+)
+
+NAMED: dict[str, tuple[str, int]] = {
+    "erf": ("erf", 1), "lgamma": ("lgamma", 1), "isfinite": ("isfinite", 1), "add": ("add", 2),
+    "subtract": ("sub", 2), "multiply": ("mul", 2), "divide": ("idiv", 2), "fmod": ("fmod", 2),
+    "mod": ("mod", 2), "log2": ("log2", 1), "ceiling": ("ceil", 1),
+}  # fmt: skip
+"""Functions sqlglot has no node for: their function in the algebra and their arity."""
+
+
+def case(tests: Sequence[Typed], values: Sequence[Typed], otherwise: Typed) -> Typed:
+    """The value of the first test that holds; DuckDB types ELSE first."""
+    met = meet([otherwise, *values], "CASE", truths=True)
+    result = convert(otherwise, met)
+    for test, value in reversed(list(zip(tests, values, strict=True))):
+        result = choose(truth(test), value, result, met)
+    return replace(result, literal=False)
+
+
+def coalesce(items: Sequence[Typed]) -> Typed:
+    """The first argument that is not NULL."""
+    met = meet(list(items), "COALESCE", truths=True)
+    result = convert(items[-1], met)
+    for item in reversed(items[:-1]):
+        result = choose(item.valid, item, result, met)
+    return result
+
+
+def nullif(a: Typed, b: Typed) -> Typed:
+    """NULL where both are equal."""
+    same = truth(apply("eq", [a, b], True))
+    return replace(a, valid=conj(a.valid, negate(same)), literal=False)
+
+
+def extreme(fn: str, items: Sequence[Typed]) -> Typed:
+    """GREATEST or LEAST, which skip NULLs: what loses against everything stands for them."""
+    met = meet(list(items), fn.upper(), truths=True)
+    if met is None:
+        return NULL
+    dtype = held(met)
+    loser = REDUCTIONS["max" if fn == "greatest" else "min"].identity(dtype)
+    nothing = Typed(Const(loser, dtype), met)
+    values = [choose(t.valid, t, nothing, met).value for t in items]
+    result = values[0]
+    for value in values[1:]:
+        result = call(fn, dtype, result, value)
+    return Typed(result, met, disj(*(t.valid for t in items)))
+
+
+def between(x: Typed, low: Typed, high: Typed) -> Typed:
+    """X BETWEEN low AND high, at the type all three meet at."""
+    met = meet([x, low, high], "BETWEEN", truths=True)
+    if isinstance(met, DType):
+        x, low, high = (convert(t, met) for t in (x, low, high))
+    return logical_and([apply("le", [low, x], True), apply("le", [x, high], True)])
+
+
+def member(x: Typed, items: Sequence[Typed]) -> Typed:
+    """X IN (a, b, …)."""
+    met = meet([x, *items], "IN", truths=True)
+    if isinstance(met, DType):
+        x, items = convert(x, met), [convert(t, met) for t in items]
+    same = [convert(apply("eq", [x, t], True), DType.BOOLEAN) for t in items]
+    return logical_or([Typed(Const(False, DType.BOOLEAN), DType.BOOLEAN), *same])
+
+
+def not_distinct(a: Typed, b: Typed) -> Typed:
+    """Equal, or both NULL."""
+    both = conj(a.valid, b.valid)
+    neither = conj(negate(a.valid), negate(b.valid))
+    equal = convert(apply("eq", [a, b], True), DType.BOOLEAN)
+    return Typed(disj(conj(both, equal.value), neither), DType.BOOLEAN)
+
+
+def logarithm(base: Typed, x: Typed, float_stays: bool) -> Typed:
+    """LOG(base, x)."""
+    top, bottom = (apply("log10", [t], float_stays) for t in (x, base))
+    return apply("div", [top, bottom], float_stays)
+
+
+def sigmoid(x: Typed, float_stays: bool) -> Typed:
+    """SIGMOID(x), of a truth value too."""
+    if not (isinstance(x.type, DType) and x.type.is_float):
+        x = convert(x, DType.DOUBLE)
+    return apply("sigmoid", [x], float_stays)
+
+
+def stopped(x: Typed) -> Typed:
+    """STOP_GRADIENT(x): x, which counts as a constant in gradients."""
+    if isinstance(x.value, Const):
+        return x
+    value = call("stop_gradient", x.value.dtype, x.value)
+    return replace(x, value=value, literal=False)
+
+
+def rounded(x: Typed, digits: Typed | None, float_stays: bool) -> Typed:
+    """ROUND(x) or ROUND(x, digits), half away from zero.
+
+    Raises:
+        NotSupportedError: The digits are no literal, or are left of an integer's point.
+    """
+    if digits is None:
+        return apply("round", [x], float_stays)
+    n = digits.value.value if isinstance(digits.value, Const) and digits.literal else None
+    if not isinstance(n, int) or digits.type is not DType.INTEGER:
+        raise NotSupportedError(
+            "ROUND to digits that are no whole literal is outside the tensor fragment",
+            hint="ROUND(x * 100) / 100 rounds to two digits.",
+        )
+    whole = apply("round", [x], float_stays)
+    if n == 0 or (n > 0 and isinstance(whole.type, DType) and whole.type.is_integer):
+        return whole
+    if not (isinstance(whole.type, DType) and whole.type.is_float):
+        raise NotSupportedError(
+            "ROUND of an integer to digits left of the point is outside the tensor fragment",
+            hint="CAST it to DOUBLE first.",
+        )
+    return _rounded_float(convert(x, DType.DOUBLE), n, whole.type)
+
+
+def _rounded_float(x: Typed, n: int, dtype: DType) -> Typed:
+    """DuckDB's rounding of a float: scaled, rounded, and back if that stays finite."""
+    power = math.pow(10, abs(n)) if abs(n) < 309 else math.inf
+    unit = Typed(Const(power, DType.DOUBLE), DType.DOUBLE)
+    scale, back = ("mul", "div") if n > 0 else ("div", "mul")
+    result = apply(back, [apply("round", [apply(scale, [x, unit], True)], True), unit], True)
+    nothing = Typed(Const(0.0, DType.DOUBLE), DType.DOUBLE)
+    far = x if n > 0 else choose(apply("isfinite", [x], True).value, nothing, x, x.type)
+    finite = apply("isfinite", [result], True).value
+    return convert(choose(finite, result, far, x.type), dtype)

@@ -1,0 +1,184 @@
+"""GRADIENT(loss, w): the derivative of a loss by the elements of what it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.core.schema import DType
+from einsql.errors import (
+    OF_A_TABLE,
+    ForeignNameError,
+    NotSupportedError,
+    ProgrammingError,
+    UnknownHere,
+)
+from einsql.ir.autodiff import Backward
+from einsql.ir.einsum.graph import EinSum, Input, Node, walk
+from einsql.sql.binder.arguments import as_sql
+from einsql.sql.binder.scalar import locate, position
+from einsql.sql.binder.scope import Column, Relation, as_elements, known_bounds
+from einsql.sql.parameters.host_expr import NeedsValuesError
+
+if TYPE_CHECKING:
+    from einsql.sql.binder.query import QueryBinder
+
+
+def bind_gradient(query: QueryBinder, call: exp.Anonymous) -> Relation:
+    """Binds GRADIENT(loss, w): a row for each of w's, with w's keys and float columns.
+
+    Raises:
+        ProgrammingError: The loss is no single float, does not read w, w has no float
+            column, or something on the way has no derivative.
+    """
+    args = call.expressions
+    if len(args) != 2:
+        raise ProgrammingError(
+            f"GRADIENT(loss, w) takes a loss and a tensor, not {len(args)} arguments",
+            hint="Each is a name or a SELECT in parentheses of its own; of several tensors there "
+            "is a GRADIENT each, which share their work.",
+            position=position(call),
+        )
+    loss, source = _relation(query, args[0]), known_bounds(_relation(query, args[1]))
+    within = query.parameters.views.over(source.node)
+    if within:  # what is read through a window is another node, to which no gradient leads
+        raise NeedsValuesError(within)
+    field = _loss_field(loss, args[0])
+    columns = _columns(source, args[1])
+    known = (id(loss.node), field)
+    if known not in query.backward:
+        query.backward[known] = Backward(loss.node, field)
+    backward = query.backward[known]
+    if not _reads(query, backward, source.node):
+        raise _not_read(loss, args)
+    part = next(
+        (n for n in walk(loss.node) if isinstance(n, Input) and n.name in query.catalog.made), None
+    )
+    if part is not None:
+        raise ProgrammingError(
+            "There is no gradient through tiles",
+            hint="Write what the loss reads over elements.",
+            position=position(args[0]),
+        )
+    try:
+        node = backward.gradient(source.node)
+    except ProgrammingError as error:
+        raise locate(error, call) from None
+    return Relation(node, columns)
+
+
+def _reads(query: QueryBinder, backward: Backward, source: Node) -> bool:
+    """True if a loss reads a source, though maybe by a gradient that is the same everywhere."""
+    if backward.reads(source):
+        return True
+    return any(
+        other is not backward and backward.uses(other) and _reads(query, other, source)
+        for other in query.backward.values()
+    )
+
+
+def _relation(query: QueryBinder, arg: exp.Expr) -> Relation:
+    """What an argument names."""
+    try:
+        if isinstance(arg, exp.Subquery):
+            return query.bind(arg)
+        if isinstance(arg, exp.Column) and not arg.table:
+            return as_elements(query.named(arg.name, arg), f"{arg.name} in GRADIENT", arg)
+    except (NotSupportedError, UnknownHere) as error:
+        raise _no_tensor_work(query, error) from None
+    raise ProgrammingError(
+        "GRADIENT takes names of tensors, views and WITH, or subqueries",
+        hint="Write a name without quotes, or a SELECT in parentheses of its own.",
+        position=position(arg),
+    )
+
+
+def _no_tensor_work(query: QueryBinder, error: NotSupportedError | UnknownHere) -> ProgrammingError:
+    """The error for what only DuckDB could run, or for a name that means no tensor.
+
+    It stays one that tables may answer where the name itself was looked for.
+    """
+    chain = error.chain if isinstance(error, ForeignNameError) else [error]
+    root, within = chain[-1], [e.name for e in chain if isinstance(e, ForeignNameError)]
+    reason, hint = root.reason, root.hint
+    place = error.position if root.position is None else root.position
+    if isinstance(root, UnknownHere):
+        name = reason.split('"')[1] if '"' in reason else ""
+        if not name or not query.catalog.has_table(name):
+            return UnknownHere(reason, hint=hint, position=place)
+        reason, view = f'"{name}" is a table', hint.partition("This is in the view ")
+        hint = " ".join(["".join(view[1:]), OF_A_TABLE]).strip()
+    read = f", and {within[-1]}, which it reads, is not" if len(within) > 1 else ""
+    kind = UnknownHere if isinstance(error, UnknownHere) else ProgrammingError
+    return kind(
+        f"GRADIENT is of tensor work alone{read}: {reason}",
+        hint=hint or "docs/sql.md says what is tensor work.",
+        position=place,
+    )
+
+
+def _loss_field(loss: Relation, at: exp.Expr) -> str:
+    """The one field of a loss."""
+    name = as_sql(at)
+    keys = [k.name for k in loss.node.schema.keys]
+    if keys:
+        raise ProgrammingError(
+            f"{name} has a value for each {', '.join(keys)}, and a loss is one value",
+            hint=f"Aggregate it: SELECT SUM({_some_value(loss)}) AS val FROM {name}.",
+            position=position(at),
+        )
+    values = [c for c in loss.columns if c.field is not None]
+    if len(values) != 1:
+        shown = ", ".join(c.name for c in loss.columns)
+        raise ProgrammingError(
+            f"A loss is one value, and {name} has {len(values)}: {shown}",
+            hint="Select one of them.",
+            position=position(at),
+        )
+    (value,) = values
+    if not value.dtype.is_float:
+        raise ProgrammingError(
+            f"{name} is a {value.dtype.value}, and a loss is a float",
+            hint="CAST what it is computed from to FLOAT or DOUBLE.",
+            position=position(at),
+        )
+    assert value.field is not None
+    return value.field
+
+
+def _some_value(relation: Relation) -> str:
+    return next((c.name for c in relation.columns if c.field is not None), "val")
+
+
+def _columns(source: Relation, at: exp.Expr) -> tuple[Column, ...]:
+    """The columns of a gradient: keys and floats of the source."""
+    found = []
+    for c in source.columns:
+        if c.field is None:
+            found.append(c)
+        elif c.dtype.is_float:
+            dtype = DType.FLOAT if c.dtype.is_short else c.dtype
+            found.append(Column(c.name, dtype, field=c.field))
+    if all(c.field is None for c in found):
+        types = ", ".join(dict.fromkeys(c.dtype.value for c in source.columns if c.field))
+        raise ProgrammingError(
+            f"{as_sql(at)} has no float values to take a gradient by"
+            + (f", only {types}" if types else ""),
+            hint="CAST them to FLOAT in a WITH query that the loss reads.",
+            position=position(at),
+        )
+    return tuple(found)
+
+
+def _not_read(loss: Relation, args: list[exp.Expr]) -> ProgrammingError:
+    """The error for a source that the loss is not computed from."""
+    names = [n.name for n in walk(loss.node) if isinstance(n, Input)]
+    shown = f"It reads {', '.join(names)}." if names else ""
+    if isinstance(loss.node, EinSum) and names:
+        shown += " A WITH query counts only where the loss reads it by its name."
+    return ProgrammingError(
+        f"{as_sql(args[0])} does not read {as_sql(args[1])}",
+        hint=shown,
+        position=position(args[1]),
+    )

@@ -1,0 +1,192 @@
+"""GROUP BY and PARTITION BY: expressions become labels, and are known again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from einsql.core.schema import DType
+from einsql.errors import Error
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Label, Output, labels_of
+from einsql.sql.binder.domain import Domain, affine
+from einsql.sql.binder.names import column_name
+from einsql.sql.binder.scalar import ScalarBinder, unsupported
+from einsql.sql.binder.scope import Scope
+from einsql.sql.binder.typed_expr import Decimal, Typed, convert
+from einsql.sql.parameters.parameter_use import Given
+
+Probe = Callable[[EinSum], tuple[int, int]]
+"""Finds `[lo, hi)` of an expression in the data."""
+
+
+def check_group(group: exp.Group) -> None:
+    """Refuses several groupings at once.
+
+    Raises:
+        NotSupportedError: It names the clause.
+    """
+    for arg in ("grouping_sets", "cube", "rollup", "totals"):
+        if group.args.get(arg):
+            raise unsupported(arg.replace("_", " ").upper(), group)
+
+
+def key_label(
+    domain: Domain, bound: Typed, node: exp.Expr, clause: str, probe: Probe, fixed: set[str]
+) -> str | None:
+    """The label whose values are those of a key expression; None for a constant.
+
+    Args:
+        domain: Where the expression lives; it gets the label if there is none yet.
+        bound: The bound expression.
+        node: Its syntax.
+        clause: GROUP BY or PARTITION BY.
+        probe: Finds bounds that cannot be proven.
+        fixed: Free labels that must stay free.
+
+    Raises:
+        NotSupportedError: The expression is no integer, may be NULL, or may be BIGINT's greatest
+            value, behind which a key has no bound.
+    """
+    bound = replace(bound, value=domain.given.constants(bound.value))
+    value = domain.canonical(bound.value)
+    exact = isinstance(bound.type, DType) and not bound.type.is_float
+    if isinstance(value, Const) and bound.valid == TRUE and not isinstance(bound.type, Decimal):
+        return None
+    if bound.valid != TRUE:
+        raise unsupported(f"{clause} of a value that may be NULL", node)
+    if not exact:
+        name = "NULL" if bound.type is None else bound.type.value
+        raise unsupported(f"{clause} of a {name}", node, "Take an integer expression.")
+    if isinstance(value, Label):
+        return value.name
+    wide = convert(bound, DType.BIGINT).value
+    shift = affine(domain.canonical(wide))
+    if shift is not None and shift[0] in domain.free and shift[0] not in fixed | domain.outer:
+        return domain.rekey(*shift, hint=column_name(node))
+    lo, hi = _bounds(domain, wide, probe)
+    _check_bounds(lo, hi, node, clause)
+    return domain.derive(column_name(node), wide, lo, hi)
+
+
+def _check_bounds(lo: int, hi: int, node: exp.Expr, clause: str) -> None:
+    """Refuses keys whose bounds `[lo, hi)` are no BIGINTs.
+
+    Raises:
+        NotSupportedError: A bound is beyond BIGINT; DuckDB's groups have no bounds.
+    """
+    least, most = DType.BIGINT.range
+    if lo < hi and (lo < least or hi > most):
+        raise unsupported(f"{clause} of values up to {hi - 1}", node)
+
+
+def _bounds(domain: Domain, value: Expr, probe: Probe) -> tuple[int, int]:
+    """`[lo, hi)` of an integer expression: proven from it, else found in the data."""
+    domain.refuse_edges(value)
+    found = domain.interval(value)
+    lo, hi = domain.limits(value)
+    if found is not None:
+        lo, hi = max(lo, found[0]), min(hi, found[1] + 1)
+    if hi - lo <= 2**20:  # no mere range of a type
+        return int(lo), max(int(lo), int(hi))
+    outputs = [
+        Output("lo", (value,), DType.BIGINT, "min"),
+        Output("hi", (value,), DType.BIGINT, "max"),
+        Output("some", (TRUE,), DType.BOOLEAN, "bool_or"),
+    ]
+    return probe(domain.node((), outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A GROUP BY item: its syntax, its value over the rows, and its value over the groups."""
+
+    node: exp.Expr
+    row: Typed
+    typed: Typed
+
+
+@dataclass
+class Grouping:
+    """The GROUP BY items of a SELECT, and its rows before they were grouped."""
+
+    rows: Domain
+    scope: Scope
+    float_stays: bool
+    parameters: Given
+    groups: list[Group] = field(default_factory=list)
+
+    def add(self, node: exp.Expr, bound: Typed, probe: Probe) -> str | None:
+        """Groups by an expression; returns the label of its key, None for a constant."""
+        row = self._row(bound)
+        taken = {name for g in self.groups for name in labels_of(g.row.value)}
+        label = key_label(self.rows, bound, node, "GROUP BY", probe, taken)
+        typed = bound if label is None else _from_key(label, bound)
+        self.groups.append(Group(node, row, typed))
+        return label
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """The value over the groups of an expression that is a GROUP BY item."""
+        for group in self.groups:
+            if node == group.node:
+                return group.typed
+        if type(node) not in {type(g.node) for g in self.groups}:
+            return None
+        try:
+            return self.column(ScalarBinder(self._environment()).bind(node))
+        except Error:  # it reads more than columns of the rows
+            return None
+
+    def column(self, bound: Typed) -> Typed | None:
+        """The value over the groups of a value over the rows that is grouped by."""
+        row = self._row(bound)
+        return next((g.typed for g in self.groups if g.row == row), None)
+
+    def _row(self, bound: Typed) -> Typed:
+        canonical = self.rows.canonical
+        return Typed(canonical(bound.value), bound.type, canonical(bound.valid))
+
+    def _environment(self) -> _Rows:
+        return _Rows(self.scope, self.float_stays, self.parameters)
+
+
+def _from_key(label: str, bound: Typed) -> Typed:
+    """A key's value in the type of the expression that was grouped by."""
+    value: Expr = Label(label)
+    assert isinstance(bound.type, DType)
+    if bound.type is DType.BOOLEAN:
+        value = Call("eq", (value, Const(1, DType.BIGINT)), DType.BOOLEAN)
+    elif bound.type is not DType.BIGINT:
+        value = Call("cast", (value,), bound.type)
+    return Typed(value, bound.type)
+
+
+@dataclass
+class _Rows:
+    """The rows before grouping, as an environment that knows their columns alone."""
+
+    scope: Scope
+    float_stays: bool
+    parameters: Given
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        return None
+
+    def column(self, node: exp.Column) -> Typed:
+        found = self.scope.find(node.name, node.table or None)
+        if found is None:
+            raise self.scope.unknown(node.name, node.table or None)
+        return found
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        raise unsupported("An aggregate", node)
+
+    def window(self, node: exp.Window) -> Typed:
+        raise unsupported("A window", node)
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        raise unsupported("A subquery", node)
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        return None

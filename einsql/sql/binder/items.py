@@ -1,0 +1,107 @@
+"""SELECT items: `*` written out, and the aliases that other expressions may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from einsql.errors import Error, ProgrammingError
+from einsql.sql.binder.calls import is_aggregate
+from einsql.sql.binder.names import column_name
+from einsql.sql.binder.scalar import locate, position
+from einsql.sql.binder.scope import Scope
+from einsql.sql.binder.star import expand_star
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One SELECT item: its column name and its expression.
+
+    Attributes:
+        named: True if the name is an alias, which expressions may use.
+    """
+
+    name: str
+    node: exp.Expr
+    named: bool = False
+
+
+def expand(select: exp.Select, scope: Scope) -> list[Item]:
+    """The items of a SELECT, with `*` written out.
+
+    Raises:
+        ProgrammingError: A `*` names unknown columns, or finds none.
+    """
+    items: list[Item] = []
+    for node in select.expressions:
+        star = node.this if isinstance(node, exp.Column) else node
+        if isinstance(star, exp.Star):
+            items += [Item(name, value) for name, value in expand_star(scope, node)]
+        elif isinstance(node, exp.Alias):
+            items.append(Item(node.alias, node.this, named=True))
+        else:
+            items.append(Item(_name(node, scope), node))
+    if not items:
+        raise ProgrammingError("SELECT * found no columns", position=position(select))
+    return items
+
+
+def _name(node: exp.Expr, scope: Scope) -> str:
+    """The name of an item without an alias; a column's is spelled as its table does."""
+    if isinstance(node, exp.Column):
+        try:
+            found = scope.resolve(node.name, node.table or None)
+        except Error as error:
+            raise locate(error, node) from None
+        if found is not None:
+            return found[0]
+    return column_name(node)
+
+
+def find_alias(items: Sequence[Item], name: str) -> int | None:
+    """The index of the item with an alias; the last one counts if several have it."""
+    for n in reversed(range(len(items))):
+        if items[n].named and items[n].name.lower() == name.lower():
+            return n
+    return None
+
+
+def within(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The nodes of an expression; of a subquery only the topmost."""
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        yield n
+        if not isinstance(n, exp.Query):
+            stack.extend(n.iter_expressions())
+
+
+def has_window(node: exp.Expr) -> bool:
+    """True if an expression holds a window call of its own SELECT."""
+    return any(isinstance(n, exp.Window) for n in within(node))
+
+
+def keys_of_all(items: Sequence[Item], scope: Scope) -> list[int]:
+    """The items GROUP BY ALL means: those that read columns, and aggregate none of them."""
+    found: list[int] = []
+    for n in range(len(items)):
+        nodes = list(_meaning(items, n, scope))
+        aggregated = any(isinstance(x, exp.Window) or is_aggregate(x) for x in nodes)
+        if not aggregated and any(isinstance(x, exp.Column | exp.Query) for x in nodes):
+            found.append(n)
+    return found
+
+
+def _meaning(items: Sequence[Item], n: int, scope: Scope) -> Iterator[exp.Expr]:
+    """The nodes of an item, with those of earlier items in place of their aliases."""
+    for node in within(items[n].node):
+        named = None
+        plain = isinstance(node, exp.Column) and not node.table
+        if plain and all(s.get(node.name) is None for s in scope.sources):
+            named = find_alias(items, node.name)
+        if named is not None and named < n:
+            yield from _meaning(items, named, scope)
+        else:
+            yield node

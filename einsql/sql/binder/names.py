@@ -1,0 +1,225 @@
+"""Names of columns without an alias: DuckDB prints the expression, and so does this.
+
+What sqlglot does not keep cannot be told: whether a power was written `^` or `**`, how a
+type was spelled, a unary plus, underscores in numbers. Of DuckDB's 500 keywords only a
+few are quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+
+from einsql.core.quoting import in_quotes, literal
+from einsql.sql.binder.arguments import as_sql
+
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%",
+    exp.Pow: "^", exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">",
+    exp.GTE: ">=", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM", exp.NullSafeNEQ: "IS DISTINCT FROM",
+}  # fmt: skip
+_TYPES = {"INT": "INTEGER", "SMALLINT": "SMALLINT", "INT128": "HUGEINT", "FLOAT": "FLOAT"}
+_QUOTED = {"range", "add", "if", "nullif"}
+"""Keywords of DuckDB among the names that einsql itself brings in."""
+
+
+def column_name(node: exp.Expr) -> str:
+    """The name of a SELECT item without an alias, as DuckDB writes it."""
+    node = _bare(node)
+    return node.name if isinstance(node, exp.Column) else _text(node)
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _text(node: exp.Expr) -> str:
+    written = node.meta.get("name")
+    if isinstance(node, exp.Binary) and type(node) in _OPERATORS and written is None:
+        return f"({_text(node.this)} {_OPERATORS[type(node)]} {_text(node.expression)})"
+    printer = _PRINTERS.get(type(node))
+    if printer is not None:
+        return printer(node)
+    if isinstance(node, exp.Anonymous):
+        return _call(str(node.this), node.expressions)
+    if written is not None:
+        return _call(str(written), _arguments(node))
+    if isinstance(node, exp.Func):
+        return _call(node.sql_name(), _arguments(node))
+    return as_sql(node, normalize_functions="lower")
+
+
+def _arguments(node: exp.Expr) -> list[exp.Expr]:
+    given: list[exp.Expr] = []
+    for arg in type(node).arg_types:
+        value = node.args.get(arg)
+        found = value if isinstance(value, list) else [value]
+        given += [a for a in found if isinstance(a, exp.Expr)]
+    return given
+
+
+def _call(name: str, args: list[exp.Expr]) -> str:
+    return f"{_identifier(name.lower())}({', '.join(map(_text, args))})"
+
+
+def _identifier(name: str, quoted: bool = False) -> str:
+    keyword = name.lower() in _QUOTED or (quoted and name.upper() in DuckDB.Tokenizer.KEYWORDS)
+    plain = name.isascii() and name.isidentifier() and not keyword
+    return name if plain else in_quotes(name)
+
+
+def _column(node: exp.Expr) -> str:
+    parts = [node.args.get(a) for a in ("catalog", "db", "table", "this")]
+    return ".".join(_identifier(p.name, bool(p.args.get("quoted"))) for p in parts if p is not None)
+
+
+def _literal(node: exp.Expr) -> str:
+    return literal(node.name) if node.args["is_string"] else node.name
+
+
+def _negated(node: exp.Expr) -> str:
+    text = _text(node.this)
+    number = _bare(node.this)
+    if isinstance(number, exp.Neg):
+        number = _bare(number.this)
+    if isinstance(number, exp.Literal) and not number.is_string:
+        return text[1:] if text.startswith("-") else f"-{text}"
+    return f"(-({text}))"
+
+
+def _conjunction(node: exp.Expr) -> str:
+    """AND and OR of any number of conditions; parentheses make no difference."""
+    terms: list[exp.Expr] = []
+    stack = [node]
+    while stack:
+        term = _bare(stack.pop())
+        if type(term) is type(node):
+            stack += [term.expression, term.this]
+        else:
+            terms.append(term)
+    return "(" + f" {node.key.upper()} ".join(map(_text, terms)) + ")"
+
+
+def _not(node: exp.Expr) -> str:
+    if isinstance(node.this, exp.Is):
+        return _is(node.this, negated=True)
+    return f"(NOT {_text(node.this)})"
+
+
+def _is(node: exp.Expr, negated: bool = False) -> str:
+    value = _text(node.this)
+    if isinstance(node.expression, exp.Null):
+        return f"({value} IS {'NOT ' if negated else ''}NULL)"
+    word = "" if negated else "NOT "
+    return f"(CAST({value} AS BOOLEAN) IS {word}DISTINCT FROM {_text(node.expression)})"
+
+
+def _between(node: exp.Expr) -> str:
+    value, low, high = (_text(node.args[a]) for a in ("this", "low", "high"))
+    return f"({value} BETWEEN {low} AND {high})"
+
+
+def _in(node: exp.Expr) -> str:
+    return f"({_text(node.this)} IN ({', '.join(map(_text, node.expressions))}))"
+
+
+def _case(node: exp.Expr) -> str:
+    text = "CASE "
+    for branch in node.args["ifs"]:
+        test = _text(branch.this)
+        if node.this is not None:
+            test = f"({_text(node.this)} = {test})"
+        text += f" WHEN ({test}) THEN ({_text(branch.args['true'])})"
+    default = node.args.get("default")
+    return f"{text} ELSE {'NULL' if default is None else _text(default)} END"
+
+
+def _if(node: exp.Expr) -> str:
+    return _call("if", [a for a in map(node.args.get, ("this", "true", "false")) if a is not None])
+
+
+def _cast(node: exp.Expr) -> str:
+    to = node.args["to"]
+    kind = as_sql(to).upper()
+    if not to.expressions and isinstance(to.this, exp.DataType.Type):
+        kind = _TYPES.get(to.this.value, kind)
+    return f"{'TRY_' * isinstance(node, exp.TryCast)}CAST({_text(node.this)} AS {kind})"
+
+
+def _log(node: exp.Expr) -> str:
+    """LOG2(x) and LOG10(x) are held with their bases."""
+    written = str(node.meta.get("name", "log")).lower()
+    args = [node.this] if node.expression is None else [node.this, node.expression]
+    return _call(written, args if written == "log" else args[-1:])
+
+
+def _count(node: exp.Expr) -> str:
+    if isinstance(node.this, exp.Star | None):
+        return "count_star()"
+    if isinstance(node.this, exp.Column) and isinstance(node.this.this, exp.Star):
+        return f"count({as_sql(node.this)})"
+    return _call("count", [node.this])
+
+
+def _filtered(node: exp.Expr) -> str:
+    return f"{_text(node.this)} FILTER (WHERE {_text(node.expression.this)})"
+
+
+def _window(node: exp.Expr) -> str:
+    parts = ", ".join(map(_text, node.args.get("partition_by") or []))
+    call = _text(node.this).replace("count_star()", "count()", 1)
+    order = node.args.get("order")
+    clauses = ([f"PARTITION BY {parts}"] if parts else []) + ([as_sql(order)] if order else [])
+    return f"{call} OVER ({' '.join(clauses)})"
+
+
+def _subquery(node: exp.Expr) -> str:
+    select = node.this
+    known = {"expressions", "from_", "where", "group"}
+    if not isinstance(select, exp.Select) or {a for a, v in select.args.items() if v} - known:
+        return as_sql(node, normalize_functions="lower")
+    text = "SELECT " + ", ".join(map(_text, select.expressions))
+    where, group = select.args.get("where"), select.args.get("group")
+    if select.args.get("from_") is not None:
+        text += " " + as_sql(select.args["from_"])
+    if where is not None:
+        text += f" WHERE {_text(where.this)}"
+    if group is not None:
+        keys = ["ALL"] if group.args.get("all") else map(_text, group.expressions)
+        text += f" GROUP BY {', '.join(keys)}"
+    return f"({text})"
+
+
+def _coalesce(node: exp.Expr) -> str:
+    return f"COALESCE({', '.join(map(_text, (node.this, *node.expressions)))})"
+
+
+_PRINTERS: dict[type[exp.Expr], Callable[[exp.Expr], str]] = {
+    exp.Paren: lambda node: _text(node.this),
+    exp.Column: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda node: "true" if node.this else "false",
+    exp.Null: lambda node: "NULL",
+    exp.Neg: _negated,
+    exp.And: _conjunction,
+    exp.Or: _conjunction,
+    exp.Not: _not,
+    exp.Is: _is,
+    exp.Between: _between,
+    exp.In: _in,
+    exp.Case: _case,
+    exp.If: _if,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+    exp.Log: _log,
+    exp.Count: _count,
+    exp.Filter: _filtered,
+    exp.Window: _window,
+    exp.Coalesce: _coalesce,
+    exp.Subquery: _subquery,
+}

@@ -1,0 +1,410 @@
+"""Binds scalar SQL expressions to typed values; one handler per kind of syntax node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sqlglot import exp
+
+from einsql.core.schema import DType
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere, suggest
+from einsql.ir.einsum.graph import FALSE, TRUE, Const, negate
+from einsql.ir.functions import SCALARS
+from einsql.sql.binder import functions
+from einsql.sql.binder.aggregates import AGGREGATES
+from einsql.sql.binder.arguments import surplus, text
+from einsql.sql.binder.functions import NAMED
+from einsql.sql.binder.typed_expr import (
+    NULL,
+    Decimal,
+    Typed,
+    apply,
+    convert,
+    logical_and,
+    logical_not,
+    logical_or,
+    truth,
+)
+from einsql.sql.parameters.parameter_use import Given
+from einsql.sql.parser.literals import negated, number, parse_type, read_text, whole_number
+from einsql.sql.parser.long_literals import LEAST, STAND_IN
+from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Add: "add", exp.Sub: "sub", exp.Mul: "mul", exp.Div: "div", exp.IntDiv: "idiv",
+    exp.Mod: "mod", exp.Pow: "pow", exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le",
+    exp.Atan2: "atan2", exp.BitwiseAnd: "bitand", exp.BitwiseOr: "bitor", exp.BitwiseXor: "xor",
+    exp.Abs: "abs", exp.Sign: "sign", exp.Floor: "floor", exp.Ceil: "ceil", exp.Trunc: "trunc",
+    exp.Exp: "exp", exp.Ln: "ln", exp.Sqrt: "sqrt", exp.Cbrt: "cbrt", exp.Sin: "sin",
+    exp.Cos: "cos", exp.Tan: "tan", exp.Asin: "asin", exp.Acos: "acos", exp.Atan: "atan",
+    exp.Sinh: "sinh", exp.Cosh: "cosh", exp.Tanh: "tanh", exp.Asinh: "asinh",
+    exp.Acosh: "acosh", exp.Atanh: "atanh", exp.Degrees: "degrees", exp.Radians: "radians",
+    exp.IsNan: "isnan", exp.IsInf: "isinf",
+}  # fmt: skip
+"""Syntax nodes that are one function of the algebra over their arguments."""
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+
+SCALAR_MACROS = ("adam", "gelu", "relu", "silu")
+"""Built-in macros that are expressions."""
+
+FUNCTION_NAMES = sorted(
+    {c.key for c in _FUNCTIONS} & set(SCALARS)
+    | set(NAMED)
+    | set(SCALAR_MACROS)
+    | {"round", "greatest", "least", "coalesce", "nullif", "if", "log", "log10", "pow", "power",
+       "sigmoid", "square", "stop_gradient", "pi", "cast", "ln"}
+)  # fmt: skip
+"""What a user can call in an expression; used for hints and completion."""
+
+_HINTS = {
+    "IN with a subquery": "Join with the subquery instead.",
+    "ATAN with a second argument": "ATAN2(y, x) takes two.",
+}
+
+
+class Environment(Protocol):
+    """What surrounds an expression: columns, aggregates, windows and subqueries."""
+
+    float_stays: bool
+    parameters: Given
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """The value of a whole expression that is already known, as a GROUP BY item is."""
+
+    def column(self, node: exp.Column) -> Typed:
+        """Resolves a column reference."""
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        """Binds an aggregate call with its FILTER."""
+
+    def window(self, node: exp.Window) -> Typed:
+        """Binds an aggregate over a window."""
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """Binds a scalar subquery."""
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        """The expansion of a scalar macro, or None."""
+
+
+def position(node: exp.Expr) -> int | None:
+    """Offset of the first token of a syntax node that sqlglot remembers."""
+    found: list[int] = [
+        n.meta["start"] for n in node.walk() if isinstance(n, exp.Expr) and "start" in n.meta
+    ]
+    return min(found) if found else None
+
+
+def locate(error: Error, node: exp.Expr) -> Error:
+    """Gives an error the node's position unless it has one already."""
+    if error.position is None:
+        error.position = position(node)
+    return error
+
+
+def unsupported(what: str, node: exp.Expr, hint: str = "") -> NotSupportedError:
+    """The error for SQL that is no tensor work."""
+    return NotSupportedError(
+        f"{what} is outside the tensor fragment", hint=hint, position=position(node)
+    )
+
+
+@dataclass
+class ScalarBinder:
+    """Binds expressions within one environment."""
+
+    env: Environment
+
+    def bind(self, node: exp.Expr) -> Typed:
+        """Binds one expression.
+
+        Raises:
+            Error: The expression is wrong or outside the fragment; it has a position.
+        """
+        try:
+            known = self.env.match(node)
+            return self._bind(node) if known is None else known
+        except Error as error:
+            raise locate(error, node) from None
+
+    def condition(self, node: exp.Expr) -> Typed:
+        """Binds a predicate; integers and floats count as their CAST to BOOLEAN."""
+        bound = self.bind(node)
+        if bound.type not in (DType.BOOLEAN, None):
+            bound = convert(bound, DType.BOOLEAN)
+        return bound
+
+    def _bind(self, node: exp.Expr) -> Typed:
+        handler, fn = _HANDLERS.get(type(node)), _FUNCTIONS.get(type(node))
+        if type(node) in AGGREGATES or _anonymous_aggregate(node):
+            return self.env.aggregate(node, None)
+        if handler is None and fn is None:
+            raise unsupported(text(node), node)
+        extra = surplus(node)
+        if extra is not None:
+            raise unsupported(extra, node, _HINTS.get(extra, ""))
+        if isinstance(node, _COMPARISONS) and any(
+            isinstance(a, _COMPARISONS) for a in node.iter_expressions()
+        ):
+            raise ProgrammingError(
+                "Comparisons cannot be chained",
+                hint="Combine them with AND.",
+                position=position(node),
+            )
+        if handler is not None:
+            return handler(self, node)
+        assert fn is not None
+        return self._call(fn, *node.iter_expressions())
+
+    def _call(self, fn: str, *args: exp.Expr) -> Typed:
+        return apply(fn, self._all(*args), self.env.float_stays)
+
+    def _all(self, *args: exp.Expr) -> list[Typed]:
+        return [self.bind(a) for a in args]
+
+    def literal(self, node: exp.Expr) -> Typed:
+        """Numbers; text is no tensor value."""
+        if node.args["is_string"]:
+            raise unsupported("Text", node, "Tensors hold numbers and booleans.")
+        return number(node.name)
+
+    def negation(self, node: exp.Expr) -> Typed:
+        """Minus; -5 is one literal."""
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdecimal():
+            return whole_number(inner.name, -1)
+        bound = self.bind(inner)
+        is_float = isinstance(bound.type, DType) and bound.type.is_float
+        constant = isinstance(bound.value, Const) and bound.valid == TRUE
+        if constant and (bound.literal or is_float):
+            return negated(bound)
+        return apply("neg", [bound], self.env.float_stays)
+
+    def boolean(self, node: exp.Expr) -> Typed:
+        """TRUE and FALSE."""
+        return Typed(TRUE if node.this else FALSE, DType.BOOLEAN)
+
+    def null(self, node: exp.Expr) -> Typed:
+        """NULL."""
+        return NULL
+
+    def paren(self, node: exp.Expr) -> Typed:
+        """(…)."""
+        return self.bind(node.this)
+
+    def column(self, node: exp.Expr) -> Typed:
+        """A column reference."""
+        assert isinstance(node, exp.Column)
+        return self.env.column(node)
+
+    def parameter(self, node: exp.Expr) -> Typed:
+        """`?` or `$n`; the parser numbers them, and the session has a value for each."""
+        if isinstance(node, exp.Placeholder):
+            raise unsupported(f"The parameter {node.sql()}", node, "Write ?, $1 or $name.")
+        return self.env.parameters.typed(int(node.name))
+
+    def greater(self, node: exp.Expr) -> Typed:
+        """A > b is b < a."""
+        fn = "lt" if isinstance(node, exp.GT) else "le"
+        a, b = self._all(node.this, node.expression)
+        return apply(fn, [b, a], self.env.float_stays)
+
+    def and_(self, node: exp.Expr) -> Typed:
+        """Three-valued AND of a whole chain."""
+        return logical_and([self.condition(t) for t in self._chain(node, exp.And)])
+
+    def or_(self, node: exp.Expr) -> Typed:
+        """Three-valued OR of a whole chain."""
+        return logical_or([self.condition(t) for t in self._chain(node, exp.Or)])
+
+    def _chain(self, node: exp.Expr, connective: type[exp.Expr]) -> Iterator[exp.Expr]:
+        """The terms of a chain of one connective, left to right, however deep it leans."""
+        waiting = [node.expression, node.this]
+        while waiting:
+            term = waiting.pop()
+            inner = term.this if isinstance(term, exp.Paren) else term
+            if isinstance(inner, connective) and self.env.match(inner) is None:
+                waiting += [inner.expression, inner.this]
+            else:
+                yield term
+
+    def not_(self, node: exp.Expr) -> Typed:
+        """NOT."""
+        return logical_not(self.condition(node.this))
+
+    def between(self, node: exp.Expr) -> Typed:
+        """X BETWEEN low AND high."""
+        return functions.between(*(self.bind(node.args[k]) for k in ("this", "low", "high")))
+
+    def in_(self, node: exp.Expr) -> Typed:
+        """X IN (a, b, …)."""
+        return functions.member(self.bind(node.this), self._all(*node.expressions))
+
+    def is_(self, node: exp.Expr) -> Typed:
+        """IS NULL, IS TRUE, IS FALSE."""
+        other = node.expression
+        if isinstance(other, exp.Null):
+            return Typed(negate(self.bind(node.this).valid), DType.BOOLEAN)
+        if isinstance(other, exp.Boolean):
+            bound = self.condition(node.this)
+            want = bound if other.this else logical_not(bound)
+            return Typed(truth(want), DType.BOOLEAN)
+        raise unsupported(text(node), node)
+
+    def same(self, node: exp.Expr) -> Typed:
+        """IS [NOT] DISTINCT FROM."""
+        result = functions.not_distinct(*self._all(node.this, node.expression))
+        return logical_not(result) if isinstance(node, exp.NullSafeNEQ) else result
+
+    def if_(self, node: exp.Expr) -> Typed:
+        """IF(condition, then, otherwise)."""
+        branches = [(node.this, node.args["true"])]
+        return self._case(branches, node.args.get("false"))
+
+    def case(self, node: exp.Expr) -> Typed:
+        """CASE in both forms; a missing ELSE is NULL."""
+        branches = []
+        for branch in node.args["ifs"]:
+            test = branch.this
+            if node.this is not None:
+                test = exp.EQ(this=exp.paren(node.this), expression=exp.paren(test))
+            branches.append((test, branch.args["true"]))
+        return self._case(branches, node.args.get("default"))
+
+    def _case(self, branches: list[tuple[exp.Expr, exp.Expr]], default: exp.Expr | None) -> Typed:
+        tests = [self.condition(test) for test, _ in branches]
+        values = self._all(*(value for _, value in branches))
+        return functions.case(tests, values, NULL if default is None else self.bind(default))
+
+    def coalesce(self, node: exp.Expr) -> Typed:
+        """COALESCE and IFNULL."""
+        return functions.coalesce(self._all(node.this, *node.expressions))
+
+    def nullif(self, node: exp.Expr) -> Typed:
+        """NULLIF."""
+        return functions.nullif(*self._all(node.this, node.expression))
+
+    def extreme(self, node: exp.Expr) -> Typed:
+        """GREATEST and LEAST."""
+        fn = "greatest" if isinstance(node, exp.Greatest) else "least"
+        return functions.extreme(fn, self._all(node.this, *node.expressions))
+
+    def log(self, node: exp.Expr) -> Typed:
+        """LOG(x) and LOG10 to base 10, LOG2, and LOG(b, x) to base b."""
+        base, x = node.this, node.expression
+        if x is None:
+            return self._call("log10", base)
+        if isinstance(base, exp.Literal) and "start" not in base.meta:
+            return self._call(f"log{base.name}", x)  # sqlglot reads LOG2(x) as LOG(2, x)
+        return functions.logarithm(self.bind(base), self.bind(x), self.env.float_stays)
+
+    def round_(self, node: exp.Expr) -> Typed:
+        """ROUND half away from zero."""
+        digits = node.args.get("decimals")
+        bound = None if digits is None else self.bind(digits)
+        return functions.rounded(self.bind(node.this), bound, self.env.float_stays)
+
+    def cast(self, node: exp.Expr) -> Typed:
+        """CAST(x AS type) and x::type."""
+        target = parse_type(node.args["to"])
+        if isinstance(node.this, exp.Literal) and node.this.is_string:
+            return read_text(node.this.name, target)
+        bound = self.bind(node.this)
+        if isinstance(target, Decimal):  # what DECIMAL holds is proven from constants
+            bound = replace(bound, value=self.env.parameters.constants(bound.value))
+        return replace(convert(bound, target), literal=False)
+
+    def filtered(self, node: exp.Expr) -> Typed:
+        """agg(…) FILTER (WHERE …)."""
+        return self.env.aggregate(node.this, node.expression.this)
+
+    def window(self, node: exp.Expr) -> Typed:
+        """agg(…) OVER (…)."""
+        assert isinstance(node, exp.Window)
+        return self.env.window(node)
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """(SELECT …) as a value."""
+        return self.env.subquery(node)
+
+    def anonymous(self, node: exp.Expr) -> Typed:
+        """Functions sqlglot does not know by name."""
+        name, args = str(node.this).lower(), node.expressions
+        if name == STAND_IN:
+            hint = "Join a tensor or a table of the values."
+            raise unsupported(f"IN with {LEAST:,} or more literals", node.parent or node, hint)
+        if _anonymous_aggregate(node):
+            return self.env.aggregate(node, None)
+        if name in NAMED and len(args) == NAMED[name][1]:
+            return self._call(NAMED[name][0], *args)
+        if name == "sigmoid" and len(args) == 1:
+            return functions.sigmoid(self.bind(args[0]), self.env.float_stays)
+        if name == "stop_gradient" and len(args) == 1:
+            return functions.stopped(self.bind(args[0]))
+        if name == "square" and len(args) == 1:
+            return self._call("pow", args[0], exp.Literal.number(2))
+        expansion = self.env.macro(name, args)
+        if expansion is not None:
+            return self.bind(expansion)
+        if name in TILE_FUNCTIONS:
+            raise ProgrammingError(
+                f"{name} is a function of tiles, among elements",
+                hint="A SELECT over tiles has TILES(…) in its FROM.",
+                position=position(node),
+            )
+        hint = suggest(name, FUNCTION_NAMES, "functions")
+        if name in ("gradient", "einsum", "read_tensor"):
+            hint = f"{name.upper()} gives a tensor and stands in FROM: SELECT * FROM {name}(…)."
+        raise UnknownHere(
+            f"There is no function {name} of {len(args)} argument{'s' * (len(args) != 1)}",
+            hint=hint,
+            position=position(node),
+        )
+
+    def pi(self, node: exp.Expr) -> Typed:
+        """PI()."""
+        return Typed(Const(math.pi, DType.DOUBLE), DType.DOUBLE)
+
+
+def _anonymous_aggregate(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES
+
+
+_HANDLERS: dict[type[exp.Expr], Callable[[ScalarBinder, exp.Expr], Typed]] = {
+    exp.Literal: ScalarBinder.literal,
+    exp.Boolean: ScalarBinder.boolean,
+    exp.Null: ScalarBinder.null,
+    exp.Paren: ScalarBinder.paren,
+    exp.Column: ScalarBinder.column,
+    exp.Placeholder: ScalarBinder.parameter,
+    exp.Parameter: ScalarBinder.parameter,
+    exp.Neg: ScalarBinder.negation,
+    exp.GT: ScalarBinder.greater,
+    exp.GTE: ScalarBinder.greater,
+    exp.And: ScalarBinder.and_,
+    exp.Or: ScalarBinder.or_,
+    exp.Not: ScalarBinder.not_,
+    exp.Between: ScalarBinder.between,
+    exp.In: ScalarBinder.in_,
+    exp.Is: ScalarBinder.is_,
+    exp.NullSafeEQ: ScalarBinder.same,
+    exp.NullSafeNEQ: ScalarBinder.same,
+    exp.If: ScalarBinder.if_,
+    exp.Case: ScalarBinder.case,
+    exp.Coalesce: ScalarBinder.coalesce,
+    exp.Nullif: ScalarBinder.nullif,
+    exp.Greatest: ScalarBinder.extreme,
+    exp.Least: ScalarBinder.extreme,
+    exp.Log: ScalarBinder.log,
+    exp.Round: ScalarBinder.round_,
+    exp.Cast: ScalarBinder.cast,
+    exp.Filter: ScalarBinder.filtered,
+    exp.Window: ScalarBinder.window,
+    exp.Subquery: ScalarBinder.subquery,
+    exp.Anonymous: ScalarBinder.anonymous,
+    exp.Pi: ScalarBinder.pi,
+}

@@ -1,0 +1,303 @@
+"""Names: the columns that FROM brings into reach, and bound relations that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.core.schema import DType, valid
+from einsql.errors import NotSupportedError, ProgrammingError, suggest
+from einsql.ir.einsum.graph import TRUE, Expr, Label, Node, Value
+from einsql.sql.binder.scalar import position
+from einsql.sql.binder.typed_expr import Typed
+from einsql.sql.parameters.host_expr import NeedsValuesError
+
+if TYPE_CHECKING:
+    from einsql.ir.tra import plan as ra
+    from einsql.sql.parameters.runtime_bounds import Edge
+    from einsql.sql.parameters.runtime_windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A result column: a key of the node, or one of its fields.
+
+    Exactly one of `key` and `field` is set.
+    """
+
+    name: str
+    dtype: DType
+    key: str | None = None
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A node with the columns SQL sees; keys that are no column are hidden, not lost."""
+
+    node: Node
+    columns: tuple[Column, ...]
+    edges: tuple[tuple[str, Edge | Window], ...] = ()
+    """Keys of the node with bounds that parameters give them, where no tuple lies beyond."""
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Keys of the node that no column shows."""
+        shown = {c.key for c in self.columns}
+        return tuple(k.name for k in self.node.schema.keys if k.name not in shown)
+
+
+@dataclass(frozen=True, slots=True)
+class TileColumn:
+    """A column of a relation of tiles: one of its keys by number, or its arrays (None)."""
+
+    name: str
+    key: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileRelation:
+    """A tensor relation with the columns SQL sees: each of its keys, and its arrays once."""
+
+    node: ra.Node
+    columns: tuple[TileColumn, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the keys, in their order."""
+        named = {c.key: c.name for c in self.columns}
+        return tuple(named[n] for n in range(len(self.node.schema.bounds)))
+
+
+def known_bounds(relation: Relation) -> Relation:
+    """The relation, if the bounds of its keys depend on no parameter.
+
+    Raises:
+        NeedsValuesError: Parameters give some of them.
+    """
+    if relation.edges:
+        raise NeedsValuesError(set().union(*(e.numbers for _, e in relation.edges)))
+    return relation
+
+
+def as_elements(relation: Relation | TileRelation, what: str, at: exp.Expr) -> Relation:
+    """The relation, if it is one of elements.
+
+    Raises:
+        ProgrammingError: It is one of tiles.
+    """
+    if isinstance(relation, Relation):
+        return relation
+    raise ProgrammingError(
+        f"{what} gives tiles, where elements are needed",
+        hint="ELEMENTS(…) reads tiles as one tensor.",
+        position=position(at),
+    )
+
+
+def deduplicated(names: Sequence[str]) -> list[str]:
+    """The names with `_1`, `_2`, … behind every repetition, in any letter case."""
+    taken: set[str] = set()
+    result: list[str] = []
+    for name in names:
+        found, n = name, 1
+        while found.lower() in taken:
+            found, n = f"{name}_{n}", n + 1
+        taken.add(found.lower())
+        result.append(found)
+    return result
+
+
+@dataclass(slots=True)
+class Source:
+    """One FROM item: its alias and its columns as typed values over the domain."""
+
+    alias: str
+    columns: list[tuple[str, Typed]]
+    unlisted: list[tuple[str, Typed]] = field(default_factory=list)
+    """Columns that can be named, but that `*` and NATURAL do not see."""
+
+    def get(self, name: str) -> Typed | None:
+        """The column of that name, in any letter case."""
+        for n, t in (*self.columns, *self.unlisted):
+            if n.lower() == name.lower():
+                return t
+        return None
+
+    def answers_to(self, table: str) -> bool:
+        """True if the alias is that name, in any letter case."""
+        return self.alias.lower() == table.lower()
+
+
+def read(relation: Relation, number: int, labels: dict[str, str]) -> list[tuple[str, Typed]]:
+    """A relation's columns as typed values when it is operand `number`."""
+    found: list[tuple[str, Typed]] = []
+    for c in relation.columns:
+        if c.key is not None:
+            found.append((c.name, Typed(Label(labels[c.key]), DType.BIGINT)))
+        else:
+            assert c.field is not None
+            known: Expr = TRUE
+            if relation.node.schema.has(valid(c.field)):
+                known = Value(number, valid(c.field), DType.BOOLEAN)
+            found.append((c.name, Typed(Value(number, c.field, c.dtype), c.dtype, known)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A column that USING or NATURAL made one out of several sources' columns."""
+
+    name: str
+    owners: tuple[Source, ...]
+
+    def holds(self, source: Source, name: str) -> bool:
+        """True if it is that column of that source."""
+        return self.name == name.lower() and any(s is source for s in self.owners)
+
+
+@dataclass
+class Scope:
+    """The sources within reach of an expression, in FROM order.
+
+    Attributes:
+        merged: Columns of these sources that an unqualified name means as one.
+        left: What stands further left in FROM; searched after everything here.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    merged: list[Merged] = field(default_factory=list)
+    left: Scope | None = None
+
+    def add(self, source: Source, node: exp.Expr) -> None:
+        """Adds a source.
+
+        Raises:
+            ProgrammingError: Its alias is taken.
+        """
+        if any(s.answers_to(source.alias) for s in self.sources):
+            raise ProgrammingError(
+                f'The name "{source.alias}" is used twice in FROM',
+                hint="Give one of them an alias: … AS other.",
+                position=position(node),
+            )
+        self.sources.append(source)
+
+    def joined(self, right: Scope, node: exp.Expr) -> Scope:
+        """Both scopes' sources as one scope with this one's left.
+
+        Raises:
+            ProgrammingError: They have an alias in common.
+        """
+        both = Scope(list(self.sources), [*self.merged, *right.merged], self.left)
+        for source in right.sources:
+            both.add(source, node)
+        return both
+
+    def merge(self, name: str, left: Source, right: Source) -> None:
+        """Makes one column of two sources' columns and of what was merged with them before."""
+        owners: list[Source] = []
+        for source in (left, right):
+            old = next((m for m in self.merged if m.holds(source, name)), None)
+            owners += [source] if old is None else old.owners
+            self.merged = [m for m in self.merged if m is not old]
+        self.merged.append(Merged(name.lower(), tuple(owners)))
+
+    def listed(
+        self, table: str | None = None, skip: Callable[[Source, str], bool] = lambda s, n: False
+    ) -> list[tuple[Source, str, Typed]]:
+        """The columns that `*` or `table.*` shows.
+
+        A merged column is shown once, where the first of its owners stands that is not
+        skipped; `table.*` shows every column of the table.
+        """
+        found: list[tuple[Source, str, Typed]] = []
+        seen: list[Merged] = []
+        for source in self.sources:
+            if table is not None and not source.answers_to(table):
+                continue
+            for name, typed in source.columns:
+                if skip(source, name):
+                    continue
+                merged = next((m for m in self.merged if m.holds(source, name)), None)
+                if table is None and merged is not None:
+                    if any(m is merged for m in seen):
+                        continue
+                    seen.append(merged)
+                found.append((source, name, typed))
+        return found
+
+    def owner(self, name: str) -> Source | None:
+        """The source whose column an unqualified name means.
+
+        Raises:
+            ProgrammingError: The name is ambiguous.
+        """
+        merged = [m for m in self.merged if m.name == name.lower()]
+        owners = [m.owners[0] for m in merged]
+        if not owners:
+            owners = [s for s in self.sources if s.get(name) is not None]
+        if len(owners) > 1:
+            known = " and ".join(f"{s.alias}.{name}" for s in owners)
+            raise ProgrammingError(
+                f'Column "{name}" is ambiguous',
+                hint=f"It could be {known}; write which, or join them with USING.",
+            )
+        return owners[0] if owners else None
+
+    def find(self, name: str, table: str | None) -> Typed | None:
+        """Resolves a column within this SELECT only.
+
+        Raises:
+            Error: The name is ambiguous or means a whole row, or the table is known and
+                lacks it.
+        """
+        found = self.resolve(name, table)
+        return None if found is None else found[1]
+
+    def resolve(self, name: str, table: str | None) -> tuple[str, Typed] | None:
+        """A column as its table spells it, with its value; see `find`."""
+        if table is not None:
+            source = next((s for s in self.sources if s.answers_to(table)), None)
+            if source is not None and source.get(name) is None:
+                raise ProgrammingError(
+                    f'"{source.alias}" has no column "{name}"',
+                    hint=suggest(name, [n for n, _ in source.columns], f"columns of {table}"),
+                )
+        else:
+            source = self.owner(name)
+            if source is None and self.knows(name):
+                raise NotSupportedError(
+                    f'"{name}" is a table here: a whole row as a value is outside the '
+                    "tensor fragment",
+                    hint=f"Name its columns: {name}.column.",
+                )
+        if source is not None:
+            columns = (*source.columns, *source.unlisted)
+            return next(c for c in columns if c[0].lower() == name.lower())
+        return None if self.left is None else self.left.resolve(name, table)
+
+    def knows(self, table: str) -> bool:
+        """True if a source here has that alias."""
+        return any(s.answers_to(table) for s in self.sources)
+
+    def reach(self) -> list[Source]:
+        """The sources here and further left."""
+        return self.sources + (self.left.reach() if self.left is not None else [])
+
+    def unknown(self, name: str, table: str | None) -> ProgrammingError:
+        """The error for a column that no SELECT around here knows."""
+        sources = self.reach()
+        if table is not None and not any(s.answers_to(table) for s in sources):
+            tables = [s.alias for s in sources]
+            return ProgrammingError(
+                f'There is no table "{table}" in FROM', hint=suggest(table, tables, "tables")
+            )
+        # What begins with # has its name from a macro that is there from the start.
+        names = [n for s in sources for n, _ in s.columns if not n.startswith("#")]
+        return ProgrammingError(
+            f'There is no column "{name}"', hint=suggest(name, names, "columns")
+        )

@@ -1,0 +1,380 @@
+"""Binds one SELECT block: FROM and WHERE give a domain, the rest outputs over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from einsql.core.schema import PRESENT, DType, valid
+from einsql.errors import Error, ProgrammingError
+from einsql.ir.einsum.graph import TRUE, Label, Value, conj, renumber
+from einsql.sql.binder.aggregates import Aggregation
+from einsql.sql.binder.arguments import as_sql, kind
+from einsql.sql.binder.calls import aggregate_arguments, aggregate_name, aggregates_in, is_aggregate
+from einsql.sql.binder.domain import Domain
+from einsql.sql.binder.grouping import Grouping, check_group, key_label
+from einsql.sql.binder.hints import bind_hint
+from einsql.sql.binder.items import Item, expand, find_alias, has_window, keys_of_all
+from einsql.sql.binder.names import column_name
+from einsql.sql.binder.project import project
+from einsql.sql.binder.scalar import ScalarBinder, locate, position, unsupported
+from einsql.sql.binder.scope import Relation, Scope
+from einsql.sql.binder.typed_expr import Typed, truth
+
+if TYPE_CHECKING:
+    from einsql.sql.binder.query import QueryBinder
+
+_HANDLED = {
+    "expressions", "from_", "joins", "where", "group", "having", "qualify", "with_", "hint",
+    "kind", "operation_modifiers",
+}  # fmt: skip
+_NAMES = {
+    "order": "ORDER BY", "limit": "LIMIT", "offset": "OFFSET", "distinct": "DISTINCT",
+    "sample": "SAMPLE", "windows": "WINDOW", "laterals": "LATERAL", "pivots": "PIVOT",
+    "into": "INTO",
+}  # fmt: skip
+
+
+class SelectBinder:
+    """Binds a SELECT; also the environment its expressions are bound in."""
+
+    def __init__(self, query: QueryBinder, parent: SelectBinder | None = None) -> None:
+        self.query = query
+        self.parent = parent
+        self.scope: Scope = Scope()
+        self.domain = Domain(given=query.parameters)
+        self.clause = "FROM"
+        self.float_stays = query.catalog.float_stays
+        self.parameters = query.parameters
+        self.correlated: dict[str, str] = {}
+        """Label here → label of the enclosing SELECT that it stands for."""
+        self.select = exp.Select()
+        self.items: list[Item] = []
+        self.grouping: Grouping | None = None
+        """The rows and GROUP BY items, once the domain is that of the groups."""
+        self.aggregates: dict[exp.Expr, Typed] = {}
+        self._aliases: int | None = None
+        """How many of the items have aliases that may be used; None where none may."""
+        self._reads_own = self._reads_outer = False
+
+    # ---- the SELECT, in the order SQL evaluates it
+
+    def bind(self, select: exp.Select) -> Relation:
+        """Binds the block.
+
+        Raises:
+            Error: Something is wrong or outside the fragment.
+        """
+        check_clauses(select)
+        self.select = select
+        self.query.bind_from(self, select)
+        self.select = select = self.query.expanded(self, select)
+        where, having, qualify = (select.args.get(c) for c in ("where", "having", "qualify"))
+        self.items = expand(select, self.scope)
+        if where is not None:
+            self._require("WHERE", where.this)
+        self.domain.settle()
+        with self._within("a hint", len(self.items)):
+            self.domain.hint = bind_hint(self, select)
+        if self._is_grouped(select):
+            self._group(select)
+        if having is not None:
+            self._require("HAVING", having.this)
+        columns = []
+        for n, item in enumerate(self.items):
+            with self._within("SELECT", n):
+                columns.append((item.name, ScalarBinder(self).bind(item.node), item.node))
+        if qualify is not None:
+            if not any(has_window(n) for n in (qualify.this, *(i.node for i in self.items))):
+                raise ProgrammingError(
+                    "QUALIFY needs a window",
+                    hint="WHERE filters rows, HAVING groups.",
+                    position=position(qualify),
+                )
+            self._require("QUALIFY", qualify.this)
+        return project(self.domain, columns, self.correlated)
+
+    def _require(self, clause: str, condition: exp.Expr) -> None:
+        with self._within(clause, len(self.items)):
+            self.domain.require(truth(ScalarBinder(self).condition(condition)))
+            self.domain.settle()
+
+    @contextmanager
+    def _within(self, clause: str, aliases: int | None) -> Iterator[None]:
+        """Binds in a clause where the aliases of the first items may be used."""
+        before = self.clause, self._aliases
+        self.clause, self._aliases = clause, aliases
+        try:
+            yield
+        finally:
+            self.clause, self._aliases = before
+
+    # ---- grouping
+
+    def _is_grouped(self, select: exp.Select) -> bool:
+        if self._group_nodes(select) or select.args.get("having") is not None:
+            return True
+        qualify = select.args.get("qualify")
+        nodes = [i.node for i in self.items] + ([] if qualify is None else [qualify.this])
+        return any(aggregates_in(n) for n in nodes)
+
+    def _group(self, select: exp.Select) -> None:
+        """Goes from the rows to the groups: one point for each key, with its aggregates."""
+        grouping = Grouping(self.domain, self.scope, self.float_stays, self.parameters)
+        nodes = self._group_nodes(select)
+        labels = [self._group_label(grouping, *node) for node in nodes]
+        aggregation = Aggregation(self.domain, (), bool(nodes), self.float_stays)
+        for n, item in enumerate(self.items):
+            self._bind_aggregates(aggregation, item.node, n)
+        for clause in ("having", "qualify"):
+            if select.args.get(clause) is not None:
+                self._bind_aggregates(aggregation, select.args[clause].this, None)
+        # Only now is every label of the outer SELECT known that the aggregates depend on.
+        known = [label for label in labels if label is not None]
+        keys = aggregation.keys = tuple(dict.fromkeys((*known, *self.correlated)))
+        axes = {k: self.domain.axes[k] for k in keys}
+        hint = {k: parts for k, parts in self.domain.hint.items() if k in axes}
+        groups = Domain(
+            axes, outer=frozenset(self.correlated), hint=hint, given=self.parameters,
+            edges={k: self.domain.edges_of(k) for k in keys},
+        )  # fmt: skip
+        if aggregation.grouped or aggregation.outputs:
+            first, *later = aggregation.finish()
+            groups.attach(first, keys)
+            for node in later:
+                groups.lookup(node, keys)
+        self.domain, self.grouping = groups, grouping
+
+    def _group_nodes(self, select: exp.Select) -> list[tuple[exp.Expr, int | None]]:
+        """What GROUP BY names, each with how many items' aliases it may use."""
+        group = select.args.get("group")
+        if group is None:
+            return []
+        check_group(group)
+        if group.args.get("all"):
+            return [(self.items[n].node, n) for n in keys_of_all(self.items, self.scope)]
+        return [self._resolve_group(node) for node in group.expressions]
+
+    def _group_label(self, grouping: Grouping, node: exp.Expr, aliases: int | None) -> str | None:
+        with self._within("GROUP BY", aliases):
+            bound = ScalarBinder(self).bind(node)
+        return grouping.add(node, bound, self.query.catalog.probe)
+
+    def _resolve_group(self, node: exp.Expr) -> tuple[exp.Expr, int | None]:
+        """Ordinals and aliases of SELECT items stand for the items."""
+        if isinstance(node, exp.Paren):
+            return self._resolve_group(node.this)
+        number = node.this if isinstance(node, exp.Neg) else node
+        if isinstance(number, exp.Literal) and not number.is_string and number.name.isdigit():
+            index = int(number.name) - 1 if number is node else -1
+            if not 0 <= index < len(self.items):
+                raise ProgrammingError(
+                    f"GROUP BY {as_sql(node)} names no SELECT item",
+                    hint=f"There are {len(self.items)}.",
+                    position=position(node),
+                )
+            return self.items[index].node, index
+        if isinstance(node, exp.Column) and not node.table:
+            try:
+                known = self.scope.find(node.name, None)
+            except Error as error:
+                raise locate(error, node) from None
+            found = find_alias(self.items, node.name)
+            if known is None and found is not None:
+                return self.items[found].node, found
+        return node, None
+
+    def _bind_aggregates(
+        self, aggregation: Aggregation, node: exp.Expr, aliases: int | None
+    ) -> None:
+        with self._within("an aggregate", aliases):
+            for call in aggregates_in(node):
+                self._reads_own = self._reads_outer = False
+                self.aggregates[call] = self._bind_aggregate(aggregation, call)
+                if self._reads_outer and not self._reads_own:
+                    raise unsupported("An aggregate of columns of the outer SELECT alone", call)
+
+    def _bind_aggregate(self, aggregation: Aggregation, call: exp.Expr) -> Typed:
+        binder = ScalarBinder(self)
+        where = None
+        if isinstance(call, exp.Filter):
+            call, where = call.this, call.expression.this
+        name = aggregate_name(call)
+        try:
+            if isinstance(call.this, exp.Column) and isinstance(call.this.this, exp.Star):
+                self._check_table(call.this)
+            args = [binder.bind(a) for a in aggregate_arguments(call, name)]
+            condition = TRUE if where is None else truth(binder.condition(where))
+            return aggregation.bind(name, args, condition)
+        except Error as error:
+            raise locate(error, call) from None
+
+    def _check_table(self, star: exp.Column) -> None:
+        """Requires the table of a `table.*` in FROM."""
+        if not any(s.answers_to(star.table) for s in self.scope.sources):
+            raise self.scope.unknown("*", star.table)
+
+    # ---- the environment of expressions
+
+    def match(self, node: exp.Expr) -> Typed | None:
+        """GROUP BY items and bound aggregates, once grouping is done."""
+        if self.grouping is None:
+            return None
+        if is_aggregate(node) and node in self.aggregates:
+            return self.aggregates[node]
+        return self.grouping.match(node)
+
+    def column(self, node: exp.Column) -> Typed:
+        """Resolves a column here, as a SELECT alias, or as a key of the outer SELECT."""
+        name, table = node.name, node.table or None
+        found = self.scope.find(name, table)
+        if found is not None:
+            self._reads_own = True
+            if self.grouping is None:
+                return found
+            grouped = self.grouping.column(found)
+            if grouped is not None:
+                return grouped
+        # In HAVING alone an alias hides a column that is not grouped by.
+        if table is None and (found is None or self.clause == "HAVING"):
+            alias = self._alias(name)
+            if alias is not None:
+                return alias
+        if found is None:
+            return self._outer(node, name, table)
+        assert self.grouping is not None
+        if not self.grouping.groups and not self.aggregates:
+            raise ProgrammingError(f'HAVING needs a GROUP BY with "{name}", or an aggregate of it')
+        raise ProgrammingError(
+            f'Column "{name}" must be in GROUP BY or inside an aggregate',
+            hint=f"Write GROUP BY {name} (or GROUP BY ALL), or MIN({name}).",
+        )
+
+    def _alias(self, name: str) -> Typed | None:
+        """The item of an alias; items see the aliases of earlier ones only."""
+        found = None if self._aliases is None else find_alias(self.items, name)
+        if found is None or self._aliases is None:
+            return None
+        if found >= self._aliases:
+            raise ProgrammingError(
+                f'"{name}" is the alias of a later item', hint="Put that item first."
+            )
+        with self._within(self.clause, found):
+            return ScalarBinder(self).bind(self.items[found].node)
+
+    def _outer(self, node: exp.Column, name: str, table: str | None) -> Typed:
+        if self.parent is None or not self.parent.knows(name, table):
+            if any(around.knows(name, table) for around in self.query.joining):
+                raise unsupported("A derived table that reads its neighbours (LATERAL)", node)
+            raise self.scope.unknown(name, table)
+        self._reads_outer = True
+        bound = self.parent.column(node)
+        outer = self.parent.domain.canonical(bound.value)
+        key = bound.type is DType.BIGINT and bound.valid == TRUE
+        if not isinstance(outer, Label) or not key:
+            raise unsupported("A subquery that reads a value of the outer SELECT", node)
+        for here, there in self.correlated.items():
+            if there == outer.name:
+                return Typed(Label(here), DType.BIGINT)
+        here = self.domain.fresh(f"{outer.name}_outer", *self.parent.domain.axes[outer.name])
+        self.correlated[here] = outer.name
+        self.domain.outer = frozenset(self.correlated)
+        return Typed(Label(here), DType.BIGINT)
+
+    def knows(self, name: str, table: str | None) -> bool:
+        """True if this SELECT or one around it has the column, or an alias for a subquery."""
+        if self.scope.find(name, table) is not None:
+            return True
+        aliases = table is None and self._aliases is not None and self.clause != "HAVING"
+        if aliases and find_alias(self.items, name) is not None:
+            return True
+        return self.parent is not None and self.parent.knows(name, table)
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Typed:
+        """Refuses an aggregate where `match` knows none."""
+        raise ProgrammingError(
+            f"{aggregate_name(node).upper()}() cannot stand in {self.clause}",
+            hint="Aggregates belong into SELECT or HAVING.",
+        )
+
+    def window(self, node: exp.Window) -> Typed:
+        """Aggregates over the rows that share the partition keys, joined back."""
+        if self.clause not in ("SELECT", "QUALIFY"):
+            raise ProgrammingError(f"A window aggregate cannot stand in {self.clause}")
+        for arg in ("order", "spec", "first"):
+            if node.args.get(arg):
+                raise unsupported("A window with ORDER BY or a frame", node)
+        if node.args.get("alias"):
+            raise unsupported("A named window", node)
+        call = node.this
+        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls):
+            raise unsupported(kind(call), node)
+        if not is_aggregate(call):
+            raise unsupported(f"The window function {column_name(call)}", node)
+        with self._within("a window", self._aliases):
+            labels = self._partition_labels(node.args.get("partition_by") or [])
+            aggregation = Aggregation(self.domain, (), True, self.float_stays)
+            typed = self._bind_aggregate(aggregation, call)
+        # Each row of the outer SELECT has rows, and windows over them, of its own.
+        keys = aggregation.keys = tuple(dict.fromkeys((*labels, *self.correlated)))
+        numbers = {n: self.domain.lookup(made, keys) for n, made in enumerate(aggregation.finish())}
+        return replace(
+            typed, value=renumber(typed.value, numbers), valid=renumber(typed.valid, numbers)
+        )
+
+    def _partition_labels(self, nodes: Sequence[exp.Expr]) -> list[str]:
+        free = set(self.domain.free)
+        probe = self.query.catalog.probe
+        bound = [(node, ScalarBinder(self).bind(node)) for node in nodes]
+        found = (key_label(self.domain, b, n, "PARTITION BY", probe, free) for n, b in bound)
+        return [label for label in found if label is not None]
+
+    def subquery(self, node: exp.Expr) -> Typed:
+        """A scalar subquery: an operand without keys, or keyed by the outer labels."""
+        child = SelectBinder(self.query, self)
+        select = node.this
+        if not isinstance(select, exp.Select):
+            raise unsupported("This subquery", node)
+        relation = self.query.with_ctes(select, lambda: child.bind(select))
+        if len(relation.columns) != 1:
+            raise ProgrammingError(
+                f"A subquery used as a value has {len(relation.columns)} columns",
+                hint="Select one.",
+            )
+        keys = [k.name for k in relation.node.schema.keys]
+        if set(keys) != set(child.correlated) or (child.correlated and child.grouping is None):
+            raise unsupported(
+                "A subquery that may give several rows",
+                node,
+                "Aggregate it to one value, or join with it.",
+            )
+        column = relation.columns[0]
+        if column.field is None:
+            raise unsupported("A subquery that selects a key", node)
+        labels = tuple(child.correlated[k] for k in keys)
+        number = self.domain.lookup(relation.node, labels)
+        flags = [f for f in (PRESENT, valid(column.field)) if relation.node.schema.has(f)]
+        known = conj(*(Value(number, f, DType.BOOLEAN) for f in flags))
+        return Typed(Value(number, column.field, column.dtype), column.dtype, known)
+
+    def macro(self, name: str, args: list[exp.Expr]) -> exp.Expr | None:
+        """The expansion of a scalar macro."""
+        return self.query.scalar_macro(name, args, self)
+
+
+def check_clauses(select: exp.Select) -> None:
+    """Refuses the clauses that are no tensor work.
+
+    Raises:
+        NotSupportedError: It names the clause.
+    """
+    for arg, present in select.args.items():
+        if present and arg not in _HANDLED:
+            at = present if isinstance(present, exp.Expr) else select
+            raise unsupported(_NAMES.get(arg, arg.upper()), at)
+    if select.args.get("kind"):
+        raise unsupported(f"SELECT AS {select.args['kind']}", select)

@@ -1,0 +1,339 @@
+"""Typed scalar values during binding: pairs of expressions, a value and its validity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, floor
+
+from einsql.core.schema import DType
+from einsql.core.typing_rules import common
+from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.ir.einsum.graph import FALSE, TRUE, Call, Const, Expr, call, conj, disj, negate
+from einsql.ir.functions import SCALARS
+from einsql.ir.functions.casts import cast_failure
+from einsql.sql.binder.casts import (
+    WIDEST,
+    SqlType,
+    cast,
+    cast_expr,
+    common_decimal,
+    decimal_of,
+    fits,
+    held,
+    within,
+)
+from einsql.sql.binder.casts import Decimal as Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A bound scalar.
+
+    Attributes:
+        value: Of the type's NumPy dtype; BIGINT for decimals; anything where NULL.
+        valid: BOOLEAN, false where the scalar is NULL.
+        literal: True for a number written in the statement; it adapts to its partner.
+    """
+
+    value: Expr
+    type: SqlType
+    valid: Expr = TRUE
+    literal: bool = False
+
+
+NULL = Typed(FALSE, None, FALSE)
+
+
+def integer(n: int, *, literal: bool = False) -> Typed:
+    """Binds an integer as the narrowest of INTEGER and BIGINT.
+
+    Raises:
+        NotSupportedError: It exceeds BIGINT; DuckDB has wider types for it.
+    """
+    for dtype in (DType.INTEGER, DType.BIGINT):
+        if fits(n, dtype):
+            return Typed(Const(n, dtype), dtype, literal=literal)
+    raise NotSupportedError(
+        f"The integer {n} does not fit BIGINT", hint="With an exponent, as 1e19, it is a DOUBLE."
+    )
+
+
+# The type at which values meet
+
+
+def meet(items: list[Typed], what: str, *, truths: bool = False) -> SqlType:
+    """The type several values meet at in arithmetic, comparison or choice.
+
+    As in DuckDB the first two meet, then their type and the third, and so on; a literal
+    adapts to the value it meets first.
+
+    Args:
+        items: The values.
+        what: What brings them together, for the error.
+        truths: Whether BOOLEAN meets integers, as in comparisons and choices.
+
+    Raises:
+        ProgrammingError: They have no common type.
+    """
+    if not items:
+        raise ProgrammingError(f"{what} needs an argument")
+    met = items[0]
+    for t in items[1:]:
+        met = Typed(met.value, _meet2(met, t, what, truths))
+    return met.type
+
+
+def _meet2(a: Typed, b: Typed, what: str, truths: bool) -> SqlType:
+    x, y = a.type, b.type
+    if x is None or y is None:
+        return y if x is None else x
+    for here, there in ((a, b), (b, a)):
+        if there.literal and here.type is DType.TINYINT and _is_tiny(there):
+            return here.type
+    if DType.BOOLEAN in (x, y) and x is not y:
+        other = y if x is DType.BOOLEAN else x
+        if truths and isinstance(other, DType) and other.is_integer:
+            return other
+    elif isinstance(x, Decimal) or isinstance(y, Decimal):
+        return _meet_decimal(x, y)
+    else:
+        met = common(x, y)
+        if met is not None:
+            return met
+    raise ProgrammingError(
+        f"{what} does not accept {x.value} and {y.value}", hint="Add an explicit CAST."
+    )
+
+
+def _meet_decimal(x: DType | Decimal, y: DType | Decimal) -> SqlType:
+    for t in (x, y):
+        if isinstance(t, DType) and t.is_float:
+            return DType.FLOAT if t.is_short else t
+    return common_decimal(x, y)
+
+
+def _is_tiny(t: Typed) -> bool:
+    whole = isinstance(t.type, DType) and t.type.is_integer
+    return whole and isinstance(t.value, Const) and fits(int(t.value.value), DType.TINYINT)
+
+
+# Casts, protected where NULL
+
+
+def convert(t: Typed, target: SqlType) -> Typed:
+    """Casts to a type, as an explicit or implicit CAST does.
+
+    Raises:
+        NotSupportedError: The cast is no tensor work.
+    """
+    if target is None:
+        return t
+    if t.type is None:
+        dtype = held(target)
+        return Typed(Const(False if dtype is DType.BOOLEAN else 0, dtype), target, FALSE)
+    value = cast(t.value, t.type, target)
+    if t.type == target:
+        return t
+    return replace(t, value=protected(value, t.valid), type=target)
+
+
+def protected(e: Expr, valid: Expr) -> Expr:
+    """The expression, evaluated only where it is not NULL if it could raise.
+
+    What stands in a NULL's place is arbitrary, so an operation on it must not fail.
+    """
+    if valid == TRUE or not _may_raise(e):
+        return e
+    nothing = Const(False if e.dtype is DType.BOOLEAN else 0, e.dtype)
+    return call("if", e.dtype, valid, e, nothing)
+
+
+def _may_raise(e: Expr) -> bool:
+    """Whether a call outside any IF can fail for some argument."""
+    if not isinstance(e, Call) or e.fn == "if":
+        return False
+    source = e.args[0].dtype
+    if e.fn == "cast":
+        fails = cast_failure(source, e.dtype) is not None
+    else:
+        fails = source in SCALARS[e.fn].fails
+    return fails or any(_may_raise(a) for a in e.args)
+
+
+# Functions
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le"})
+_RESCALED = frozenset({"add", "sub", "mod"}) | COMPARISONS
+_ROUNDED = frozenset({"round", "floor", "ceil", "trunc"})
+
+
+def apply(fn: str, items: list[Typed], float_stays: bool) -> Typed:
+    """Applies a scalar function of `algebra.SCALARS`; NULL arguments give NULL.
+
+    Raises:
+        ProgrammingError: The argument types do not fit.
+        NotSupportedError: A DECIMAL argument the function is not exact on.
+    """
+    valid = conj(*(t.valid for t in items))
+    if all(t.type is None for t in items):
+        items = [convert(t, DType.BIGINT) for t in items]
+    if any(isinstance(t.type, Decimal) for t in items):
+        exact = _decimal_call(fn, items, valid)
+        if exact is not None:
+            return exact
+    met = meet(items, f"{fn.upper()}()", truths=fn in COMPARISONS)
+    if isinstance(met, Decimal):
+        met = DType.DOUBLE
+    assert met is not None
+    typing = SCALARS[fn].types((met,) * len(items), float_stays)
+    if typing is None:
+        shown = ", ".join(met.value for _ in items)
+        raise ProgrammingError(
+            f"{fn.upper()}() does not accept ({shown})", hint="Add an explicit CAST."
+        )
+    args = tuple(convert(t, want).value for t, want in zip(items, typing.args, strict=True))
+    return Typed(protected(Call(fn, args, typing.result), valid), typing.result, valid)
+
+
+def _decimal_call(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
+    """Exact decimal arithmetic on scaled integers, or None where DOUBLE or FLOAT rules."""
+    types = [t.type for t in items if t.type is not None]
+    if any(isinstance(t, DType) and (t.is_float or t is DType.BOOLEAN) for t in types):
+        return None
+    if fn in COMPARISONS and len(types) == 2:
+        bounded = _compare_with_literal(fn, items, valid)
+        if bounded is not None:
+            return bounded
+    if fn in ("neg", "abs", "sign"):
+        (t,) = (convert(t, t.type) for t in items)
+        result = DType.TINYINT if fn == "sign" else DType.BIGINT
+        kept = result if fn == "sign" else t.type
+        return Typed(protected(Call(fn, (t.value,), result), valid), kept, valid)
+    if fn == "mul":
+        return _decimal_product(items, valid)
+    if fn in _RESCALED:
+        met = meet(items, f"{fn.upper()}()")
+        assert isinstance(met, Decimal)
+        args = tuple(convert(t, met).value for t in items)
+        if fn in COMPARISONS:
+            return Typed(protected(Call(fn, args, DType.BOOLEAN), valid), DType.BOOLEAN, valid)
+        width = min(WIDEST, met.width + (fn != "mod"))
+        value = protected(Call(fn, args, DType.BIGINT), valid)
+        return Typed(value, Decimal(width, met.scale), valid)
+    if fn in _ROUNDED:
+        raise NotSupportedError(
+            f"{fn.upper()} of a DECIMAL is outside the tensor fragment",
+            hint="CAST the argument to DOUBLE first.",
+        )
+    return None
+
+
+def _decimal_product(items: list[Typed], valid: Expr) -> Typed:
+    a, b = (convert(t, Decimal(1, 0) if t.type is None else decimal_of(t.type)) for t in items)
+    assert isinstance(a.type, Decimal)
+    assert isinstance(b.type, Decimal)
+    width, scale = a.type.width + b.type.width, a.type.scale + b.type.scale
+    if width > 18 and max(a.type.width, b.type.width) <= 18 and scale < 18:
+        width = 18  # DuckDB keeps such a product in 64 bits
+    if scale > WIDEST:
+        raise NotSupportedError(
+            f"A DECIMAL product of scale {scale} is outside the tensor fragment",
+            hint="CAST an argument to DOUBLE first.",
+        )
+    result = Decimal(min(WIDEST, width), scale)
+    product = within(call("mul", DType.BIGINT, a.value, b.value), result)
+    return Typed(protected(product, valid), result, valid)
+
+
+def _compare_with_literal(fn: str, items: list[Typed], valid: Expr) -> Typed | None:
+    """An integer against a DECIMAL literal, by the nearest integers: nothing is scaled."""
+    a, b = items
+    flipped = isinstance(a.type, Decimal)
+    x, literal = (b, a) if flipped else (a, b)
+    if not isinstance(x.type, DType) or not isinstance(literal.type, Decimal):
+        return None
+    if not isinstance(literal.value, Const) or literal.valid != TRUE:
+        return None
+    exact = Fraction(int(literal.value.value), 10**literal.type.scale)
+    if fn in ("eq", "ne") and exact.denominator != 1:
+        return Typed(FALSE if fn == "eq" else TRUE, DType.BOOLEAN, valid)
+    # Above the literal means at its ceiling or above; below it, at its floor or below.
+    if exact.denominator != 1:
+        fn = "le"
+    bound = ceil(exact) if flipped else floor(exact)
+    dtype = x.type if fits(bound, x.type) else DType.BIGINT
+    if not fits(bound, dtype):
+        holds = fn == "ne" or (fn in ("lt", "le") and (bound < 0) == flipped)
+        return Typed(TRUE if holds else FALSE, DType.BOOLEAN, valid)
+    args: tuple[Expr, ...] = (cast_expr(x.value, dtype), Const(bound, dtype))
+    return Typed(call(fn, DType.BOOLEAN, *(args[::-1] if flipped else args)), DType.BOOLEAN, valid)
+
+
+# Three-valued logic
+
+
+def logical_and(items: list[Typed]) -> Typed:
+    """Three-valued AND: a valid FALSE decides."""
+    items = [convert(t, DType.BOOLEAN) for t in items]
+    if all(t.valid == TRUE for t in items):
+        return Typed(conj(*(t.value for t in items)), DType.BOOLEAN)
+    truths, lies = zip(*map(_kleene, items), strict=True)
+    return _three_valued(conj(*truths), disj(*lies))
+
+
+def logical_or(items: list[Typed]) -> Typed:
+    """Three-valued OR: a valid TRUE decides."""
+    items = [convert(t, DType.BOOLEAN) for t in items]
+    if all(t.valid == TRUE for t in items):
+        return Typed(disj(*(t.value for t in items)), DType.BOOLEAN)
+    truths, lies = zip(*map(_kleene, items), strict=True)
+    return _three_valued(disj(*truths), conj(*lies))
+
+
+def logical_not(a: Typed) -> Typed:
+    """NOT; NULL stays NULL."""
+    a = convert(a, DType.BOOLEAN)
+    if a.valid == TRUE:
+        return Typed(negate(a.value), DType.BOOLEAN)
+    true, false = _kleene(a)
+    return _three_valued(false, true)
+
+
+def truth(t: Typed) -> Expr:
+    """The condition under which a predicate selects a row: TRUE and not NULL."""
+    return _kleene(convert(t, DType.BOOLEAN))[0]
+
+
+def _kleene(t: Typed) -> tuple[Expr, Expr]:
+    """Where a BOOLEAN is TRUE, and where it is FALSE; where neither holds it is NULL.
+
+    Either part of AND, OR and NOT follows from the same parts of their arguments, so the
+    size of a condition stays linear; values and validities would double at every level.
+    """
+    if t.valid == TRUE:
+        return t.value, negate(t.value)
+    if t.valid is t.value:
+        return t.value, FALSE
+    if isinstance(t.valid, Call) and t.valid.fn == "or" and t.valid.args[0] is t.value:
+        return t.value, t.valid.args[1]
+    return conj(t.valid, t.value), conj(t.valid, negate(t.value))
+
+
+def _three_valued(true: Expr, false: Expr) -> Typed:
+    """The BOOLEAN with the given parts, which `_kleene` finds again."""
+    return Typed(true, DType.BOOLEAN, disj(true, false))
+
+
+def choose(condition: Expr, then: Typed, otherwise: Typed, met: SqlType) -> Typed:
+    """CASE WHEN condition THEN … ELSE … END over values of the met type."""
+    if met is None:
+        return NULL
+    a, b = convert(then, met), convert(otherwise, met)
+    if isinstance(condition, Const):
+        return replace(a if condition.value else b, literal=False)
+    value = call("if", held(met), condition, a.value, b.value)
+    valid = (
+        a.valid if a.valid == b.valid else call("if", DType.BOOLEAN, condition, a.valid, b.valid)
+    )
+    return Typed(value, met, valid)

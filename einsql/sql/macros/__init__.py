@@ -1,0 +1,1 @@
+"""Macros and views: their definitions, and their expansion in a statement."""

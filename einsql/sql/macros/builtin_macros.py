@@ -1,0 +1,74 @@
+"""The macros that are there from the start: ordinary CREATE MACRO texts, read when one is called.
+
+A macro of the user's that has the same name takes its place.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlglot import exp
+
+from einsql.sql.binder.from_clause import MAY_CROSS, TABLE_MACROS
+from einsql.sql.binder.scalar import SCALAR_MACROS
+from einsql.sql.macros.macros import Macro
+
+# Columns of their own have names that no key has by chance.
+_TEXTS = (
+    """CREATE MACRO softmax(x, axis) AS TABLE
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
+_exp AS (
+  SELECT x.* REPLACE (EXP(x.val - STOP_GRADIENT(_top."#top")) AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), SUM(val) AS "#sum" FROM _exp GROUP BY ALL)
+SELECT _exp.* REPLACE (_exp.val / _sum."#sum" AS val) FROM _exp NATURAL JOIN _sum""",
+    """CREATE MACRO log_softmax(x, axis) AS TABLE
+WITH _top AS (SELECT * EXCLUDE (axis, val), MAX(val) AS "#top" FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - STOP_GRADIENT(_top."#top") AS val) FROM x NATURAL JOIN _top),
+_sum AS (SELECT * EXCLUDE (axis, val), LN(SUM(EXP(val))) AS "#sum" FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val - _sum."#sum" AS val) FROM _low NATURAL JOIN _sum""",
+    """CREATE MACRO layer_norm(x, axis, eps := 0.00001) AS TABLE
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val) AS "#mean" FROM x GROUP BY ALL),
+_low AS (SELECT x.* REPLACE (x.val - _mean."#mean" AS val) FROM x NATURAL JOIN _mean),
+_var AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#var" FROM _low GROUP BY ALL)
+SELECT _low.* REPLACE (_low.val / SQRT(_var."#var" + eps) AS val) FROM _low NATURAL JOIN _var""",
+    """CREATE MACRO rms_norm(x, axis, eps := 0.000001) AS TABLE
+WITH _mean AS (SELECT * EXCLUDE (axis, val), AVG(val * val) AS "#mean" FROM x GROUP BY ALL)
+SELECT x.* REPLACE (x.val / SQRT(_mean."#mean" + eps) AS val) FROM x NATURAL JOIN _mean""",
+    """CREATE MACRO attention(q, k, v, t, d) AS TABLE
+WITH _score AS (
+  SELECT * EXCLUDE (d, "#q", "#k"), SUM("#q" * "#k") / SQRT(SUM(COALESCE(1, "#q"))) AS val
+  FROM (SELECT * RENAME (val AS "#q") FROM q) NATURAL JOIN (SELECT * RENAME (val AS "#k") FROM k)
+  GROUP BY ALL),
+_weight AS (SELECT * RENAME (val AS "#w") FROM softmax(_score, t))
+SELECT * EXCLUDE (t, "#w", "#v"), SUM("#w" * "#v") AS val
+FROM _weight NATURAL JOIN (SELECT * RENAME (val AS "#v") FROM v) GROUP BY ALL""",
+    "CREATE MACRO relu(x) AS GREATEST(x, 0)",
+    "CREATE MACRO silu(x) AS x * sigmoid(x)",
+    "CREATE MACRO gelu(x) AS 0.5 * x * (1 + ERF(x * 0.7071067811865476))",
+    # The corrections are DOUBLE, and m and v what they are. Each is rounded to FLOAT, and what that
+    # leaves is added in the type of m or v: to DOUBLE it gives its digits, to FLOAT nothing.
+    """CREATE MACRO adam(m, v, t, rate := 0.001, decay := 0.9, decay2 := 0.999, eps := 0.00000001)
+AS m * (COALESCE(CAST(rate / (1 - POW(decay, t)) AS FLOAT), m) + CAST(
+    rate / (1 - POW(decay, t)) - CAST(rate / (1 - POW(decay, t)) AS FLOAT) AS FLOAT))
+  / (SQRT(v * (COALESCE(CAST(1 / (1 - POW(decay2, t)) AS FLOAT), v) + CAST(
+    1 / (1 - POW(decay2, t)) - CAST(1 / (1 - POW(decay2, t)) AS FLOAT) AS FLOAT))) + eps)""",
+)
+
+
+def built_in(name: str) -> Macro | None:
+    """The macro that has a name from the start, in any letter case."""
+    low = name.lower()
+    return _read(low) if low in SCALAR_MACROS or low in TABLE_MACROS else None
+
+
+@lru_cache(maxsize=len(_TEXTS))
+def _read(low: str) -> Macro:
+    from einsql.sql.parser.parser import parse  # which reads macros of the user's, too
+    from einsql.sql.parser.syntax import CreateMacro
+
+    text = next(t for t in _TEXTS if t.startswith(f"CREATE MACRO {low}("))
+    made, _ = parse(text)
+    assert isinstance(made, CreateMacro)
+    for join in made.body.find_all(exp.Join):
+        join.meta[MAY_CROSS] = True
+    return Macro(made.name, made.parameters, made.body, made.is_table, made.text, made.defaults)

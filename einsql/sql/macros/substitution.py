@@ -1,0 +1,273 @@
+"""Calls of macros: the body with arguments in place of parameters, in the syntax tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sqlglot import exp
+
+from einsql.errors import ProgrammingError
+from einsql.sql.binder.scalar import position, unsupported
+from einsql.sql.macros.macros import Macro, is_passed_on
+
+OF_MACRO = "of_macro"
+"""Marks columns and subqueries of a scalar macro's body with the macros they came through."""
+
+
+def expand(macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """The body with arguments in place of parameters.
+
+    Where a parameter is read from in FROM, its argument has to be a table: a name, a
+    subquery or a file. An argument of a table macro that is a name also takes the place
+    of a column's name. Everywhere else the argument is a value of the caller.
+
+    A SELECT that is an argument is not copied where it stands in FROM, or goes on to another
+    table macro: the very same object stands in all these places (see `selects`).
+
+    Args:
+        macro: What is called.
+        call: The call; errors in the body will point at it.
+        qualify: Names the caller's tables in an argument that moves into a subquery.
+
+    Raises:
+        ProgrammingError: The arguments do not fit.
+    """
+    return _Expansion(macro, call, qualify).copied(macro.body)
+
+
+def expanded_size(macro: Macro, call: exp.Anonymous) -> int:
+    """How many syntax nodes the expansion of a call has, about."""
+    sizes = {
+        p.lower(): sum(1 for _ in arg.walk())
+        for p, arg in zip(macro.parameters, call.expressions, strict=False)
+    }
+    return macro.names.size + sum(sizes.get(name, 1) - 1 for name in macro.names.columns)
+
+
+def selects(call: exp.Anonymous) -> Iterator[exp.Select]:
+    """The arguments of a call that are a SELECT."""
+    for arg in call.expressions:
+        value = arg.expression if isinstance(arg, exp.PropertyEQ) else arg
+        if isinstance(value, exp.Subquery) and isinstance(value.this, exp.Select):
+            yield value.this
+
+
+def _copy(node: exp.Expr) -> exp.Expr:
+    """A copy of its own; sqlglot's, which is for deeper trees, takes many times as long."""
+    return _rebuilt(node, _copy, dict(node.meta))
+
+
+def _rebuilt(
+    node: exp.Expr, change: Callable[[exp.Expr], exp.Expr], meta: dict[str, object]
+) -> exp.Expr:
+    """A node of the same kind over what becomes of each node below it."""
+    new = node.__class__()
+    for key, value in node.args.items():
+        if isinstance(value, exp.Expr):
+            new.set(key, change(value))
+        elif isinstance(value, list):
+            new.set(key, [change(v) if isinstance(v, exp.Expr) else v for v in value])
+        else:
+            new.args[key] = value
+    new.comments = node.comments
+    new.meta.update(meta)
+    return new
+
+
+class _Expansion:
+    """One substitution of arguments for parameters."""
+
+    def __init__(
+        self, macro: Macro, call: exp.Anonymous, qualify: Callable[[exp.Expr], exp.Expr]
+    ) -> None:
+        self.macro = macro
+        self.call = call
+        self.qualify = qualify
+        self.values = _arguments(macro, call)
+        self.tables = macro.names.tables & self.values.keys()
+        self.aliases = macro.names.aliases - self.tables
+        self.start = position(call)
+        self.chain = (*call.meta.get("chain", ()), macro.name.lower())
+
+    def copied(self, node: exp.Expr) -> exp.Expr:
+        """What becomes of a node of the body and of all below it."""
+        new = self._substitute(node)
+        if new is not None:
+            return new
+        meta = {k: v for k, v in node.meta.items() if k != "start"}
+        if self.start is not None:
+            meta["start"] = self.start
+        if isinstance(node, exp.Anonymous):
+            meta["chain"] = self.chain
+        elif not self.macro.is_table and (
+            isinstance(node, exp.Select)
+            or (isinstance(node, exp.Column) and not self._is_callers(node.args.get("table")))
+        ):
+            meta[OF_MACRO] = self.chain
+        return _rebuilt(node, self.copied, meta)
+
+    def _substitute(self, node: exp.Expr) -> exp.Expr | None:
+        """What takes the place of a node as a whole; None where it stays."""
+        if isinstance(node, exp.Table):
+            known = isinstance(node.this, exp.Identifier) and node.name.lower() in self.tables
+            return self._table(node) if known else None
+        if isinstance(node, exp.Column):
+            name = node.name.lower()
+            return self._column(node) if not node.table and name in self.values else None
+        if isinstance(node, exp.Identifier) and node.name.lower() in self.values:
+            return self._identifier(node) if node.name.lower() not in self.tables else None
+        return None
+
+    def _column(self, node: exp.Column) -> exp.Expr | None:
+        name = node.name.lower()
+        if isinstance(node.parent, exp.Star):
+            return exp.Column(this=self._name(node.this))
+        if is_passed_on(node):
+            value = self._uncaptured(self.values[name])
+            if isinstance(value, exp.Subquery) and isinstance(value.this, exp.Select):
+                return exp.Subquery(this=value.this)
+            return _copy(value)
+        return None if name in self.tables else self._value(node)
+
+    def _table(self, node: exp.Table) -> exp.Expr:
+        """The argument as an item of FROM, still called by the parameter's name."""
+        value = self._uncaptured(self.values[node.name.lower()])
+        others = _rebuilt(node, self.copied, {}).args
+        del others["this"]
+        alias = others.setdefault("alias", None) or exp.TableAlias()
+        if alias.this is None:
+            alias.set("this", _copy(node.this))
+        others["alias"] = alias
+        if isinstance(value, exp.Subquery):
+            value = value.this
+        if isinstance(value, exp.Query):
+            query = value if isinstance(value, exp.Select) else value.copy()
+            return exp.Subquery(this=query, **others)
+        if isinstance(value, exp.Column) and not value.table:
+            return exp.Table(this=_copy(value.this), **others)
+        if isinstance(value, exp.Literal) and value.is_string:
+            path = exp.to_identifier(value.name, quoted=True)
+            return exp.Table(this=path, **others)
+        raise ProgrammingError(
+            f"{self.macro.name}() needs a table as {node.name}",
+            hint="Give the name of a tensor, or a subquery in parentheses.",
+            position=position(value),
+        )
+
+    def _value(self, node: exp.Column) -> exp.Expr:
+        value = self.values[node.name.lower()]
+        if self.macro.is_table:
+            return _copy(self._uncaptured(value))
+        value = _copy(value)
+        if not self._is_in_query(node):
+            return value
+        if value.find(exp.Query) is not None:
+            raise unsupported(
+                f"A subquery as an argument of {self.macro.name}(), which has a subquery itself,",
+                self.call,
+            )
+        value = self.qualify(value)
+        for column in value.find_all(exp.Column):
+            self._refuse_hidden(column.table, f"{column.table}.{column.name}")
+        return value
+
+    def _identifier(self, node: exp.Identifier) -> exp.Expr | None:
+        """A parameter that names: in USING, EXCLUDE, an alias, or before a column."""
+        parent = node.parent
+        if isinstance(parent, exp.Join):
+            return self._name(node)
+        if not isinstance(parent, exp.Column):
+            return self._name(node) if self._renames(node) else None
+        if not self._is_callers(node):
+            return None
+        new = self._name(node)
+        if not self.macro.is_table and self._is_in_query(node):
+            self._refuse_hidden(new.name, f"{new.name}.{parent.name}")
+        return new
+
+    def _renames(self, node: exp.Identifier) -> bool:
+        """True if a name gives way to a name."""
+        value = self.values[node.name.lower()]
+        return self.macro.is_table and isinstance(value, exp.Column) and not value.table
+
+    def _is_callers(self, node: exp.Identifier | None) -> bool:
+        """True for the name of a table, before a column, that is the caller's."""
+        name = "" if node is None else node.name.lower()
+        if node is None or node.arg_key != "table" or name not in self.values:
+            return False
+        if name in self.tables:
+            return False
+        return name not in self.aliases or self._renames(node)
+
+    def _is_in_query(self, node: exp.Expr) -> bool:
+        """True if a node of the body stands in a query of it."""
+        here: exp.Expr | None = node
+        while here is not None and not isinstance(here, exp.Query):
+            here = None if here is self.macro.body else here.parent
+        return here is not None
+
+    def _name(self, node: exp.Identifier) -> exp.Identifier:
+        value = self.values[node.name.lower()]
+        if not isinstance(value, exp.Column) or value.table:
+            raise ProgrammingError(
+                f"{self.macro.name}() needs a name as {node.name}", position=position(value)
+            )
+        identifier: exp.Identifier = value.this.copy()
+        return identifier
+
+    def _uncaptured(self, value: exp.Expr) -> exp.Expr:
+        """Refuses an argument whose tables the body's own WITH would redefine."""
+        local = self.macro.names.local
+        if local:
+            named = [t.name for t in value.find_all(exp.Table)]
+            named += [value.name] if isinstance(value, exp.Column) else []
+            for name in named:
+                if name.lower() in local:
+                    self._refuse_hidden(name, name)
+        return value
+
+    def _refuse_hidden(self, table: str, argument: str) -> None:
+        if table.lower() in self.aliases:
+            raise ProgrammingError(
+                f"{self.macro.name}() has a table named {table} itself, "
+                f"which hides the argument {argument}",
+                hint="Give the table another name with AS where the macro is called.",
+                position=position(self.call),
+            )
+
+
+def _arguments(macro: Macro, call: exp.Anonymous) -> dict[str, exp.Expr]:
+    """The argument of each parameter, by its name in lower case."""
+    parameters = [p.lower() for p in macro.parameters]
+    found: dict[str, exp.Expr] = {}
+    for arg in call.expressions:
+        at = position(arg) or position(call)
+        if isinstance(arg, exp.Star | exp.Distinct | exp.Order | exp.Kwarg):
+            raise ProgrammingError(f"{macro.name}() takes values only", position=at)
+        name, value = "", arg
+        if isinstance(arg, exp.PropertyEQ):
+            name, value = arg.this.name.lower(), arg.expression
+        elif len(found) < len(parameters):
+            name = parameters[len(found)]
+        if name not in parameters or name in found:
+            if isinstance(arg, exp.PropertyEQ):
+                what = "twice" if name in found else "there is none of that name"
+                raise ProgrammingError(f"{macro.call} gets {arg.this.name}: {what}", position=at)
+            raise _wrong_number(macro, call)
+        found[name] = value
+    first = len(parameters) - len(macro.defaults)
+    for name, value in zip(parameters[first:], macro.defaults, strict=True):
+        found.setdefault(name, value.copy())
+    if len(found) < len(parameters):
+        raise _wrong_number(macro, call)
+    return found
+
+
+def _wrong_number(macro: Macro, call: exp.Anonymous) -> ProgrammingError:
+    most, given = len(macro.parameters), len(call.expressions)
+    least = most - len(macro.defaults)
+    count = f"{least} to {most}" if macro.defaults else f"{most}"
+    return ProgrammingError(
+        f"{macro.call} takes {count} argument{'s' * (count != '1')}, not {given}",
+        position=position(call),
+    )

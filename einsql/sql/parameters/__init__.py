@@ -1,0 +1,1 @@
+"""Parameters and other inputs that are known when a statement runs."""

@@ -1,0 +1,97 @@
+"""What a plan reads of parameters, and through them: scalars, and parts of its other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.core.source_writer import Page
+from einsql.sql.parameters.host_expr import FIELD, KNOWN, Values, evaluator
+from einsql.sql.parameters.runtime_windows import View, part_of
+
+Inputs = dict[str, Any]
+Feed = Callable[[Values, Inputs], None]
+"""Adds what is read of the parameters' values to a plan's inputs."""
+
+REPEATED = 3
+"""The time from which this is written out as one function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An input without keys and what it is.
+
+    Attributes:
+        name: Of the input.
+        text: Its value as a Python expression, as `host.source` spells it.
+        dtype: Its type.
+    """
+
+    name: str
+    text: str
+    dtype: DType
+
+
+def feeding(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
+    """What adds scalars and views to inputs.
+
+    It raises OverflowError or ZeroDivisionError where a scalar has no value.
+    """
+    values_of = evaluator(s.text for s in scalars)
+    times = 0
+
+    def plain(values: Values, inputs: Inputs) -> None:
+        for s, value in zip(scalars, values_of(values), strict=True):
+            inputs[s.name] = {FIELD: np.asarray(value, s.dtype.numpy)}
+        for view in views:
+            inputs[view.name] = part_of(view, inputs)
+
+    best: Feed = plain
+
+    def feed(values: Values, inputs: Inputs) -> None:
+        nonlocal times, best
+        if times < REPEATED:
+            times += 1
+            if times == REPEATED:
+                best = _written(scalars, views)
+        best(values, inputs)
+
+    return feed
+
+
+def _written(scalars: Sequence[Scalar], views: Sequence[View]) -> Feed:
+    """The same as straight lines: a span is a slice, which several views share."""
+    page = Page("")
+    page.names |= {**KNOWN, "part_of": part_of, "slice": slice, "type": type, "dict": dict}
+    values: dict[str, str] = {}
+    for s in scalars:
+        if s.text not in values:
+            values[s.text] = page.line(s.text)
+    for s in scalars:
+        array = f"asarray({values[s.text]}, {page.held(s.dtype.numpy)})"
+        page.lines.append(f"inputs[{s.name!r}] = {{{FIELD!r}: {array}}}")
+    texts = {s.name: s.text for s in scalars}
+    slices: dict[str, str] = {}
+    for view in views:
+        index = [":"] * (1 + max((n for n, _, _ in view.spans), default=0))
+        for n, name, extent in view.spans:
+            start = f"{values[texts[name]]} - {view.bounds[n][0]}"
+            text = f"slice({start}, {start} + {extent})"
+            if text not in slices:
+                slices[text] = page.line(text)
+            index[n] = slices[text]
+        base = page.line(f"inputs[{view.base!r}]")
+        page.lines += [
+            f"if type({base}) is dict:",
+            f"    inputs[{view.name!r}] = "
+            f"{{name: array[{', '.join(index)}] for name, array in {base}.items()}}",
+            "else:",  # what lies elsewhere says itself what is a part
+            f"    inputs[{view.name!r}] = part_of({page.held(view)}, inputs)",
+        ]
+    page.lines.append("return None")
+    made: Feed = page.function("feed(p, inputs)")
+    return made

@@ -1,0 +1,245 @@
+"""CREATE and DROP: their reading."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replace_field
+
+from sqlglot import TokenType, exp
+
+from einsql.core.schema import DType
+from einsql.errors import NotSupportedError, ProgrammingError
+from einsql.sql.macros.macros import check_parameters, is_function
+from einsql.sql.parser.sqlglot_trees import TreeReader
+from einsql.sql.parser.syntax import (
+    ColumnDef,
+    CreateMacro,
+    CreateTensor,
+    CreateView,
+    Drop,
+    Statement,
+)
+from einsql.sql.parser.tokens import did_you_mean
+
+TYPE_NAMES = {
+    **{t.value: t for t in DType},
+    "BOOL": DType.BOOLEAN, "INT": DType.INTEGER, "INT4": DType.INTEGER, "INT8": DType.BIGINT,
+    "LONG": DType.BIGINT, "REAL": DType.FLOAT, "FLOAT4": DType.FLOAT, "FLOAT8": DType.DOUBLE,
+    "FLOAT16": DType.HALF, "INT1": DType.TINYINT,
+}  # fmt: skip
+"""Types of columns; DuckDB's other names for them too."""
+
+_KINDS = ("TENSOR", "VIEW", "MACRO", "TABLE", "SCHEMA", "SEQUENCE", "INDEX", "TYPE")
+"""What may be created and dropped, DuckDB's included."""
+
+
+class DefinitionReader(TreeReader):
+    """Reads what makes and removes tensors, views and macros."""
+
+    def create(self) -> Statement:
+        """CREATE [OR REPLACE] [TEMP] TENSOR | VIEW | MACRO."""
+        self.take("CREATE")
+        replace = self.take("OR", "REPLACE")
+        temporary = self.take("TEMP") or self.take("TEMPORARY")
+        if self.take("TENSOR"):
+            return replace_field(self.create_tensor(replace), temporary=temporary)
+        if self.take("VIEW"):
+            return replace_field(self.create_view(replace), temporary=temporary)
+        if self.take("MACRO") or self.take("FUNCTION"):
+            return replace_field(self.create_macro(replace), temporary=temporary)
+        raise NotSupportedError(
+            f"CREATE {self.word()} is outside the tensor fragment",
+            hint=f"{did_you_mean(self.word(), _KINDS)}CREATE TENSOR, VIEW and MACRO work.",
+            position=self.position(),
+        )
+
+    def create_tensor(self, replace: bool) -> CreateTensor:
+        """Name (columns) [PARTITION BY …] [DEFAULT v], or name [PARTITION BY …] AS query."""
+        if_not_exists = self.take("IF", "NOT", "EXISTS")
+        if replace and if_not_exists:
+            raise self.error("OR REPLACE and IF NOT EXISTS exclude each other")
+        name = self.name("a tensor name")
+        columns: list[ColumnDef] = []
+        if self.take("("):
+            columns.append(self.column())
+            while self.take(","):
+                columns.append(self.column())
+            self.expect(")", "after the columns")
+        partition: tuple[tuple[str, int], ...] | None = None
+        default: exp.Expr | None = None
+        if self.word() == "PARTITION":
+            raise self.error("Expected PARTITION BY")
+        while self.word() in ("PARTITION BY", "DEFAULT"):
+            given = default if self.word() == "DEFAULT" else partition
+            if given is not None:
+                raise self.error("A clause is given twice")
+            if self.take("PARTITION BY"):
+                partition = self.partition()
+            elif self.take("DEFAULT"):
+                default = self.default()
+        made = CreateTensor(name, replace, if_not_exists, tuple(columns), partition, default)
+        if self.take("AS"):
+            if default is not None and not columns:
+                raise self.error("A DEFAULT needs the tensor's columns")
+            start = self.position()
+            query, refusal = self.query_or_text()
+            return replace_field(made, query=query, text=self.sql, start=start, refusal=refusal)
+        if not columns:
+            raise self.error("Expected the tensor's columns or AS SELECT")
+        self.end()
+        return made
+
+    def column(self) -> ColumnDef:
+        """Name DIM(n), or name type."""
+        name = self.name("a column name")
+        if self.take("DIM"):
+            self.expect("(", "after DIM")
+            extent = self.integer("the bound of the key, a whole number")
+            self.expect(")", "after the bound")
+            return ColumnDef(name, extent, None)
+        position = self.position()
+        word = self.name("DIM(n) or a type").upper()
+        dtype = TYPE_NAMES.get(word)
+        if dtype is None:
+            raise NotSupportedError(
+                f"Tensors have no type {word}",
+                hint=f"Keys are DIM(n); values are {', '.join(t.value for t in DType)}.",
+                position=position,
+            )
+        return ColumnDef(name, None, dtype)
+
+    def partition(self) -> tuple[tuple[str, int], ...]:
+        """(key n, key n, …); () is a copy at every site."""
+        parts: dict[str, int] = {}
+        try:
+            self.expect("(", "after PARTITION BY")
+            while not self.take(")"):
+                if parts:
+                    self.expect(",", "or )")
+                position = self.position()
+                key = self.name("a key")
+                if key.lower() in {k.lower() for k in parts}:
+                    raise ProgrammingError(f"{key} is partitioned twice", position=position)
+                parts[key] = self.integer("a number of parts", least=1)
+        except ProgrammingError as error:
+            error.hint = (
+                "PARTITION BY (i 4, j 2) cuts i into 4 parts and j into 2; () is a copy at "
+                "every site."
+            )
+            raise
+        return tuple(parts.items())
+
+    def default(self) -> exp.Expr:
+        """A number, perhaps signed, TRUE or FALSE."""
+        start = self.position()
+        signed = self.take("-")
+        is_number = not self.ended and self.tokens[self.at].token_type is TokenType.NUMBER
+        if not is_number and (signed or self.word() not in ("TRUE", "FALSE", "NULL")):
+            raise self.error("Expected the default value, a number or a boolean")
+        self.at += 1
+        end = self.tokens[self.at - 1].end + 1
+        value: exp.Expr = self.tree(start, end, "SELECT ").expressions[0]
+        return value
+
+    def create_view(self, replace: bool) -> CreateView:
+        """Name [(columns)] AS query."""
+        name = self.name("a view name")
+        columns = self.names("a column name") if self.take("(") else []
+        self.expect("AS", "after the view's name")
+        start = self.position()
+        query, refusal = self.query_or_text()
+        if query is None:
+            return CreateView(name, replace, None, self.sql, start, refusal)
+        self.refuse_parameters(query, start)
+        if columns:
+            names = [exp.to_identifier(c, quoted=True) for c in columns]
+            alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True), columns=names)
+            query = exp.select("*").from_(exp.Subquery(this=query, alias=alias), copy=False)
+        return CreateView(name, replace, query, self.sql, start)
+
+    def create_macro(self, replace: bool) -> CreateMacro:
+        """name(parameters) AS [TABLE] body."""
+        position = self.position()
+        name = self.name("a macro name")
+        self.expect("(", "after the macro's name")
+        parameters, defaults = self.parameters()
+        self.expect("AS", "after the parameters")
+        is_table = self.take("TABLE")
+        if is_function(name, len(parameters), is_table):
+            raise ProgrammingError(
+                f"{name} is a function of einsql or of SQL, so a macro would never be called",
+                hint="Choose another name.",
+                position=position,
+            )
+        start = self.position()
+        body = self.query() if is_table else self.macro_body(parameters)
+        self.refuse_parameters(body, start)
+        return CreateMacro(name, replace, parameters, body, is_table, self.sql, defaults=defaults)
+
+    def parameters(self) -> tuple[tuple[str, ...], tuple[exp.Expr, ...]]:
+        """Consumes `name, name := constant, …)`: the names, and the defaults of the last."""
+        names: list[str] = []
+        defaults: list[exp.Expr] = []
+        while not self.take(")"):
+            if names:
+                self.expect(",", "or )")
+            at = self.position()
+            name = self.name("a parameter")
+            if name.lower() in {n.lower() for n in names}:
+                raise ProgrammingError(f"{name} is named twice", position=at)
+            names.append(name)
+            if self.take(":="):
+                defaults.append(self.constant())
+            elif defaults:
+                raise ProgrammingError(
+                    f"{name} needs a default: a parameter before it has one", position=at
+                )
+        return tuple(names), tuple(defaults)
+
+    def constant(self) -> exp.Expr:
+        """Consumes an expression without columns, up to a comma or the closing parenthesis."""
+        start, depth = self.position(), 0
+        while not self.ended and (depth or self.word() not in (",", ")")):
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self.at += 1
+        value: exp.Expr = self.tree(start, self.position(), "SELECT ").expressions[0]
+        check_parameters(value, ())
+        return value
+
+    def macro_body(self, parameters: tuple[str, ...]) -> exp.Expr:
+        """The one expression of a scalar macro, which sees its parameters and nothing else."""
+        start = self.position()
+        if self.ended:
+            raise self.error("Expected the macro's body")
+        self.at = len(self.tokens)
+        tree = self.tree(start, prefix="SELECT ")
+        only_items = all(arg == "expressions" for arg, value in tree.args.items() if value)
+        items = tree.expressions
+        if not only_items or len(items) != 1 or isinstance(items[0], exp.Alias | exp.Star):
+            raise ProgrammingError(
+                "A scalar macro's body is one expression",
+                hint="AS TABLE SELECT … makes a table macro.",
+                position=start,
+            )
+        body: exp.Expr = items[0]
+        check_parameters(body, parameters)
+        return body
+
+    def drop(self) -> Drop:
+        """DROP TENSOR | VIEW | MACRO [IF EXISTS] name."""
+        self.take("DROP")
+        kind = self.word()
+        if kind not in ("TENSOR", "VIEW", "MACRO"):
+            raise self.error("DROP knows TENSOR, VIEW and MACRO", did_you_mean(kind, _KINDS))
+        self.at += 1
+        if_exists = self.take("IF", "EXISTS")
+        name = self.name(f"a {kind.lower()} name")
+        if self.word() == ",":
+            raise self.error("DROP takes one name at a time")
+        if self.word() in ("CASCADE", "RESTRICT"):
+            raise NotSupportedError(
+                f"DROP … {self.word()} is outside the tensor fragment",
+                hint="What depends on the name stays, and says so when it is used.",
+                position=self.position(),
+            )
+        self.end()
+        return Drop(kind.lower(), name, if_exists)

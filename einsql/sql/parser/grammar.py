@@ -1,0 +1,125 @@
+"""DuckDB's grammar decides what is SQL: sqlglot forgives what must not be run.
+
+Half a statement may be a whole one to sqlglot (`DELETE FROM x WHERE v NOT IN`), and a
+stray comma nothing at all. DuckDB only parses here; it sees no table and runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from einsql.core import forks
+from einsql.errors import ProgrammingError, pointed_at
+from einsql.sql.parser.lexical import QUIET
+
+_CARET = re.compile(r"LINE (\d+): (.*)\n( *)\^", re.DOTALL)
+_EXPONENT = re.compile(r"[\d.][eE]\d+[+-]")
+_EXPONENTS = re.compile(
+    rf"{QUIET} | (?P<number> (?<![\w$]) [\d.][\d_.]* [eE] \d+ (?=[+-]) )", re.VERBOSE | re.DOTALL
+)
+_POSITIVE = re.compile(r"\+\s*\d")
+_CLAUSES = re.compile(
+    rf"""{QUIET} | (?P<group> \bGROUP\s+BY\b ) | (?P<open> \( ) | (?P<close> \) ) | (?P<comma> , )
+    | (?P<end> ; | \b(?:HAVING|QUALIFY|WINDOW|ORDER|LIMIT|UNION|EXCEPT|INTERSECT)\b )
+    | (?P<plus> \+ (?=\s*\d) )""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=1)
+def _duckdb() -> Any:
+    """DuckDB's native module; the package around it takes 40 ms more, for tables."""
+    try:
+        return import_module("_duckdb")
+    except ImportError:
+        return import_module("duckdb")
+
+
+class _Parser:
+    """A connection to DuckDB of one process, and its lock."""
+
+    def __init__(self, _: object) -> None:
+        self.connection = _duckdb().connect(":memory:")
+        self.lock = threading.Lock()
+
+
+_parser = forks.PerProcess(_Parser)
+
+
+def check_grammar(text: str) -> None:
+    """Refuses what is no SQL statement.
+
+    Raises:
+        ProgrammingError: With the position in the text.
+    """
+    try:
+        parser = _parser.get()
+        with parser.lock:
+            parser.connection.extract_statements(text)
+    except _duckdb().ParserException as error:
+        message = str(error)
+        reason = message.split("\n")[0].removeprefix("Parser Error: ").strip()
+        raise ProgrammingError(
+            f"Syntax error: {reason.removeprefix('syntax error ').rstrip('!')}",
+            position=_position(text, message),
+        ) from None
+
+
+def _position(text: str, message: str) -> int | None:
+    found = _CARET.search(message)
+    if found is None:
+        return None
+    column = len(found[3]) - len(f"LINE {found[1]}: ")
+    return pointed_at(text, int(found[1]), found[2], column)
+
+
+def spaced(text: str) -> tuple[str, list[int]]:
+    """The text as sqlglot reads it right: longer by one character at some places.
+
+    A blank follows every exponent before a sign, for sqlglot takes `2e0+1` for one number.
+    A zero precedes `+1` in GROUP BY, which is no SELECT item's number; sqlglot drops the
+    sign. Quotes and comments are left alone.
+
+    Returns:
+        The text, and the offsets in it of the new characters.
+    """
+    inserted: dict[int, str] = {}
+    if _EXPONENT.search(text) is not None:
+        inserted |= {f.end(): " " for f in _EXPONENTS.finditer(text) if f["number"]}
+    if _POSITIVE.search(text) is not None:
+        inserted |= dict.fromkeys(_positives(text), "0")
+    parts: list[str] = []
+    last = 0
+    for at in sorted(inserted):
+        parts += [text[last:at], inserted[at]]
+        last = at
+    return "".join([*parts, text[last:]]), [at + n for n, at in enumerate(sorted(inserted))]
+
+
+def _positives(text: str) -> list[int]:
+    """Offsets of the plus signs that begin a number in a GROUP BY list."""
+    found: list[int] = []
+    lists: list[int] = []  # depths at which a GROUP BY list is open
+    depth, before = 0, -1
+    for m in _CLAUSES.finditer(text):
+        kind = m.lastgroup
+        depth += (kind == "open") - (kind == "close")
+        while lists and depth < lists[-1]:
+            lists.pop()
+        here = bool(lists) and lists[-1] == depth
+        if kind == "group":
+            lists.append(depth)
+        elif kind == "end" and here:
+            lists.pop()
+        elif kind == "plus" and here and before >= 0 and not text[before : m.start()].strip():
+            found.append(m.start())
+        is_comment = m[0].startswith(("--", "/*"))
+        if kind == "group" or (kind == "comma" and here) or (is_comment and before >= 0):
+            before = m.end()
+        else:
+            before = -1
+    return found

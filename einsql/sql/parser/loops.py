@@ -1,0 +1,186 @@
+"""FOR … DO … END FOR: its reading.
+
+The variable of a loop is a parameter in the body, with a number after those that the caller
+gives. So the text of a statement there has `$n` wherever the variable stands, and is read, planned
+and run like any other; positions of its errors are brought back to what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from sqlglot import Token, TokenType, exp
+
+from einsql.errors import Error, ProgrammingError
+from einsql.sql.parameters.parameters import mark
+from einsql.sql.parser import syntax as st
+from einsql.sql.parser.lexical import scan
+from einsql.sql.parser.sqlglot_trees import TreeReader
+from einsql.sql.parser.text_edits import Replaced, replaced
+from einsql.sql.parser.tokens import TokenReader, tokenize
+
+_HEAD = "FOR name IN range(n) DO statement; … END FOR"
+
+
+def read_loop(sql: str) -> st.For:
+    """Reads a loop with all statements of its body.
+
+    Raises:
+        Error: One of them is wrong, or the loop is.
+    """
+    marked = mark(sql)
+    words = [
+        (t.start, t.end + 1, f"${marked.numbers[t.start]}")
+        for t in tokenize(sql)
+        if t.start in marked.numbers
+    ]
+    text = replaced(sql, words)
+    given = max(marked.numbers.values(), default=0)
+    try:
+        return _Loops(text, given).read(text.text, tokenize(text.text), {})
+    except Error as error:
+        text.relocate(error)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """The loops of one statement.
+
+    Attributes:
+        whole: Its text with parameters numbered.
+        given: The highest number among them.
+    """
+
+    whole: Replaced
+    given: int
+
+    def read(self, sql: str, tokens: list[Token], around: Mapping[str, int]) -> st.For:
+        """Reads a loop.
+
+        Args:
+            sql: The text up to the loop's end.
+            tokens: Its tokens.
+            around: The variables of the loops around it, in small letters, by their numbers.
+        """
+        reader = TreeReader(sql, tokens)
+        begin = reader.position()
+        reader.expect("FOR", f"as in {_HEAD}")
+        at = reader.position()
+        variable = reader.name("the name of the loop's variable")
+        if variable.lower() in around:
+            raise ProgrammingError(f"A loop around this one has {variable}", position=at)
+        reader.expect("IN", f"as in {_HEAD}")
+        reader.expect("RANGE", f"as in {_HEAD}")
+        reader.expect("(", "after range")
+        start, end = reader.parenthesised()
+        bounds = self.bounds(reader, start, end, around)
+        reader.expect("DO", f"as in {_HEAD}")
+        first = reader.at
+        last = TokenReader(sql, tokens)
+        last.at = max(first, len(tokens) - 2)
+        if not last.take("END", "FOR"):
+            raise ProgrammingError("This FOR has no END FOR", hint=f"{_HEAD}.", position=begin)
+        number = self.given + len(around) + 1
+        inside = {**around, variable.lower(): number}
+        body = tuple(self.body(sql, tokens[first:-2], tokens[first - 1].end + 1, inside))
+        if not body:
+            raise ProgrammingError("The loop has no statements", position=tokens[-2].start)
+        return st.For(variable, number, bounds, start, body, self.whole)
+
+    def bounds(
+        self, reader: TreeReader, start: int, end: int, around: Mapping[str, int]
+    ) -> tuple[exp.Expr, ...]:
+        """The arguments of range."""
+        if start == end:
+            raise ProgrammingError("range() takes one to three numbers", position=start)
+        tree = reader.tree(start, end, "SELECT ")
+        for column in list(tree.find_all(exp.Column)):
+            number = around.get(column.name.lower())
+            if number is not None and not column.table:
+                new = exp.Parameter(this=exp.Literal.number(number))
+                new.meta.update(column.this.meta)
+                column.replace(new)
+        found = tuple(tree.expressions)
+        if len(found) > 3:
+            raise ProgrammingError("range() takes one to three numbers", position=start)
+        return found
+
+    def body(
+        self, sql: str, tokens: list[Token], start: int, variables: Mapping[str, int]
+    ) -> Iterator[st.Part]:
+        """The statements between DO and END FOR."""
+        end = tokens[-1].end + 1 if tokens else start
+        for span in scan(sql[start:end]):
+            begin, stop = start + span.start, start + span.end
+            own = [t for t in tokens if begin <= t.start < stop]
+            try:
+                if own[0].text.upper() == "FOR":
+                    loop = self.read(sql[:stop], own, variables)
+                    yield st.Part(begin, Replaced(""), (), loop)
+                else:
+                    yield _part(" " * begin + sql[begin:stop], begin, own, variables)
+            except Error as error:
+                error.position = begin if error.position is None else error.position
+                raise
+
+
+def _part(sql: str, start: int, tokens: list[Token], variables: Mapping[str, int]) -> st.Part:
+    """A statement that is no loop."""
+    from einsql.sql.parser.parser import parse  # it has the statements, loops among them
+
+    statement, _ = parse(sql)
+    if isinstance(statement, st.Transaction) and statement.action != "COMMIT":
+        raise ProgrammingError(
+            f"{statement.action} cannot stand in a loop",
+            hint="Each step is done as a whole or not at all; COMMIT keeps what is done so far.",
+            position=start,
+        )
+    text = replaced(sql, _uses(statement, tokens, variables))
+    numbers = tuple(sorted(set(mark(text.text).numbers.values())))
+    return st.Part(start, text, numbers, statement)
+
+
+def _uses(
+    statement: st.Statement, tokens: list[Token], variables: Mapping[str, int]
+) -> Iterator[tuple[int, int, str]]:
+    """Where variables stand in a statement, and the parameters that they are."""
+    if isinstance(statement, st.Foreign):
+        yield from _written(tokens, variables)
+        return
+    if isinstance(statement, st.Explain):
+        yield from _uses(statement.statement, tokens, variables)
+    for field in fields(statement):
+        value = getattr(statement, field.name)
+        if isinstance(value, exp.Expr):
+            for column in value.find_all(exp.Column):
+                number = variables.get(column.name.lower())
+                if number is not None and _is_value(column):
+                    at = column.this.meta["start"]
+                    shown = column.parent is not None and column.arg_key == "expressions"
+                    named = shown and isinstance(column.parent, exp.Select)
+                    new = f"${number} AS {column.this.sql()}" if named else f"${number}"
+                    yield at, column.this.meta["end"] + 1, new
+
+
+def _is_value(column: exp.Column) -> bool:
+    """True of an unqualified name where a value may stand."""
+    if column.table or isinstance(column.parent, exp.Star) or "start" not in column.this.meta:
+        return False
+    parent = column.parent
+    if not isinstance(parent, exp.EQ) or not isinstance(parent.parent, exp.Update):
+        return True
+    return column.arg_key != "this" or parent.arg_key != "expressions"  # what SET changes
+
+
+def _written(tokens: list[Token], variables: Mapping[str, int]) -> Iterator[tuple[int, int, str]]:
+    """Where variables stand in a statement that only DuckDB reads: by its words alone."""
+    for n, token in enumerate(tokens):
+        number = variables.get(token.text.lower())
+        if number is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            continue
+        before = tokens[n - 1].text.upper() if n else ""
+        after = tokens[n + 1].text if n + 1 < len(tokens) else ""
+        if before not in (".", "AS") and after not in (".", "("):
+            yield token.start, token.end + 1, f"${number}"

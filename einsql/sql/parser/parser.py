@@ -1,0 +1,312 @@
+"""Text to statements: a syntax tree for each statement.
+
+sqlglot parses queries and data changes; what it does not know (CREATE TENSOR, EXPLAIN
+with options, SHOW …) is read here from its tokens. Positions always count from the
+start of the statement's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sqlglot import TokenType, exp
+
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.sql.binder.scalar import unsupported
+from einsql.sql.parser.definitions import DefinitionReader
+from einsql.sql.parser.explain_options import explain_options
+from einsql.sql.parser.grammar import check_grammar
+from einsql.sql.parser.loops import read_loop
+from einsql.sql.parser.sqlglot_trees import as_query, changing
+from einsql.sql.parser.syntax import (
+    Backup,
+    Calibrate,
+    Change,
+    Copy,
+    Explain,
+    Export,
+    Foreign,
+    Import,
+    IntegrityCheck,
+    Query,
+    Set,
+    Show,
+    Statement,
+    Transaction,
+    Vacuum,
+)
+from einsql.sql.parser.tokens import did_you_mean, tokenize, word_of
+
+_SHARED = (
+    "CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "COPY", "INSERT", "UPDATE", "DELETE",
+)  # fmt: skip
+"""What begins statements of einsql and of DuckDB."""
+
+_QUERY = ("SELECT", "WITH", "FROM", "(", "VALUES")
+"""What a query may begin with."""
+
+_DUCKDB = (
+    "ALTER", "ANALYZE", "ATTACH", "CALL", "CHECKPOINT", "DETACH", "INSTALL", "LOAD", "MERGE",
+    "PIVOT", "PRAGMA", "RESET", "SUMMARIZE", "TRUNCATE", "UNPIVOT", "USE",
+)  # fmt: skip
+"""What begins statements that only DuckDB has, for who misspells one of them."""
+
+
+def parse(sql: str) -> tuple[Statement, Error | None]:
+    """Parses one statement.
+
+    Returns:
+        The statement, and why DuckDB's grammar refuses it if it does. It must not be obeyed
+        then, but if the binder has something to say it knows more.
+
+    Raises:
+        Error: A syntax error, with its position, or a statement einsql does not have.
+    """
+    try:
+        tokens = tokenize(sql)
+        if not tokens:
+            raise ProgrammingError("The statement is empty")
+        if word_of(tokens[0]) == "FOR":
+            return read_loop(sql), None
+        reader = Reader(sql, tokens)
+        return reader.statement(), reader.doubt
+    except Error as error:
+        raise error.locate(sql) from None
+
+
+def is_qualified(words: Sequence[str], at: int) -> bool:
+    """True if words go on with a name that names its schema as well."""
+    while words[at : at + 1] in (["IF"], ["NOT"], ["EXISTS"]):
+        at += 1
+    return words[at + 1 : at + 2] == ["."]
+
+
+class Reader(DefinitionReader):
+    """Reads one statement."""
+
+    def statement(self) -> Statement:
+        """Reads the statement its first word announces."""
+        word = self.word()
+        if word in _QUERY:
+            at, position = self.at, self.position()
+            try:
+                tree = self.rest()
+            except Error as error:
+                return self.foreign(at, error)
+            if isinstance(tree, exp.Insert | exp.Update | exp.Delete) or changing(tree):
+                return Change(tree)
+            if isinstance(tree, exp.Values):
+                return self.foreign(at, unsupported("VALUES", tree))
+            return Query(as_query(tree, position))
+        readers = {
+            "EXPLAIN": self.explain, "CREATE": self.create, "DROP": self.drop, "SET": self.set,
+            "SHOW": self.show, "DESCRIBE": self.describe, "DESC": self.describe,
+            "COPY": self.copy, "BEGIN": self.transaction, "START": self.transaction,
+            "COMMIT": self.transaction, "END": self.transaction, "ROLLBACK": self.transaction,
+            "ABORT": self.transaction, "INSERT": self.change, "UPDATE": self.change,
+            "DELETE": self.change, "CALIBRATE": self.calibrate,
+            "VACUUM": self.vacuum, "BACKUP": self.backup, "EXPORT": self.export,
+            "IMPORT": self.import_database,
+        }  # fmt: skip
+        if word == "PRAGMA" and self.word(1) == "INTEGRITY_CHECK":
+            return self.integrity_check()
+        if word not in readers:
+            meant = did_you_mean(word, (*_QUERY, *readers, "FOR", *_DUCKDB))
+            return self.foreign(
+                self.at,
+                NotSupportedError(
+                    f"einsql has no {word} statement",
+                    hint=f"{meant}Statements: SELECT, EXPLAIN, CREATE TENSOR/VIEW/MACRO, DROP, "
+                    "INSERT, UPDATE, DELETE, COPY, SET, CALIBRATE, SHOW, DESCRIBE, BEGIN, COMMIT, "
+                    "ROLLBACK, VACUUM, BACKUP, EXPORT, IMPORT, FOR, and those of DuckDB.",
+                    position=self.position(),
+                ),
+            )
+        start = self.at
+        try:
+            return readers[word]()
+        except Error as error:
+            if word not in _SHARED or self._is_definition(start):
+                raise
+            if not isinstance(error, NotSupportedError):
+                error = UnknownHere(error.reason, hint=error.hint, position=error.position)
+            return self.foreign(start, error)
+
+    def _is_definition(self, start: int) -> bool:
+        """True of CREATE and DROP TENSOR, VIEW and MACRO; views in other schemas are DuckDB's."""
+        words = [t.text.upper() for t in self.tokens[start : start + 9]]
+        kinds = ("TENSOR", "VIEW", "MACRO", "FUNCTION")
+        if words[0] not in ("CREATE", "DROP") or not any(w in kinds for w in words[1:5]):
+            return False
+        return "VIEW" not in words[1:5] or not is_qualified(words, words.index("VIEW") + 1)
+
+    def foreign(self, start: int, error: Error) -> Foreign:
+        """The statement as one of DuckDB's.
+
+        Raises:
+            Error: The one given, if it is none; DuckDB's where that reads further.
+        """
+        self.at = start
+        begins = self.position()
+        if not isinstance(error, NotSupportedError | UnknownHere):
+            raise error
+        try:
+            check_grammar(" " * begins + self.sql[begins:])
+        except ProgrammingError as wrong:
+            told = isinstance(error, NotSupportedError) and wrong.position is not None
+            if told and (error.position or 0) < (wrong.position or 0):
+                raise wrong from None
+            raise error from None
+        return Foreign(self.sql, self.word(), begins, error)
+
+    def explain(self) -> Statement:
+        """EXPLAIN [ANALYZE] [VERBOSE] [SIMULATE] [(option, …)] statement."""
+        self.take("EXPLAIN")
+        options = explain_options(self, _QUERY)
+        if self.ended:
+            raise self.error("EXPLAIN needs a statement")
+        if self.word() == "FOR":
+            raise ProgrammingError(
+                "EXPLAIN shows one statement, and a loop has several",
+                hint="EXPLAIN one of its body, with a number in place of the loop's variable.",
+                position=self.position(),
+            )
+        text = self.sql[self.position() :].strip()
+        return Explain(self.statement(), **asdict(options), text=text)
+
+    def calibrate(self) -> Calibrate:
+        """CALIBRATE."""
+        self.take("CALIBRATE")
+        self.end()
+        return Calibrate()
+
+    def integrity_check(self) -> IntegrityCheck:
+        """PRAGMA integrity_check [()]."""
+        self.take("PRAGMA", "INTEGRITY_CHECK")
+        self.take("(", ")")
+        self.end()
+        return IntegrityCheck()
+
+    def vacuum(self) -> Vacuum:
+        """VACUUM."""
+        self.take("VACUUM")
+        self.end()
+        return Vacuum()
+
+    def backup(self) -> Backup:
+        """BACKUP TO 'file'."""
+        self.take("BACKUP")
+        self.expect("TO", "after BACKUP")
+        position = self.position()
+        path = self.text("a file name in quotes")
+        self.end()
+        return Backup(path, position)
+
+    def export(self) -> Export:
+        """EXPORT DATABASE [name TO] 'directory' [(options)]."""
+        self.take("EXPORT")
+        self.expect("DATABASE", "after EXPORT")
+        position, name = self.position(), ""
+        if self.ended or self.tokens[self.at].token_type is not TokenType.STRING:
+            name = self.name("a directory in quotes")
+            self.expect("TO", "after the database")
+        path = self.text("a directory in quotes")
+        start = self.position()
+        if self.take("("):
+            self.parenthesised()
+        options = self.sql[start : self.position()].strip()
+        self.end()
+        return Export(name, path, options, self.sql, position)
+
+    def import_database(self) -> Import:
+        """IMPORT DATABASE 'directory'."""
+        self.take("IMPORT")
+        self.expect("DATABASE", "after IMPORT")
+        position = self.position()
+        path = self.text("a directory in quotes")
+        self.end()
+        return Import(path, self.sql, position)
+
+    def set(self) -> Set:
+        """SET name = value."""
+        self.take("SET")
+        name = self.name("a setting").lower()
+        if not self.take("=") and not self.take("TO"):
+            raise self.error("Expected = after the setting")
+        start = self.position()
+        if self.ended:
+            raise self.error("Expected a value")
+        self.at = len(self.tokens)
+        return Set(name, self.sql[start:].strip().strip("'\""), start)
+
+    def show(self) -> Show:
+        """SHOW TENSORS | TABLES | SETTINGS."""
+        self.take("SHOW")
+        what = self.word()
+        known = ("TENSORS", "TABLES", "SETTINGS")
+        if what not in known:
+            raise self.error("SHOW knows TENSORS and SETTINGS", did_you_mean(what, known))
+        self.at += 1
+        self.end()
+        return Show(what.lower())
+
+    def describe(self) -> Show:
+        """DESCRIBE name, or DESCRIBE query."""
+        self.at += 1
+        if self.word() in ("SELECT", "WITH", "FROM"):
+            return Show("describe", query=self.query())
+        name = self.name("a tensor or a SELECT")
+        self.end()
+        return Show("describe", name)
+
+    def copy(self) -> Copy:
+        """COPY name FROM 'file' (options); COPY name TO 'file'; COPY (query) TO 'file'."""
+        position = self.position()
+        self.take("COPY")
+        query: exp.Query | None = None
+        name = ""
+        if self.take("("):
+            start, end = self.parenthesised()
+            query = as_query(self.tree(start, end), start)
+        else:
+            name = self.name("a tensor name")
+        reads = query is None and self.take("FROM")
+        if not reads and not self.take("TO"):
+            raise self.error("Expected FROM or TO" if query is None else "Expected TO")
+        path = self.text("a file name in quotes")
+        options = self.options() if self.take("(") else {}
+        self.end()
+        return Copy(name, query, path, reads, tuple(options.items()), position)
+
+    def options(self) -> dict[str, str]:
+        """Pairs `name value, name value, …)`."""
+        found: dict[str, str] = {}
+        while not found or not self.take(")"):
+            if found:
+                self.expect(",", "or )")
+            position = self.position()
+            name = self.name("an option").upper()
+            if name in found:
+                raise ProgrammingError(f"The option {name} is given twice", position=position)
+            if self.ended or self.word() in (",", ")"):
+                raise self.error("Expected the option's value")
+            found[name] = self.tokens[self.at].text
+            self.at += 1
+        return found
+
+    def transaction(self) -> Transaction:
+        """BEGIN, COMMIT or ROLLBACK [TRANSACTION]."""
+        word = self.word()
+        self.at += 1
+        self.take("TRANSACTION")
+        self.end()
+        actions = {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}
+        return Transaction(actions.get(word, word))
+
+    def change(self) -> Change:
+        """INSERT, UPDATE or DELETE."""
+        tree = self.rest()
+        if not isinstance(tree, exp.Insert | exp.Update | exp.Delete):
+            raise ProgrammingError("This statement could not be read", position=0)
+        return Change(tree)

@@ -1,0 +1,173 @@
+"""Text to sqlglot's trees, whose positions count from the start of the statement's text."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+
+from sqlglot import exp
+from sqlglot.errors import ParseError
+
+from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.sql.binder.hints import numbered, placed
+from einsql.sql.parameters.parameters import mark, place
+from einsql.sql.parser.dialect import parsed
+from einsql.sql.parser.grammar import check_grammar, spaced
+from einsql.sql.parser.long_literals import without_long_literals
+from einsql.sql.parser.tokens import TokenReader, did_you_mean
+
+
+class TreeReader(TokenReader):
+    """Reads queries and expressions.
+
+    Attributes:
+        doubt: Why DuckDB's grammar refuses what sqlglot could read, if it does.
+    """
+
+    doubt: Error | None = None
+
+    def tree(self, start: int, end: int | None = None, prefix: str = "") -> exp.Expr:
+        """Parses a part of the statement with sqlglot, and has DuckDB look at it."""
+        tree, doubt = parse_tree(self.sql[:end], start, prefix)
+        self.doubt = self.doubt or doubt
+        return tree
+
+    def rest(self) -> exp.Expr:
+        """Parses everything that is left with sqlglot, keeping positions."""
+        start = self.position()
+        self.at = len(self.tokens)
+        return self.tree(start)
+
+    def query(self) -> exp.Query:
+        """Parses the rest as a query."""
+        position = self.position()
+        if self.ended:
+            raise self.error("Expected a SELECT")
+        return as_query(self.rest(), position)
+
+    def query_or_text(self) -> tuple[exp.Query | None, Error | None]:
+        """The rest as a query, or why it could not be read if DuckDB's grammar has it.
+
+        Raises:
+            Error: It is no query.
+        """
+        start = self.position()
+        try:
+            return self.query(), None
+        except (NotSupportedError, UnknownHere) as error:
+            try:
+                check_grammar(" " * start + self.sql[start:])
+            except ProgrammingError:
+                raise error from None
+            self.at = len(self.tokens)
+            return None, error
+
+    def refuse_parameters(self, tree: exp.Expr, start: int) -> None:
+        """Refuses `?` and `$n` in a definition, for it outlives the call that gives them."""
+        if tree.find(exp.Placeholder, exp.Parameter) is not None:
+            marks = (t.start for t in self.tokens if t.start >= start and t.text in ("?", "$"))
+            raise ProgrammingError(
+                "A parameter cannot stand in a definition",
+                hint="The argument of a macro takes its place.",
+                position=next(marks, start),
+            )
+
+
+def parse_tree(sql: str, start: int, prefix: str = "") -> tuple[exp.Expr, Error | None]:
+    """Parses `sql[start:]` with sqlglot; positions in the tree count from sql's start.
+
+    Returns:
+        The tree, and why DuckDB's grammar refuses the text if it does.
+
+    Raises:
+        ProgrammingError: A syntax error.
+    """
+    marked = mark(sql)
+    # Spaces keep the offsets; a prefix that makes a fragment a statement takes their place.
+    body, hints = numbered(without_long_literals(marked.text)[start:], start)
+    text = " " * (start - len(prefix)) + prefix + body
+    ahead = max(0, len(prefix) - start)
+    apart, blanks = spaced(text)
+    doubt: Error | None = None
+    try:
+        tree = parsed(apart)
+        check_grammar(text)
+    except ParseError as error:
+        raise _syntax_error(text, error) from error
+    except ProgrammingError as error:
+        error.position = max(0, (error.position or 0) - ahead)
+        doubt = error
+    if ahead or blanks:
+        for node in tree.walk():
+            if "start" in node.meta:
+                node.meta["start"] -= ahead + bisect_left(blanks, node.meta["start"])
+    placed(tree, hints)
+    here = {at: number for at, number in marked.numbers.items() if at >= start}
+    return (place(tree, here) if here else tree), doubt
+
+
+def changing(tree: exp.Expr) -> list[exp.CTE]:
+    """The names of a statement's own WITH that change data instead of giving rows."""
+    clause = tree.args.get("with_")
+    ctes = [] if clause is None else clause.expressions
+    return [c for c in ctes if isinstance(c.this, exp.Insert | exp.Update | exp.Delete | exp.Merge)]
+
+
+def as_query(tree: exp.Expr, position: int) -> exp.Query:
+    """The tree as a query.
+
+    Raises:
+        ProgrammingError: It is something else.
+    """
+    if not isinstance(tree, exp.Query):
+        raise ProgrammingError("Expected a SELECT", position=position)
+    return tree
+
+
+_LATER = ("LIMIT", "OFFSET", "ORDER", "RETURNING")
+"""Clauses that DuckDB takes in more places than sqlglot."""
+
+_CLAUSES = (
+    "SELECT", "DISTINCT", "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "JOIN", "USING",
+    "UNION", "PARTITION", "WINDOW", "QUALIFY", "VALUES", "BETWEEN",
+)  # fmt: skip
+"""What begins parts of a query, and may be misspelt."""
+
+_LAST_WORD = re.compile(r"(?<![\w$\"'.])(\w+)\s*$")
+
+
+def _syntax_error(sql: str, error: ParseError) -> Error:
+    detail = error.errors[0] if error.errors else {}
+    description = str(detail.get("description") or "it cannot be read").split(" but got <")[0]
+    if description.startswith("Required keyword"):
+        description = "something is missing before this point"
+    line, col = detail.get("line") or 1, detail.get("col") or 1
+    starts = [0]
+    for text in sql.split("\n"):
+        starts.append(starts[-1] + len(text) + 1)
+    highlight = str(detail.get("highlight") or "")
+    position = max(0, starts[int(line) - 1] + int(col) - max(1, len(highlight)))
+    if highlight.upper() in _LATER:
+        return NotSupportedError(
+            f"{highlight.upper()} is outside the tensor fragment", position=position
+        )
+    at, meant = _misspelt(sql, position, highlight)
+    return UnknownHere(
+        f"Syntax error: {description.rstrip('.')}",
+        hint=meant.rstrip(),
+        position=min(at, max(0, len(sql) - 1)),
+    )
+
+
+def _misspelt(sql: str, position: int, word: str) -> tuple[int, str]:
+    """Where a misspelt keyword stands: at an error or just before, where it was read as a name.
+
+    Returns:
+        The position, and what was meant; the error's own and nothing if it is like no keyword.
+    """
+    before = _LAST_WORD.search(sql[:position])
+    for at, found in ((position, word), (before.start(1), before[1]) if before else (0, "")):
+        meant = did_you_mean(found, _CLAUSES)
+        if meant:
+            return at, meant
+    return position, ""
