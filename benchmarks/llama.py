@@ -21,7 +21,7 @@ from benchmarks.report import machine
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer import optimize
 from einsql.optimizer.decomposition import decompose
-from einsql.optimizer.placement import place
+from einsql.optimizer.placement.placement import place
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.networks import connected, transformer

@@ -22,10 +22,10 @@ from einsql.core.units import duration
 from einsql.ir.einsum.graph import Node
 from einsql.ir.spmd.program import Program
 from einsql.optimizer.decomposition import Floats, Seconds, decompose
-from einsql.optimizer.placement import place
-from einsql.optimizer.prediction import predict
-from einsql.optimizer.rounds import DIRECT, TREES_AND_RINGS
-from einsql.optimizer.simulation import Simulation, simulate
+from einsql.optimizer.placement.placement import place
+from einsql.optimizer.simulation.prediction import predict
+from einsql.optimizer.simulation.rounds import DIRECT, TREES_AND_RINGS
+from einsql.optimizer.simulation.simulation import Simulation, simulate
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "simulation.md"
 SITES = 1024

@@ -196,7 +196,7 @@ class _Measures:
     def _placed(self, root: EinSum, sites: int, *parts: Mapping[str, int]) -> Program:
         """A graph whose nodes are cut as given."""
         from einsql.optimizer.decomposition import Cut, Decomposition  # as in `exchange`
-        from einsql.optimizer.placement import place
+        from einsql.optimizer.placement.placement import place
 
         cuts = tuple(Cut(f"r{n}", dict(p), 1, 0.0, 0.0, 0.0) for n, p in enumerate(parts))
         return place(root, Decomposition("calibration", sites, cuts, 0.0))

@@ -271,7 +271,7 @@ def placement_text(tensor: Tensor, sites: int) -> str:
     stored = Input(tensor.name, schema, tensor.partition, tensor.order, lies(fields, sites))
     if sites == 1 or not stored.settled:
         return ""
-    from einsql.optimizer.layouts import lying  # 20 ms, for several sites only
+    from einsql.optimizer.placement.layouts import lying  # 20 ms, for several sites only
 
     extents = {k.name: k.extent for k in schema.keys}
     return described(lying(stored, sites), sites, extents)

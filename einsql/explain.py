@@ -131,7 +131,9 @@ class GraphExplanation(Explanation):
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
         if self.cluster is not None:
-            from einsql.optimizer.simulation import simulate  # as above, where it is asked for
+            from einsql.optimizer.simulation.simulation import (
+                simulate,  # as above, where it is asked for
+            )
             from einsql.simulation_report import with_simulation
 
             played = simulate(placed, self.settings.machine, self.cluster)

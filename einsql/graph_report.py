@@ -11,7 +11,7 @@ from einsql.engine.executor import Program as LocalProgram
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_node
 from einsql.ir.spmd.program import Exchange, Local, Program, tuple_bytes
-from einsql.optimizer.rules import Step
+from einsql.optimizer.rewrite.rules import Step
 
 MOST_CELLS = 64
 """Of operations of more cells the report does not say where each of them runs."""

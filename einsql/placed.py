@@ -17,14 +17,7 @@ from einsql.ir.tra import plan as ra
 from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_implementation
-from einsql.optimizer.implementation import (
-    Cost,
-    ImplementationStep,
-    Implemented,
-    Stored,
-    Weights,
-    implement,
-)
+from einsql.optimizer.tra import Cost, ImplementationStep, Implemented, Stored, Weights, implement
 
 if TYPE_CHECKING:
     from einsql.cluster.blocks import RankBlockProgram

@@ -416,7 +416,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     settings, cluster = catalog.settings, catalog.cluster
     if settings.sites == 1 and cluster is None:
         return TileProgram(node, settings.jit)
-    from einsql.optimizer.implementation import RULES, implement  # for several sites only
+    from einsql.optimizer.tra import RULES, implement  # for several sites only
 
     check_rules(settings.disabled_rules)
     disabled = settings.disabled_rules & {r.name for r in RULES}

@@ -87,8 +87,8 @@ def sited(root: Node, settings: Settings) -> tuple[Decomposition, Placed]:
         Error: As `check_domains`.
     """
     from einsql.optimizer.decomposition import decompose  # 20 ms, for several sites only
-    from einsql.optimizer.placement import place
-    from einsql.optimizer.together import joined
+    from einsql.optimizer.placement.fuse_steps import joined
+    from einsql.optimizer.placement.placement import place
 
     check_domains(root)
     cut = decompose(root, settings.sites, settings.strategy, objective_of(settings))

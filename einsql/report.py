@@ -13,8 +13,8 @@ from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import COPIES, Collective, Complete, Exchange, Local, Program
 from einsql.optimizer.decomposition import Cut, Decomposition
-from einsql.optimizer.prediction import Prediction, predict
-from einsql.optimizer.tra_cost import tra_costs
+from einsql.optimizer.simulation.prediction import Prediction, predict
+from einsql.optimizer.simulation.tra_cost import tra_costs
 
 Kind = Literal["contraction", "reduction", "map"]
 """A contraction reduces over several operands, a reduction over one, a map nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsql.core.units import data_size, duration
-from einsql.optimizer.simulation import Simulation
+from einsql.optimizer.simulation.simulation import Simulation
 from einsql.report import Operation
 
 Report = dict[str, Any]

@@ -36,7 +36,7 @@ from einsql.sql.parameters.parameter_use import NOTHING, Use
 
 if TYPE_CHECKING:
     from einsql.cluster.blocks import RankBlockProgram
-    from einsql.optimizer.implementation import Implemented
+    from einsql.optimizer.tra import Implemented
 
 Tick = Callable[[float], None]
 Inputs = Mapping[str, Fields]

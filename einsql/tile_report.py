@@ -11,7 +11,7 @@ from einsql.core.units import duration
 from einsql.engine.implementation import SiteRun
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.printer import format_implementation
-from einsql.optimizer.implementation import Cost, Costs, Implemented, translate
+from einsql.optimizer.tra import Cost, Costs, Implemented, translate
 from einsql.staged import Inputs, Tick, TilePlan
 
 

@@ -241,7 +241,7 @@ class Relation:
             ProgrammingError: The number of sites, a tensor or a key is none that can be.
             InterfaceError: There is no rule of that name.
         """
-        from einsql.optimizer.implementation import Weights
+        from einsql.optimizer.tra import Weights
         from einsql.placed import placed
 
         (count,) = _integers("place", (sites,))

@@ -19,8 +19,8 @@ from einsql.ir.einsum.interpreter import evaluate, evaluate_blocks
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
-from einsql.optimizer.lower import lower_graph_fields
-from einsql.optimizer.lower_operands import scanned_field
+from einsql.optimizer.tra.lower import lower_graph_fields
+from einsql.optimizer.tra.lower_operands import scanned_field
 from einsql.staged import compiled_kernel
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from einsql.ir.layout import Partial, Replicate
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile, instantiate
 from einsql.ir.tra.printer import format_implementation
-from einsql.optimizer.implementation import search, translate
-from einsql.optimizer.lower import lower
+from einsql.optimizer.tra import search, translate
+from einsql.optimizer.tra.lower import lower
 from tests.sites import assert_same, meaning, on_sites, random_relation
 
 X = np.arange(35.0).reshape(7, 5) / 2
@@ -315,7 +315,7 @@ def test_plans_without_sites_do_not_pay_for_them() -> None:
 import sys, einsql
 einsql.connect().execute("SELECT i, SUM(1) AS val FROM range(2) AS r(i) GROUP BY i")
 assert einsql.tra.scan([1.0, 2.0], (2,)).aggregate(()).blocks()[()].tolist() == [3.0]
-assert not any(m.startswith(("einsql.optimizer.implementation", "einsql.placed"))
+assert not any(m.startswith(("einsql.optimizer.tra", "einsql.placed"))
                for m in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -16,11 +16,11 @@ from einsql.ir.einsum.flops import effort_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.layout import Tiles
 from einsql.ir.spmd.program import Local, tuple_bytes
-from einsql.optimizer import traffic
 from einsql.optimizer.decomposition.objective import cell_bytes
 from einsql.optimizer.decomposition.problem import problem_of
-from einsql.optimizer.prediction import predict
-from einsql.optimizer.traffic import exchanged
+from einsql.optimizer.placement import traffic
+from einsql.optimizer.placement.traffic import exchanged
+from einsql.optimizer.simulation.prediction import predict
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained

@@ -14,12 +14,12 @@ import einsql
 from einsql.core.machine import Machine, Topology, topology_like
 from einsql.engine.sites import SiteProgram
 from einsql.ir.spmd.program import Complete, Exchange, Local, Program, state_bytes, with_state
-from einsql.optimizer import fair_shares
-from einsql.optimizer.fair_shares import durations
-from einsql.optimizer.messages import Messages, merging
-from einsql.optimizer.prediction import StepCosts, predict
-from einsql.optimizer.rounds import TREES_AND_RINGS, mirrored, ring, tree
-from einsql.optimizer.simulation import Simulation, simulate
+from einsql.optimizer.simulation import fair_shares
+from einsql.optimizer.simulation.fair_shares import durations
+from einsql.optimizer.simulation.messages import Messages, merging
+from einsql.optimizer.simulation.prediction import StepCosts, predict
+from einsql.optimizer.simulation.rounds import TREES_AND_RINGS, mirrored, ring, tree
+from einsql.optimizer.simulation.simulation import Simulation, simulate
 from einsql.plans import Plan
 from einsql.programs import sited
 from einsql.sql.parser.parser import parse

@@ -54,7 +54,7 @@ def loaded(con: Connection, tensor: Tensor, file: files.FileTensor) -> Tensor:
     Raises:
         OperationalError: The file has changed, or a rank cannot read it.
     """
-    from einsql.optimizer.layouts import declared, spread  # 20 ms, for several sites only
+    from einsql.optimizer.placement.layouts import declared, spread  # 20 ms, for several sites only
 
     cluster, sites = con.cluster, con.settings.sites
     assert cluster is not None

@@ -84,7 +84,7 @@ def as_declared(con: Connection, tensor: Tensor) -> Tensor:
     relation = tensor.relation
     if tensor.partition is None or not isinstance(relation.fields, PlacedFields):
         return tensor
-    from einsql.optimizer.layouts import declared  # for several sites only
+    from einsql.optimizer.placement.layouts import declared  # for several sites only
 
     bounds = [(k.lo, k.hi) for k in relation.schema.keys]
     tiles = declared(bounds, tensor.partition, relation.fields.sites, tensor.order)

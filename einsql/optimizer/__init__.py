@@ -8,8 +8,15 @@ graph is cut, `lower` writes the plan over blocks, and `implementation` puts suc
 sites.
 """
 
-from einsql.optimizer.pipeline import GROUP_NODES, RULES, STAGES, Stage, check_rules, optimize
-from einsql.optimizer.rules import Optimized, Rule, Step
+from einsql.optimizer.rewrite.pipeline import (
+    GROUP_NODES,
+    RULES,
+    STAGES,
+    Stage,
+    check_rules,
+    optimize,
+)
+from einsql.optimizer.rewrite.rules import Optimized, Rule, Step
 
 __all__ = [
     "GROUP_NODES",

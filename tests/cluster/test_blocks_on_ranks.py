@@ -15,7 +15,7 @@ from einsql.cluster.messages import Command, Kept, Run, Source
 from einsql.engine.implementation import SiteRun
 from einsql.engine.objects import Tensor
 from einsql.engine.relation import PlacedFields
-from einsql.optimizer.implementation import RULES
+from einsql.optimizer.tra import RULES
 from tests.cluster.conftest import Connected
 from tests.optimizer.test_ia_rules import FORMS, form
 from tests.sites import assert_same, meaning, random_relation

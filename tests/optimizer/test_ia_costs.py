@@ -20,7 +20,7 @@ from einsql.ir.ia.plan import (
 )
 from einsql.ir.tra.block_schema import equal_cuts
 from einsql.ir.tra.kernels import Tile
-from einsql.optimizer.implementation import Cost, Costs, Weights
+from einsql.optimizer.tra import Cost, Costs, Weights
 
 MATRIX = Tile(2, DType.FLOAT)
 ROWS, COLUMNS, COPIES = (0,), (1,), None

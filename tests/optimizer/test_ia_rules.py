@@ -30,9 +30,9 @@ from einsql.ir.ia.plan import (
 )
 from einsql.ir.ia.typing import Duplicate
 from einsql.ir.tra.kernels import Tile
-from einsql.optimizer.implementation import RULES, Costs, Weights, search, translate
-from einsql.optimizer.implementation.beam import Neighbours
-from einsql.optimizer.implementation.laws import chained
+from einsql.optimizer.tra import RULES, Costs, Weights, search, translate
+from einsql.optimizer.tra.beam import Neighbours
+from einsql.optimizer.tra.laws import chained
 from tests.sites import Blocks, any_copies, assert_same, meaning, on_sites, random_relation
 
 SITES = (1, 2, 3, 4, 5, 8)

@@ -33,7 +33,7 @@ from einsql.ir.tra.kernels import Tile, instantiate
 from einsql.ir.tra.plan import Scan
 from einsql.ir.tra.plan import walk as walk_plan
 from einsql.optimizer.decomposition import decompose
-from einsql.optimizer.lower import lower, lower_graph
+from einsql.optimizer.tra.lower import lower, lower_graph
 from tests.levels import assert_same
 from tests.optimizer.graphs import data, key, less, random_graph, random_join, tensor
 from tests.relations import checked

@@ -22,7 +22,7 @@ from einsql.ir.layout import (
     placement,
     region,
 )
-from einsql.optimizer.communication import Move, fused, lacking, solve
+from einsql.optimizer.placement.communication import Move, fused, lacking, solve
 
 R, P, ONE = Replicate(), Partial(), Single()
 ROWS, COLUMNS = Shard(0), Shard(1)

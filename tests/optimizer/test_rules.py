@@ -31,7 +31,7 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import RULES, STAGES, Optimized, Rule, optimize
-from einsql.optimizer.verify import verify
+from einsql.optimizer.rewrite.verify import verify
 from tests.optimizer.graphs import (
     assert_equal_results,
     data,

@@ -20,7 +20,7 @@ from einsql.core.schema import DType
 from einsql.engine.private import owner
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile
-from einsql.optimizer.implementation import implement
+from einsql.optimizer.tra import implement
 from einsql.staged import TilePlan, TileProgram
 from einsql.tile_report import measured
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
@@ -192,7 +192,7 @@ def test_rules_are_switched_off_by_name(con: einsql.Connection) -> None:
 def test_plans_of_very_many_blocks_stay_as_table_1_has_them(
     con: einsql.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("einsql.optimizer.implementation.beam.MOST_ARRAYS", 100)
+    monkeypatch.setattr("einsql.optimizer.tra.beam.MOST_ARRAYS", 100)
     con.execute("SET sites = 3")
     assert rules(con, product(7, 5, 3), 3) == []
     np.testing.assert_array_equal(con.execute(product(7, 5, 3)).fetch_numpy(), X @ Y)
@@ -225,7 +225,7 @@ import sys, numpy as np, einsql
 con = einsql.connect()
 con.register("u", np.ones((4, 4)), ("i", "j"))
 con.execute("SELECT tensor_sum(tile) AS t FROM TILES(u, 2, 2)")
-assert not any(m.startswith("einsql.optimizer.implementation") for m in sys.modules)
+assert not any(m.startswith("einsql.optimizer.tra") for m in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

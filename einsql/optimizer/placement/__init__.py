@@ -1,0 +1,1 @@
+"""Where results of a cut graph are placed, and how they get there."""

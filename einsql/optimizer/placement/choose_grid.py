@@ -1,0 +1,328 @@
+"""Where one operation runs: the order of its grid and the completions that move least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
+
+import numpy as np
+
+from einsql.core.boxes import volumes
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.layout import Partial, Tiles
+from einsql.ir.spmd.program import COPIES, Collective, state_bytes, tuple_bytes
+from einsql.optimizer.decomposition import Cut
+from einsql.optimizer.placement.collectives import collectives
+from einsql.optimizer.placement.completion import Completion, PartialResult, completions, merging
+from einsql.optimizer.placement.deferred_reduction import completed_cells, partial_cells
+from einsql.optimizer.placement.layouts import (
+    Cells,
+    distinct,
+    following,
+    grids,
+    groups,
+    here,
+    lacking,
+    laid,
+    made,
+    made_layout,
+    needed,
+    read_layout,
+)
+from einsql.optimizer.placement.traffic import leaving
+
+FOLLOWED = 256
+"""Operations of so many cells that may run anywhere run where most of their data lies."""
+
+Ways = Mapping[int, Sequence[Completion]]
+"""The completions of partial sources, by the identity of these."""
+
+Intern = Callable[[Tiles], Tiles]
+"""Gives equal tiles one object, so that what is equal is known by its identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is known of a relation that an operation reads.
+
+    Attributes:
+        versions: Tiles that lie at sites, complete ones first; none while the relation
+            is partial, and none of a stored tensor that lies wherever it is read.
+        partial: The partial result, if it is not completed yet.
+        shared: True if there are other readers.
+    """
+
+    versions: tuple[Tiles, ...] = ()
+    partial: PartialResult | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """How an operand comes to the cells that read it.
+
+    Attributes:
+        need: The tiles that are read.
+        pick: For each cell its tile.
+        used: Versions it is taken from, by their numbers; none for a stored tensor, and
+            for partial tiles, which are read as they are.
+        at_hand: As in `Exchange`.
+        collectives: As in `Exchange`.
+        completes: As in `Exchange`.
+    """
+
+    need: Tiles
+    pick: np.ndarray
+    used: tuple[int, ...]
+    at_hand: np.ndarray
+    collectives: tuple[Collective, ...]
+    completes: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A placement of one operation.
+
+    Attributes:
+        closing: For each source that was partial, by its number, how it is completed.
+        fetches: One for each operand.
+        tiles: What comes out.
+        partial: The same, if tiles have to be merged.
+    """
+
+    cells: Cells
+    closing: dict[int, Completion]
+    fetches: tuple[Fetch, ...]
+    tiles: Tiles
+    partial: PartialResult | None
+
+
+def choose(
+    node: EinSum,
+    cut: Cut,
+    sites: int,
+    sources: Sequence[Source],
+    intern: Intern,
+    wish: PartialResult | None = None,
+    *,
+    free: bool = False,
+) -> Choice:
+    """The placement of an operation that moves least, and then that with the least busy sites.
+
+    Args:
+        node: The operation.
+        cut: How it is cut.
+        sites: How many sites there are.
+        sources: What each operand reads; operands that read the same have the same object.
+        intern: Makes equal tiles identical.
+        wish: The partial result it should make, if one of its grids does.
+        free: True if nobody minds how a map is cut, as long as no cell grows.
+    """
+    waiting = [None if s.shared else s.partial for s in sources]
+    late = partial_cells(node, waiting, sites) if waiting else None
+    if late is not None:
+        return _still_partial(node, late, [p for p in waiting if p is not None], intern)
+    ways = {id(s): completions(s.partial) for s in sources if s.partial is not None}
+    wished = (c for c in grids(node, cut, sites) if wish and _makes(node, c, wish))
+    candidates = [*islice(wished, 1)] or _candidates(node, cut, sites, sources, ways, free)
+    cells, closing = _least(node, candidates, sources, ways)
+    tiles = intern(laid(made(node, cells), made_layout(node, cells)))
+    return Choice(
+        cells,
+        {n: closing[id(s)] for n, s in enumerate(sources) if id(s) in closing},
+        _fetches(node, cells, sources, closing, intern),
+        tiles,
+        _partial(node, cells, tiles),
+    )
+
+
+def _least(
+    node: EinSum, candidates: Iterable[Cells], sources: Sequence[Source], ways: Ways
+) -> tuple[Cells, dict[int, Completion]]:
+    """The cells to which bringing the operands moves least, with what completes these.
+
+    Of several the first whose busiest site moves least.
+    """
+    best: tuple[int, Cells, dict[int, Completion]] | None = None
+    peak: float | None = None  # of the best, once it is asked for
+    floor = sum(w[0].nbytes for w in ways.values())  # whichever way, it is sent
+    for cells in candidates:
+        moved, closing = _cost(node, cells, sources, ways)
+        if best is None or moved < best[0]:
+            best, peak = (moved, cells, closing), None
+        elif moved == best[0]:
+            if peak is None:
+                peak = _peak(node, best[1], sources, best[2])
+            other = _peak(node, cells, sources, closing, peak)
+            if other < peak:
+                best, peak = (moved, cells, closing), other
+        if peak is not None and peak * cells.among <= best[0]:
+            peak = 0  # all sites move as much as each other
+        if best[0] == 0 or (best[0] == floor and peak == 0):
+            break
+    assert best is not None
+    return best[1:]
+
+
+def _peak(
+    node: EinSum, cells: Cells, sources: Sequence[Source], closing: Mapping[int, Completion],
+    limit: float = inf,
+) -> float:  # fmt: skip
+    """Bytes that the busiest site sends or receives when operands are brought to cells.
+
+    If some site receives as much as the limit, what is sent is not looked at.
+    """
+    sent, received = np.zeros((2, cells.among))
+    exchanges: list[tuple[Tiles, Tiles, int]] = []
+    alone = len(np.unique(cells.sites)) == len(cells.sites)
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        versions, width = s.versions, tuple_bytes(o.source)
+        if s.partial is not None:
+            way = closing[id(s)]
+            versions = (way.tiles,)
+            if not any(s is before for before in sources[:n]):
+                out, into = merging(s.partial, way, cells.among) * s.partial.width
+                sent, received = sent + out, received + into
+        if versions:
+            need = needed(node, n, cells) if alone else distinct(needed(node, n, cells))[0]
+            found, holder = here(need, versions[0])
+            absent = holder < 0
+            for more in versions[1:]:
+                absent &= here(need, more)[1] < 0
+            if absent.any():
+                missing = (need.volumes - found)[absent] * width
+                received += np.bincount(need.sites[absent], missing, cells.among)
+                lacked = Tiles(need.sites[absent], need.boxes[absent])
+                exchanges.append((versions[0], lacked, width))
+    if received.max() >= limit:
+        return float(received.max())
+    for have, need, width in exchanges:
+        sent += leaving(have, need, cells.among) * width
+    return float(max(sent.max(), received.max()))
+
+
+def _partial(node: EinSum, cells: Cells, tiles: Tiles) -> PartialResult | None:
+    """What cells make as a partial result, if several of them share a tile."""
+    members = groups(node, cells)
+    if members is None:
+        return None
+    cut = (x for x, _ in cells.grid if x != COPIES and x not in node.keys)
+    return PartialResult(tiles, members, state_bytes(node), tuple(map(cells.labels.index, cut)))
+
+
+def _makes(node: EinSum, cells: Cells, wish: PartialResult) -> bool:
+    """True if cells make partial tiles like given ones, at the same sites."""
+    tiles, members = made(node, cells), groups(node, cells)
+    return members is not None and (
+        np.array_equal(tiles.sites, wish.tiles.sites)
+        and np.array_equal(tiles.boxes, wish.tiles.boxes)
+        and np.array_equal(members, wish.members)
+    )
+
+
+def _still_partial(
+    node: EinSum, cells: Cells, waiting: Sequence[PartialResult], intern: Intern
+) -> Choice:
+    """The placement of a map on partial values, which makes partial values."""
+    each = np.arange(len(cells.sites))
+    at_hand = np.zeros((0, 2), np.int64)
+    fetches = tuple(Fetch(p.tiles, each, (), at_hand, (), False) for p in waiting)
+    layout = made_layout(node, cells, copies=Partial())
+    tiles = intern(laid(made(node, cells), layout))
+    width = tuple_bytes(node)
+    return Choice(cells, {}, fetches, tiles, PartialResult(tiles, waiting[0].members, width, (-1,)))
+
+
+def _candidates(
+    node: EinSum, cut: Cut, sites: int, sources: Sequence[Source], ways: Ways, free: bool
+) -> Iterator[Cells]:
+    """Cells under each order of the grid, and where element-wise or few cells find their data."""
+    first: Cells | None = None
+    for cells in grids(node, cut, sites):
+        first = first or cells
+        yield cells
+    if first is None or not (node.is_elementwise or len(first.sites) < sites):
+        return
+    if free and node.is_elementwise:
+        largest = volumes(first.boxes).max()
+        for n, s in enumerate(sources):
+            for way in ways.get(id(s), ()):
+                pieces = completed_cells(node, n, way.tiles, sites)
+                if pieces is not None and volumes(pieces.boxes).max() <= largest:
+                    yield pieces
+    if len(first.sites) > FOLLOWED:
+        return
+    for n, s in enumerate(sources):
+        need = needed(node, n, first)
+        for have in (*s.versions[:1], *(w.tiles for w in ways.get(id(s), ()))):
+            found = following(need, have)
+            if found is not None:
+                yield replace(first, sites=found)
+
+
+def _cost(
+    node: EinSum, cells: Cells, sources: Sequence[Source], ways: Ways
+) -> tuple[int, dict[int, Completion]]:
+    """Bytes that bringing the operands to cells moves, and the completions that do it."""
+    needs: dict[int, list[Tiles]] = {}
+    widths: dict[int, int] = {}
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        if s.versions or s.partial:
+            needs.setdefault(id(s), []).append(needed(node, n, cells))
+            widths[id(s)] = tuple_bytes(o.source)
+    total, closing = 0, {}
+    for s in {id(s): s for s in sources if id(s) in needs}.values():
+        if s.partial is None:
+            elements = sum(lacking(need, s.versions)[0] for need in needs[id(s)])
+            total += elements * widths[id(s)]
+            continue
+        costs = [
+            (way.nbytes + widths[id(s)] * sum(lacking(n, (way.tiles,))[0] for n in needs[id(s)]))
+            for way in ways[id(s)]
+        ]
+        # Of equal ways one site does least; if all need the result, all share the work.
+        chosen = costs.index(min(costs))
+        if costs[chosen] > ways[id(s)][chosen].nbytes:
+            chosen = len(costs) - 1 - costs[::-1].index(costs[chosen])
+        total += costs[chosen]
+        closing[id(s)] = ways[id(s)][chosen]
+    return total, closing
+
+
+def _fetches(
+    node: EinSum, cells: Cells, sources: Sequence[Source], closing: dict[int, Completion],
+    intern: Intern,
+) -> tuple[Fetch, ...]:  # fmt: skip
+    """How each operand comes to the cells; what one operand fetches is there for the next."""
+    versions = {id(s): list(s.versions) for s in sources}
+    for read, way in closing.items():
+        versions[read] = [intern(way.tiles)]
+    fetches = []
+    for n, (o, s) in enumerate(zip(node.operands, sources, strict=True)):
+        need, pick = distinct(needed(node, n, cells))
+        need = laid(need, read_layout(node, n, cells))
+        known = versions[id(s)]
+        if not known:
+            at_hand = np.zeros((0, 2), np.int64)
+            fetches.append(Fetch(intern(need), pick, (), at_hand, (), False))
+            continue
+        elements, at_hand = lacking(need, known)
+        used = tuple(int(v) for v in np.unique(np.maximum(0, at_hand[:, 0])))
+        held = at_hand[:, 0] >= 0
+        at_hand[held, 0] = np.searchsorted(used, at_hand[held, 0])
+        completes = s.partial is not None and elements > 0 and _same(need, s.partial.tiles)
+        moves = collectives(known[used[0]], need, elements, tuple_bytes(o.source))
+        need = intern(need)
+        fetches.append(Fetch(need, pick, used, at_hand, moves, completes))
+        if elements:
+            known.append(need)
+    return tuple(fetches)
+
+
+def _same(a: Tiles, b: Tiles) -> bool:
+    """True if both are the same boxes at the same sites, in any order."""
+    if len(a.sites) != len(b.sites):
+        return False
+    return bool((here(a, b)[1] >= 0).all() and (here(b, a)[1] >= 0).all())

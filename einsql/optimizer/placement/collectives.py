@@ -1,0 +1,105 @@
+"""What an exchange is called: the collectives that bring tiles where they are needed."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from einsql.ir.layout import Layout, Mesh, Placement, Tiles
+from einsql.ir.spmd.program import Collective, CollectiveName
+from einsql.optimizer.placement.communication import solve
+
+MOST_CHANGED = 5
+"""Mesh axes that may change at once; the solver tries their orders."""
+
+
+def collectives(have: Tiles, need: Tiles, elements: int, width: int) -> tuple[Collective, ...]:
+    """The collectives that bring tiles from where they are to where they are needed.
+
+    Args:
+        have: The tiles of a relation, or those that are at hand.
+        need: The tiles that are needed.
+        elements: How many elements have to move.
+        width: Bytes of an element.
+    """
+    if elements == 0:
+        whole = need.volumes.sum() == have.volumes.sum()
+        return () if whole else (Collective("slice", (), 0),)
+    solved = _solved(have, need, width)
+    if sum(c.nbytes for c in solved) == elements * width:
+        return solved
+    return (Collective(_name(have, need), (), elements * width),)
+
+
+def _solved(have: Tiles, need: Tiles, width: int) -> tuple[Collective, ...]:
+    """What the solver finds between two layouts of the same keys; nothing without them."""
+    if have.layout is None or need.layout is None or not have.boxes.size:
+        return ()
+    low, high = have.boxes[:, :, 0].min(axis=0), have.boxes[:, :, 1].max(axis=0)
+    if (need.boxes[:, :, 0].min(axis=0) != low).any():
+        return ()
+    if (need.boxes[:, :, 1].max(axis=0) != high).any():
+        return ()
+    common = refined(have.layout, need.layout)
+    if common is None or sum(a != b for a, b in zip(*common[1:], strict=True)) > MOST_CHANGED:
+        return ()
+    moves = solve(*common, [int(n) for n in high - low], width)
+    found = []
+    for (name, along), same in groupby(moves, lambda m: (m.collective, m.along)):
+        found.append(Collective(name, tuple(dict.fromkeys(along)), sum(m.nbytes for m in same)))
+    return tuple(found)
+
+
+def refined(a: Layout, b: Layout) -> tuple[Mesh, Placement, Placement] | None:
+    """Two layouts on one mesh, whose axes are named as the second one's.
+
+    Axes are divided until both have the same; None where they do not divide each other.
+    """
+    ends = sorted({*_strides(a.mesh), *_strides(b.mesh)})
+    if any(far % near for near, far in pairwise(ends)):
+        return None
+    axes, first, second = [], [], []
+    for near, far in reversed(list(pairwise(ends))):
+        at_a, at_b = _axis_at(a.mesh, near), _axis_at(b.mesh, near)
+        axes.append((b.mesh.axes[at_b][0], far // near))
+        first.append(a.placed[at_a])
+        second.append(b.placed[at_b])
+    return Mesh(tuple(axes)), tuple(first), tuple(second)
+
+
+def _strides(mesh: Mesh) -> list[int]:
+    """How far apart neighbours along each axis are, the last axis first, and all sites."""
+    return [1, *(int(n) for n in np.cumprod(mesh.shape[::-1]))]
+
+
+def _axis_at(mesh: Mesh, stride: int) -> int:
+    """The axis of size above 1 along which sites that far apart are neighbours."""
+    strides = _strides(mesh)
+    return next(
+        len(mesh.axes) - 1 - n
+        for n, (near, far) in enumerate(pairwise(strides))
+        if near <= stride < far
+    )
+
+
+def _name(have: Tiles, need: Tiles) -> CollectiveName:
+    """The name of an exchange between tiles that follow no mesh."""
+    senders, readers = np.unique(have.sites), np.unique(need.sites)
+    copies = need.volumes.sum() > have.volumes[: have.once].sum()
+    if len(senders) == 1:
+        return "broadcast" if copies else "scatter"
+    if len(readers) == 1:
+        return "gather"
+    if copies and _margins_only(have, need):
+        return "halo"
+    return "all-gather" if copies else "all-to-all"
+
+
+def _margins_only(have: Tiles, need: Tiles) -> bool:
+    """True if every tile is needed whole at its own site and nowhere else."""
+    for site, box in zip(have.sites, have.boxes, strict=True):
+        inside = (need.boxes[:, :, 0] <= box[:, 0]) & (box[:, 1] <= need.boxes[:, :, 1])
+        if set(need.sites[inside.all(axis=1)].tolist()) != {int(site)}:
+            return False
+    return True

@@ -1,0 +1,109 @@
+"""Ways to merge partial results: at one site of each group, or each member a piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql.core.boxes import part
+from einsql.ir.layout import Entry, Layout, Partial, Shard, Single, Tiles
+from einsql.ir.spmd.program import CollectiveName
+from einsql.optimizer.placement.layouts import laid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialResult:
+    """A result whose tiles have to be merged.
+
+    Attributes:
+        tiles: The partial tiles.
+        members: (groups, members), the tiles that are merged into one; groups of one
+            copy stand together.
+        width: Bytes of a tuple with what merging needs.
+        along: Positions of the free labels along whose grid axes they are merged, -1 for
+            the axis of copies.
+    """
+
+    tiles: Tiles
+    members: np.ndarray
+    width: int
+    along: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """A way to complete a partial result; attributes as those of the step `Complete`."""
+
+    tiles: Tiles
+    parts: np.ndarray
+    collective: CollectiveName
+    nbytes: int
+
+
+def completions(partial: PartialResult) -> list[Completion]:
+    """Ways to complete a partial result: at one site of each group, or spread over it."""
+    members, held = partial.members, partial.tiles
+    first = members[:, 0]
+    tiles = Tiles(held.sites[first], held.boxes[first], held.copies)
+    tiles = laid(tiles, _completed(held.layout, Single()))
+    nbytes = _sent(held.sites[members], tiles) * partial.width
+    ways = [Completion(tiles, members, "reduce", nbytes)]
+    for axis in range(tiles.boxes.shape[1]):
+        extents = tiles.boxes[:, axis, 1] - tiles.boxes[:, axis, 0]
+        if extents.min() >= members.shape[1]:
+            ways.append(_spread(partial, tiles, axis))
+    return ways
+
+
+def freely(partial: PartialResult) -> Completion:
+    """The completion of a result that may lie anywhere: that whose busiest site moves least.
+
+    All ways send as much in sum. Spread over its group a result leaves every site with a
+    share to send and to merge, where an axis is long enough.
+    """
+    most = int(partial.tiles.sites.max()) + 1
+    return min(completions(partial), key=lambda way: merging(partial, way, most).max())
+
+
+def merging(partial: PartialResult, way: Completion, sites: int) -> np.ndarray:
+    """Elements (2, sites) that each site sends and receives if all do so at once."""
+    at = np.sort(partial.tiles.sites[way.parts], axis=1)
+    sends = np.ones(at.shape, bool)  # a site's parts leave it as one
+    sends[:, 1:] = at[:, 1:] != at[:, :-1]
+    sends &= at != way.tiles.sites[:, None]
+    tile = np.nonzero(sends)[0]
+    moved, targets = way.tiles.volumes[tile], way.tiles.sites[tile]
+    return np.stack([np.bincount(s, moved, sites) for s in (at[sends], targets)])
+
+
+def _spread(partial: PartialResult, tiles: Tiles, axis: int) -> Completion:
+    """Each member of a group completes its piece of the group's tile."""
+    members, sites = partial.members, partial.tiles.sites
+    n = members.shape[1]
+    boxes = np.repeat(tiles.boxes, n, axis=0)
+    boxes[:, axis] = part(boxes[:, axis], np.tile(np.arange(n), len(members)), n)
+    spread = Tiles(sites[members].reshape(-1), boxes, tiles.copies)
+    spread = laid(spread, _completed(partial.tiles.layout, Shard(axis, depth=1)))
+    parts = np.repeat(members, n, axis=0)
+    nbytes = _sent(sites[parts], spread) * partial.width
+    return Completion(spread, parts, "reduce-scatter", nbytes)
+
+
+def _sent(contributing: np.ndarray, tiles: Tiles) -> int:
+    """Elements that reach tiles from other sites; each site sends its parts merged into one.
+
+    Args:
+        contributing: (tiles, members), the sites of the parts, that of the tile among them.
+        tiles: What is completed.
+    """
+    others = (np.diff(np.sort(contributing, axis=1), axis=1) > 0).sum(axis=1)
+    return int((others * tiles.volumes).sum())
+
+
+def _completed(layout: Layout | None, entry: Entry) -> Layout | None:
+    """The layout with partial axes replaced."""
+    if layout is None:
+        return None
+    placed = (entry if isinstance(e, Partial) else e for e in layout.placed)
+    return replace(layout, placed=tuple(placed))

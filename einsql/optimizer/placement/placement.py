@@ -1,0 +1,256 @@
+"""Places a cut graph on sites: which site runs which cell, and what has to move.
+
+Operations are placed one after another, each where it moves least (`choice.py`). A
+partial result waits for its first reader, which says how it is completed; what an
+exchange has brought to a site is there for every later reader. Operations that are cut
+alike and find their operands alike, as the layers of a network do, are placed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from einsql.ir.einsum.graph import EinSum, Expr, Input, Node, children, consumers, relabel, walk
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import (
+    COPIES,
+    Collective,
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    Step,
+    state_bytes,
+    tuple_bytes,
+)
+from einsql.optimizer.decomposition import Cut, Decomposition
+from einsql.optimizer.placement.choose_grid import Choice, Fetch, Source, choose
+from einsql.optimizer.placement.completion import Completion, PartialResult, freely
+from einsql.optimizer.placement.deferred_reduction import is_linear
+from einsql.optimizer.placement.layouts import lying, spread
+
+
+@dataclass(slots=True)
+class _Relation:
+    """A relation of the graph as the program has it.
+
+    Attributes:
+        source: What is known of it.
+        steps: The step that holds each version, or the partial result.
+        fetched: The step that brought tiles, by the identity of these.
+    """
+
+    source: Source = field(default_factory=Source)
+    steps: list[int] = field(default_factory=list)
+    fetched: dict[int, int] = field(default_factory=dict)
+
+
+def place(root: Node, cut: Decomposition) -> Program:
+    """The program of a cut graph.
+
+    Args:
+        root: The graph that was cut.
+        cut: A vector for each of its operations.
+    """
+    placing = _Placing(root, cut, {})
+    program = placing.program()
+    if placing.wishes:
+        again = _Placing(root, cut, placing.wishes).program()
+        program = min(program, again, key=lambda p: p.bytes_sent)
+    return program
+
+
+class _Placing:
+    """One placement, producers first.
+
+    Attributes:
+        granted: Partial results that operations should make, by the identity of these.
+        wishes: Those that would have let sums stay partial, for another placement.
+    """
+
+    def __init__(
+        self, root: Node, cut: Decomposition, granted: Mapping[int, PartialResult]
+    ) -> None:
+        self.granted = granted
+        self.wishes: dict[int, PartialResult] = {}
+        self.root = root
+        self.sites = cut.sites
+        nodes = [n for n in walk(root) if isinstance(n, EinSum)]
+        self.cuts = {id(n): c for n, c in zip(nodes, cut.cuts, strict=True)}
+        self.readers = consumers(root)
+        self.steps: list[Step] = []
+        self.relations: dict[int, _Relation] = {}
+        self.choices: dict[Hashable, Choice] = {}
+        self.tiles: dict[Hashable, Tiles] = {}
+        self.partials: dict[Hashable, PartialResult] = {}
+
+    def program(self) -> Program:
+        """Places every relation."""
+        for node in walk(self.root):
+            if isinstance(node, Input):
+                self._input(node)
+            else:
+                self._operation(node)
+        result = self._result()
+        return Program(self.sites, tuple(self.steps), result)
+
+    def _result(self) -> int:
+        relation = self.relations[id(self.root)]
+        if relation.source.partial is not None:
+            self._complete(relation, freely(relation.source.partial))
+        if not relation.steps:  # a stored tensor of no declared cut
+            assert isinstance(self.root, Input)
+            tiles = spread([(k.lo, k.hi) for k in self.root.schema.keys], self.sites)
+            return self._add(Load(self.root, tiles))
+        return relation.steps[0]
+
+    def _add(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def _input(self, node: Input) -> None:
+        """What lies somewhere is loaded there; anything else where it is read."""
+        relation = self.relations[id(node)] = _Relation()
+        if node.settled:
+            tiles = self._interned(lying(node, self.sites))
+            relation.source = Source((tiles,))
+            relation.steps = [self._add(Load(node, tiles))]
+
+    def _operation(self, node: EinSum) -> None:
+        cut = self.cuts[id(node)]
+        read = [self.relations[id(o.source)] for o in node.operands]
+        wish = self.granted.get(id(node))
+        if wish is not None:
+            wish = self._partial(replace(wish, tiles=self._interned(wish.tiles)))
+        free = node is self.root and not node.hint and cut.copies == 1
+        key = _signature(node, cut, read), id(wish), free
+        choice = self.choices.get(key)
+        if choice is None:
+            sources = [r.source for r in read]
+            choice = choose(node, cut, self.sites, sources, self._interned, wish, free=free)
+            self.choices[key] = choice
+        if len(choice.closing) > 1 and is_linear(node):
+            self._wish(node, read)
+        for n, way in choice.closing.items():
+            if read[n].source.partial is not None:
+                self._complete(read[n], way)
+        labels = (a.label for a in node.axes if a.define is None)
+        names = dict(zip(choice.cells.labels, labels, strict=True)) | {COPIES: COPIES}
+        operands = tuple(
+            self._fetch(o.source, r, fetch, names)
+            for o, r, fetch in zip(node.operands, read, choice.fetches, strict=True)
+        )
+        self._local(node, choice, operands, names)
+
+    def _wish(self, node: EinSum, read: Sequence[_Relation]) -> None:
+        """Asks operands that lie wherever we like to lie as another one does."""
+        free = [
+            isinstance(o.source, EinSum)
+            and all(isinstance(s, Input) and not s.settled for s in children(o.source))
+            for o in node.operands
+        ]
+        model = free.index(False) if False in free else 0
+        partial = read[model].source.partial
+        if partial is None or any(r.source.shared for r in read):
+            return
+        keys = node.operands[model].labels
+        for o, moves in zip(node.operands, free, strict=True):
+            if moves and o is not node.operands[model] and sorted(o.labels) == sorted(keys):
+                boxes = partial.tiles.boxes[:, [keys.index(x) for x in o.labels]]
+                tiles = Tiles(partial.tiles.sites, boxes)
+                self.wishes[id(o.source)] = replace(partial, tiles=tiles)
+
+    def _complete(self, relation: _Relation, way: Completion) -> None:
+        (partial,) = relation.steps
+        local, waiting = self.steps[partial], relation.source.partial
+        assert isinstance(local, Local)
+        assert waiting is not None
+        along = tuple(COPIES if n < 0 else local.labels[n] for n in waiting.along)
+        merge = Collective(way.collective, along, way.nbytes)
+        relation.steps = [self._add(Complete(partial, way.tiles, way.parts, (merge,)))]
+        relation.source = Source((self._interned(way.tiles),))
+
+    def _fetch(
+        self, node: Node, relation: _Relation, fetch: Fetch, names: Mapping[str, str]
+    ) -> int:
+        """The step that holds the needed tiles; equal needs are met once."""
+        known = relation.fetched.get(id(fetch.need))
+        if known is not None:
+            return known
+        if relation.source.partial is not None:  # read as it is, and completed later
+            return relation.steps[0]
+        if not fetch.used:
+            assert isinstance(node, Input)
+            step = self._add(Load(node, fetch.need))
+        else:
+            sources = tuple(relation.steps[v] for v in fetch.used)
+            moves = tuple(
+                replace(c, along=tuple(names[x] for x in c.along if x)) for c in fetch.collectives
+            )
+            exchange = Exchange(sources, fetch.at_hand, fetch.need, moves, fetch.completes)
+            step = self._add(exchange)
+            if exchange.nbytes:
+                relation.source = Source((*relation.source.versions, fetch.need))
+                relation.steps.append(step)
+        relation.fetched[id(fetch.need)] = step
+        return step
+
+    def _local(
+        self, node: EinSum, choice: Choice, operands: tuple[int, ...], names: Mapping[str, str]
+    ) -> None:
+        cells = choice.cells
+        labels = tuple(names[x] for x in cells.labels)
+        grid = tuple((names[x], parts) for x, parts in cells.grid)
+        picks = tuple(f.pick for f in choice.fetches)
+        reads = operands, picks, choice.tiles, choice.partial is not None
+        step = self._add(Local(node, labels, grid, cells.sites, cells.boxes, *reads))
+        partial = choice.partial
+        shared = self.readers[id(node)] > 1
+        if partial is None:
+            made = Source((choice.tiles,), None, shared)
+        else:
+            made = Source((), self._partial(partial), shared)
+        self.relations[id(node)] = _Relation(made, [step])
+
+    def _interned(self, tiles: Tiles) -> Tiles:
+        layout = tiles.layout
+        known = None if layout is None else (layout.mesh.shape, layout.placed)
+        held = tiles.sites.tobytes(), tiles.boxes.tobytes(), tiles.boxes.shape
+        return self.tiles.setdefault((held, tiles.copies, known), tiles)
+
+    def _partial(self, partial: PartialResult) -> PartialResult:
+        merged = partial.members.tobytes(), partial.members.shape
+        key = (id(partial.tiles), merged, partial.width, partial.along)
+        return self.partials.setdefault(key, partial)
+
+
+def _signature(node: EinSum, cut: Cut, read: list[_Relation]) -> Hashable:
+    """All that the choice for an operation depends on, labels by their position."""
+    at = {a.label: str(n) for n, a in enumerate(node.axes)}
+    first: dict[int, int] = {}
+    return (
+        tuple((a.lo, a.hi, _renamed(a.define, at)) for a in node.axes),
+        tuple(at[k] for k in node.keys),
+        tuple(cut.parts[a.label] for a in node.axes if a.define is None),
+        cut.copies,
+        node.is_elementwise,
+        is_linear(node),
+        state_bytes(node),
+        tuple(
+            (
+                tuple(at[x] for x in o.labels),
+                tuple_bytes(o.source),
+                first.setdefault(id(r), n),
+                tuple(map(id, r.source.versions)),
+                id(r.source.partial),
+                r.source.shared,
+            )
+            for n, (o, r) in enumerate(zip(node.operands, read, strict=True))
+        ),
+    )
+
+
+def _renamed(define: Expr | None, at: dict[str, str]) -> Expr | None:
+    return None if define is None else relabel(define, at)

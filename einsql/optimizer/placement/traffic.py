@@ -1,0 +1,133 @@
+"""What sites send and receive when tiles change their cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.core.boxes import common, extents, volumes
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Local
+from einsql.ir.spmd.reduce_tree import rounds
+from einsql.optimizer.placement.layouts import beside
+
+LARGEST_GRID = 2**22
+"""Cells of a grid of intervals, at most; beyond it pairs of tiles are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What sites send and receive in one step; each array is float64 (sites,).
+
+    Attributes:
+        sent: Elements that leave each site.
+        received: Elements that reach it.
+        messages: Pieces of tiles that leave or reach it, whichever are more.
+    """
+
+    sent: np.ndarray
+    received: np.ndarray
+    messages: np.ndarray
+
+    def of(self, width: int) -> Traffic:
+        """In bytes, if an element has so many."""
+        return Traffic(self.sent * width, self.received * width, self.messages)
+
+
+def completing(local: Local, step: Complete, sites: int) -> Traffic:
+    """What the members of groups send to those who merge their partial results.
+
+    A site merges what it has of a tile before it sends it.
+    """
+    volumes = step.tiles.volumes.astype(np.float64)
+    sent, received, messages = np.zeros(sites), np.zeros(sites), np.zeros(sites)
+    for r in rounds(local, step):
+        sent += np.bincount(r.sources, volumes[r.tiles], sites)
+        received += np.bincount(r.targets, volumes[r.tiles], sites)
+        messages += np.maximum(
+            np.bincount(r.sources, minlength=sites), np.bincount(r.targets, minlength=sites)
+        )
+    return Traffic(sent, received, messages)
+
+
+def exchanged(have: Tiles, need: Tiles, sites: int) -> Traffic:
+    """What an exchange moves between sites.
+
+    What a tile shares with all tiles of the other side is a product over the axes where
+    those lie on a grid, so no pair of tiles is looked at.
+    """
+    sent, parcels_out = _shared(have.boxes, need.boxes)
+    got, parcels_in = _shared(need.boxes, have.boxes)
+    sent = np.bincount(have.sites, sent, sites)
+    received = np.bincount(need.sites, got, sites)
+    out = np.bincount(have.sites, parcels_out, sites)
+    incoming = np.bincount(need.sites, parcels_in, sites)
+    stays, pieces = _staying(have, need, sites)
+    return Traffic(sent - stays, received - stays, np.maximum(out, incoming) - pieces)
+
+
+def leaving(have: Tiles, need: Tiles, sites: int) -> np.ndarray:
+    """Elements of the first copy that leave each site for tiles elsewhere, float64 (sites,)."""
+    once = Tiles(have.sites[: have.once], have.boxes[: have.once])
+    shared, _ = _shared(once.boxes, need.boxes)
+    return np.asarray(
+        np.bincount(once.sites, shared, sites) - _staying(once, need, sites)[0]
+    )  # fmt: skip
+
+
+def _shared(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each box what it shares with all the others in sum, and how many it meets."""
+    if boxes.shape[1] == 0:
+        once = np.full(len(boxes), float(len(others)))
+        return once, once
+    at, index = np.zeros(len(boxes), np.int64), np.zeros(len(others), np.int64)
+    axes = range(boxes.shape[1])
+    mine, rows = zip(*(_intervals(boxes[:, a]) for a in axes), strict=True)
+    theirs, columns = zip(*(_intervals(others[:, a]) for a in axes), strict=True)
+    shape = [len(t) for t in theirs]
+    if prod(max(len(m), n) for m, n in zip(mine, shape, strict=True)) > LARGEST_GRID:
+        return _shared_by_pairs(boxes, others)
+    lengths = []
+    for a in axes:
+        at, index = at * len(mine[a]) + rows[a], index * shape[a] + columns[a]
+        lengths.append(extents(common(mine[a][:, None], theirs[a][None])).astype(np.float64))
+    grid = np.bincount(index, minlength=prod(shape)).astype(np.float64)
+    meets = [(v > 0).astype(np.float64) for v in lengths]
+    found = []
+    for tables in (lengths, meets):
+        total = grid.reshape(shape)
+        for table in tables:  # the axis in front goes, the one of `boxes` comes last
+            total = np.tensordot(total, table, axes=(0, 1))
+        found.append(total.reshape(-1)[at])
+    return found[0], found[1]
+
+
+def _shared_by_pairs(boxes: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `_shared`, for boxes on no grid."""
+    pairs = np.array([
+        (shared.sum(), (shared > 0).sum())
+        for shared in (volumes(common(box[None], others)) for box in boxes)
+    ]).reshape(-1, 2)  # fmt: skip
+    return pairs[:, 0].astype(np.float64), pairs[:, 1].astype(np.float64)
+
+
+def _intervals(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different intervals of an axis, and the number of each row's."""
+    base = axis[:, 0].min(initial=0)
+    span = int(axis.max(initial=0)) - int(base) + 1
+    _, first, index = np.unique(
+        (axis[:, 0] - base) * span + (axis[:, 1] - base), return_index=True, return_inverse=True
+    )
+    return axis[first], index.reshape(-1)
+
+
+def _staying(have: Tiles, need: Tiles, sites: int) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of each site's needed tiles that it holds already, and the pieces they are."""
+    stays, pieces = np.zeros(sites), np.zeros(sites)
+    for there, at in beside(need, have):
+        shared = volumes(common(need.boxes, have.boxes[at])) * there
+        stays += np.bincount(need.sites, shared, sites)
+        pieces += np.bincount(need.sites, shared > 0, sites)
+    return stays, pieces

@@ -1,0 +1,59 @@
+"""Keys computed from labels: the computed label becomes free, and one it is made of follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einsql.ir.einsum.affine import Affine, affine, free_labels_as_affine
+from einsql.ir.einsum.graph import EinSum
+from einsql.optimizer.rewrite.node_properties import bounds_of, can_raise, in_order, with_axes
+from einsql.optimizer.rewrite.rules import Rule
+
+DENSE = 2
+"""How many times more points than before may be tried, of which some do not exist."""
+
+
+def solve_keys(node: EinSum) -> EinSum:
+    """Solves the first key that is ± a reduced label + others for that label.
+
+    Loops then run over the keys of the result, to which nothing is scattered, and operands
+    are read through windows.
+    """
+    known = free_labels_as_affine(node)
+    for axis in node.axes:
+        if axis.define is None or axis.label not in node.keys:
+            continue
+        found = affine(axis.define, known)
+        if found is None or can_raise(axis.define, bounds_of(node)):
+            continue
+        units = [x for x, s in found.steps.items() if abs(s) == 1 and x not in node.keys]
+        for label in sorted(units, key=lambda x: -node.axis(x).extent):
+            solved = _solved(node, axis.label, label, found)
+            if solved is not None:
+                return solved
+    return node
+
+
+def _solved(node: EinSum, key: str, label: str, value: Affine) -> EinSum | None:
+    """The node with a key free and a label of its value derived; None if it does not pay."""
+    step = value.steps[label]
+    rest = Affine({x: s for x, s in value.steps.items() if x != label}, value.offset)
+    define = Affine({key: step}, 0).plus(rest.scaled(-step)).expr()
+    free, follows = node.axis(key), node.axis(label)
+    changed = {
+        key: replace(free, define=None),
+        label: replace(follows, define=define),
+    }
+    new = with_axes(node, changed)
+    if can_raise(define, bounds_of(new)) or free.extent > DENSE * max(1, follows.extent):
+        return None
+    if label in dict(node.hint) and key not in dict(node.hint):
+        return None  # it says how the label is cut, which must be free for that
+    return in_order(new)
+
+
+SOLVE_KEYS = Rule(
+    "solve-keys",
+    "⊕_{i,j} [let k = i + j] f(i, j) = ⊕_j [let i = k - j] f(i, j), a key k",
+    node=solve_keys,
+)

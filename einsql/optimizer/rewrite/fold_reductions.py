@@ -1,0 +1,335 @@
+"""Folding of reductions: known results, proven flags, labels that make no difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import product as cartesian
+from math import prod
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, is_flag
+from einsql.ir.einsum.affine import Affine, affine_labels, digits
+from einsql.ir.einsum.graph import (
+    FALSE,
+    TRUE,
+    Axis,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Node,
+    Operand,
+    Output,
+    Roots,
+    Value,
+    conj,
+    exprs,
+    hint_over,
+    labels_of,
+    operands_of,
+    relabel,
+    renumber,
+    rewrite,
+    subexpressions,
+)
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions.casts import cast_array
+from einsql.optimizer.rewrite.fold_expressions import simplify
+from einsql.optimizer.rewrite.node_properties import (
+    bounds_of,
+    can_raise,
+    change_exprs,
+    derived_are_total,
+    fits,
+    is_cheap,
+    is_pointwise,
+    is_total,
+    key,
+    unguarded,
+    used_labels,
+)
+from einsql.optimizer.rewrite.rules import NodeRewrite, Rule
+
+_WITNESSES = 64  # how many points per group are tried as a proof that the group exists
+
+
+def constant(node: EinSum, output: Output) -> Const | None:
+    """The value that an output provably has at every key, or None."""
+    if output.reduction is None:
+        (arg,) = output.args
+        return arg if isinstance(arg, Const) and arg.dtype is output.dtype else None
+    reduction = REDUCTIONS[output.reduction]
+    selects = FALSE in (node.guard, output.where)
+    reduced = [node.axis(label) for label in node.reduced]
+    if selects or any(a.extent == 0 for a in reduced):
+        return _const(reduction.identity(output.dtype), output.dtype)
+    arg = output.args[0]
+    if reduction.better is not None or not isinstance(arg, Const):
+        return None
+    if reduction.idempotent:
+        return _cast(arg, output.dtype) if _group_exists(node, output.where) else None
+    if any(node.axis(k).define is not None for k in node.keys):
+        return None
+    points = prod(a.extent for a in reduced if a.define is None)
+    dense = is_total(node) and output.where == TRUE
+    if dense and reduction.monoid == "add" and output.dtype.is_integer and arg.dtype.is_integer:
+        total = int(arg.value) * points
+        return _const(total, output.dtype) if fits((total, total), *output.dtype.range) else None
+    return None
+
+
+def _const(value: object, dtype: DType) -> Const:
+    return Const(np.asarray(value, dtype.carrier).item(), dtype)
+
+
+def _cast(arg: Const, dtype: DType) -> Const:
+    return Const(cast_array(np.asarray(arg.value, arg.dtype.carrier), dtype).item(), dtype)
+
+
+def _group_exists(node: EinSum, where: Expr) -> bool:
+    """True if every result key has a point where guard and `where` hold.
+
+    The proof is a witness: reduced labels set to an end of their range or to a key.
+    """
+    condition = conj(node.guard, where)
+    computed = any(node.axis(k).define is not None for k in node.keys)
+    settled = set() if derived_are_total(node) and not computed else _settled(node)
+    read = labels_of(condition)
+    if settled is None or settled & read:
+        return False
+    bounds = bounds_of(node)
+    free = [label for label in node.reduced if node.axis(label).define is None]
+    keyed = any(node.operands[n].labels for n in operands_of(condition))
+    if keyed or not read <= {*free, *node.keys}:
+        return condition == TRUE
+    chosen = [label for label in free if label in read]
+    if len(chosen) > 3:
+        return False
+    choices: list[list[Expr]] = []
+    for label in chosen:
+        lo, hi = bounds[label]
+        inside = [Label(k) for k in node.keys if lo <= bounds[k][0] and bounds[k][1] <= hi]
+        choices.append([key(lo), key(hi - 1), *inside])
+    for n, witness in enumerate(cartesian(*choices)):
+        if n == _WITNESSES:
+            break
+        at = dict(zip(chosen, witness, strict=True))
+        if simplify(_substituted(condition, at), bounds) == TRUE:
+            return True
+    return False
+
+
+def _settled(node: EinSum) -> set[str] | None:
+    """Free reduced labels that can take values at which every derived label exists.
+
+    Returns:
+        The labels whose values that decides, for every result key; None where there may be
+        keys without such values.
+    """
+    axes, bounds = {a.label: a for a in node.axes}, bounds_of(node)
+    values = affine_labels(node)
+    settled: set[str] = set()
+    for a in node.axes:
+        is_key = a.label in node.keys
+        if a.define is None or (not is_key and fits(interval(a.define, bounds), a.lo, a.hi - 1)):
+            continue
+        value = values.get(a.label)
+        if value is None or can_raise(a.define, bounds) or a.extent == 0:
+            return None
+        mine = {x for x in value.steps if x not in node.keys}
+        if not mine or mine & settled or any(axes[x].extent == 0 for x in value.steps):
+            return None
+        if is_key and mine != value.steps.keys():
+            return None  # another key decides what it can be
+        if not (_counts(a, value, axes) if is_key else _meets(a, value, axes, mine)):
+            return None
+        settled |= mine
+    return settled
+
+
+def _counts(key: Axis, value: Affine, axes: Mapping[str, Axis]) -> bool:
+    """True if reduced labels are the digits of a key, which takes all its values."""
+    within = value.least(axes) <= key.lo and key.hi - 1 <= value.most(axes)
+    return within and digits(value, axes) is not None
+
+
+def _meets(axis: Axis, value: Affine, axes: Mapping[str, Axis], chosen: AbstractSet[str]) -> bool:
+    """True if some values of the chosen labels bring another into its bounds at every key."""
+    steps = {x: s for x, s in value.steps.items() if x in chosen}
+    moved = Affine(steps, 0)
+    rest = Affine({x: s for x, s in value.steps.items() if x not in chosen}, value.offset)
+    return (
+        max(map(abs, steps.values())) <= axis.extent  # no leap over all of the bounds
+        and moved.least(axes) + rest.most(axes) < axis.hi
+        and moved.most(axes) + rest.least(axes) >= axis.lo
+    )
+
+
+def _substituted(expr: Expr, at: Mapping[str, Expr]) -> Expr:
+    def visit(e: Expr) -> Expr:
+        return at.get(e.name, e) if isinstance(e, Label) else e
+
+    return rewrite(expr, visit)
+
+
+def read_known(node: EinSum) -> EinSum:
+    """Replaces operand fields that are constants, or conditions on keys alone."""
+    known: dict[tuple[int, str], Expr] = {}
+    operands = list(node.operands)
+    read = {(e.operand, e.field) for x in exprs(node) for e in subexpressions(x)
+            if isinstance(e, Value)}  # fmt: skip
+    for n, operand in enumerate(node.operands):
+        source = operand.source
+        if isinstance(source, EinSum):
+            for o in source.outputs:
+                if (n, o.name) not in read:
+                    continue
+                found = constant(source, o) or _condition(source, o, operand.labels, operands)
+                if found is not None:
+                    known[n, o.name] = found
+    if not known:
+        return node
+    if len(operands) > len(node.operands):
+        node = replace(node, operands=tuple(operands))
+
+    def visit(e: Expr) -> Expr:
+        return known.get((e.operand, e.field), e) if isinstance(e, Value) else e
+
+    return change_exprs(node, lambda e: rewrite(e, visit))
+
+
+def _condition(
+    source: EinSum, o: Output, labels: tuple[str, ...], operands: list[Operand]
+) -> Expr | None:
+    """A flag as a condition on the reader's labels, where it reads no data but scalars.
+
+    Args:
+        source: The node of the flag.
+        o: The flag.
+        labels: How the reader reads the node.
+        operands: Of the reader; scalars are added.
+    """
+    if not is_flag(o.name) or not derived_are_total(source):
+        return None
+    if o.reduction is not None and REDUCTIONS[o.reduction].monoid != "or":
+        return None
+    held = o.args[0]
+    if o.reduction is not None or o.name == PRESENT:
+        held = conj(source.guard, o.where, held)
+    scalars = {n: source.operands[n] for n in operands_of(held)}
+    if any(s.labels for s in scalars.values()) or not is_cheap(held):
+        return None
+    reduced = [source.axis(x) for x in source.reduced]
+    if any(a.extent == 0 or a.label in labels_of(held) for a in reduced):
+        return None
+    for scalar in scalars.values():
+        if scalar not in operands:
+            operands.append(scalar)
+    held = renumber(held, {n: operands.index(scalar) for n, scalar in scalars.items()})
+    return relabel(held, dict(zip(source.keys, labels, strict=True)))
+
+
+def drop_unseen(node: EinSum) -> EinSum:
+    """Drops conditions on keys and scalars from an element-wise node that tells of no keys.
+
+    No reader looks at the others, so any value may be theirs.
+    """
+    told = any(is_flag(o.name) for o in node.outputs)
+    return node if told or not node.is_elementwise else unguarded(node)
+
+
+def drop_repeats(node: EinSum) -> EinSum:
+    """Drops free reduced labels that nothing reads, where repetition changes nothing."""
+    idle = set(node.reduced) - used_labels(node)
+    gone = {a.label for a in node.axes if a.label in idle and a.define is None and a.extent > 0}
+    if not gone:
+        return node
+    if any(o.reduction is None or not REDUCTIONS[o.reduction].idempotent for o in node.outputs):
+        return node
+    kept = tuple(a for a in node.axes if a.label not in gone)
+    return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
+
+
+def settle_single_points(node: EinSum) -> EinSum:
+    """Drops reductions over the one point of each key: ⊕{x} = x."""
+    if not (is_pointwise(node) and is_total(node)):
+        return node
+    outputs = tuple(_single(o) for o in node.outputs)
+    if all(a is b for a, b in zip(outputs, node.outputs, strict=True)):
+        return node
+    return replace(node, outputs=outputs)
+
+
+def _single(o: Output) -> Output:
+    if o.reduction is None or len(o.args) != 1:
+        return o
+    (arg,) = o.args
+    if o.dtype is DType.BOOLEAN and REDUCTIONS[o.reduction].monoid == "or":
+        return Output(o.name, (conj(o.where, arg),), o.dtype)
+    # 0 + (-0.0) is 0.0, so a sum of one float is not always that float.
+    exact = REDUCTIONS[o.reduction].idempotent or not o.dtype.is_float
+    return (
+        Output(o.name, (arg,), o.dtype) if exact and o.where == TRUE and arg.dtype is o.dtype else o
+    )
+
+
+def settle_constants(node: EinSum) -> EinSum:
+    """Makes a node of known constants element-wise, over its keys alone."""
+    if any(node.axis(k).define is not None for k in node.keys) or not node.reduced:
+        return node
+    found = [constant(node, o) for o in node.outputs]
+    outputs = tuple(
+        Output(o.name, (c,), o.dtype)
+        for o, c in zip(node.outputs, found, strict=True)
+        if c is not None
+    )
+    if len(outputs) < len(node.outputs):
+        return node
+    axes = tuple(node.axis(k) for k in node.keys)
+    return EinSum(axes, (), TRUE, node.keys, outputs, hint_over(node.hint, node.keys))
+
+
+_STEPS: tuple[NodeRewrite, ...] = (
+    read_known,
+    drop_unseen,
+    drop_repeats,
+    settle_single_points,
+    settle_constants,
+)
+
+
+def fold_reductions(node: EinSum) -> EinSum:
+    """Applies the laws above to a node."""
+    for step in _STEPS:
+        node = step(node)
+    return node
+
+
+def drop_proven_flags(roots: Roots) -> tuple[Roots, int]:
+    """Drops the roots' flags proven TRUE: an absent flag says the same."""
+    new = tuple(map(_without_proven, roots))
+    fired = sum(a is not b for a, b in zip(new, roots, strict=True))
+    return (new if fired else roots), fired
+
+
+def _without_proven(root: Node) -> Node:
+    if not isinstance(root, EinSum):
+        return root
+    kept = tuple(o for o in root.outputs if not (is_flag(o.name) and constant(root, o) == TRUE))
+    if not kept or len(kept) == len(root.outputs):
+        return root
+    return replace(root, outputs=kept)
+
+
+FOLD_REDUCTIONS = Rule(
+    "fold-reductions",
+    "Σ_{i<n} c = n·c for integers;  ⊕_{i<n} x = x for idempotent ⊕, n > 0;  "
+    "⊕{x} = x;  a flag that is TRUE everywhere, or known from the key, is no data",
+    node=fold_reductions,
+    graph=drop_proven_flags,
+    drops_flags=True,
+)

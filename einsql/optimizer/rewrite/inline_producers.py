@@ -1,0 +1,365 @@
+"""Composition: a producer's definition takes the place of reading its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from einsql.core.schema import PRESENT, DType, is_flag
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Roots,
+    Value,
+    conj,
+    conjuncts,
+    exprs,
+    hint_over,
+    operands_of,
+    rewrite,
+    subexpressions,
+)
+from einsql.ir.functions import REDUCTIONS
+from einsql.optimizer.rewrite.node_properties import (
+    bounds_of,
+    can_raise,
+    cast,
+    derived_are_total,
+    distributed,
+    factors,
+    fresh,
+    in_order,
+    is_cheap,
+    is_contraction,
+    is_leaf,
+    is_pointwise,
+    is_total,
+    readers,
+    size,
+)
+from einsql.optimizer.rewrite.rules import Rule, rebuild
+
+_LARGEST = 256  # subexpressions in one node; chains of squares would double for ever
+
+
+def compose(node: EinSum, n: int) -> EinSum | None:
+    """The node with operand `n` replaced by its definition, or None where that is unsafe.
+
+    Safe means: wherever the node reads the producer, the producer's point exists (it
+    always does, or the node's guard asks for its presence), or reading it elsewhere can
+    neither raise nor lose the point.
+    """
+    producer = node.operands[n].source
+    if not isinstance(producer, EinSum) or not is_pointwise(producer):
+        return None
+    total = is_total(producer)
+    asked = Value(n, PRESENT, DType.BOOLEAN)
+    asks = asked in conjuncts(node.guard)
+    inner = _Embedding(node, n, producer)
+    sure = asks or (derived_are_total(producer) and inner.implies_guard())
+    fields = _fields(producer, sure or total)
+    if fields is None or not (total or _is_safe(node, n, producer, sure)):
+        return None
+    values = {name: inner.expr(e) for name, e in fields.items()}
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Value):
+            return e
+        return values[e.field] if e.operand == n else inner.outer(e)
+
+    exists: list[Expr] = []
+    if sure:
+        exists = [inner.expr(producer.guard), *inner.key_conditions()]
+    if asks:
+        exists.append(values.get(PRESENT, TRUE))
+        values[PRESENT] = TRUE
+    axes = inner.axes(tuple(_change_define(a, visit) for a in node.axes))
+    return in_order(
+        EinSum(
+            axes,
+            inner.operands,
+            conj(*exists, rewrite(node.guard, visit)),
+            node.keys,
+            tuple(_change_output(o, visit, asks) for o in node.outputs),
+            hint_over((*node.hint, *inner.hint), {a.label for a in axes}),
+        )
+    )
+
+
+def _change_define(axis: Axis, visit: Callable[[Expr], Expr]) -> Axis:
+    return axis if axis.define is None else replace(axis, define=rewrite(axis.define, visit))
+
+
+def _change_output(o: Output, visit: Callable[[Expr], Expr], asks: bool) -> Output:
+    # A flag that tells where the guard holds must keep telling after the guard has grown.
+    tells = asks and o.name == PRESENT and o.reduction is None
+    return Output(
+        o.name,
+        tuple(rewrite(a, visit) for a in o.args),
+        o.dtype,
+        "bool_or" if tells else o.reduction,
+        rewrite(o.where, visit),
+    )
+
+
+def _fields(producer: EinSum, exists: bool) -> dict[str, Expr] | None:
+    """Each field as an expression of the producer's point.
+
+    Args:
+        producer: A pointwise node.
+        exists: Whether the point is known to exist wherever a field is read.
+    """
+    point = TRUE if exists else producer.guard
+    fields: dict[str, Expr] = {}
+    for o in producer.outputs:
+        if len(o.args) != 1 or o.args[0].dtype is not o.dtype:
+            return None
+        value = o.args[0]
+        if o.reduction is not None:
+            reduction = REDUCTIONS[o.reduction]
+            if not reduction.idempotent:
+                return None
+            selected = conj(point, o.where)
+            if reduction.monoid == "or":
+                value = conj(selected, value)
+            elif selected != TRUE:
+                identity = reduction.identity(o.dtype)
+                value = Call("if", (selected, value, Const(identity, o.dtype)), o.dtype)
+        elif o.name == PRESENT:
+            value = conj(point, value)
+        fields[o.name] = value
+    return fields
+
+
+def _is_safe(node: EinSum, n: int, producer: EinSum, sure: bool) -> bool:
+    """Whether a producer whose points may not exist can be composed.
+
+    Args:
+        node: The reader.
+        n: The operand number.
+        producer: The operand's node.
+        sure: Whether the point exists wherever the reader's guard holds.
+    """
+    bounds = bounds_of(producer)
+    raises = {
+        o.name for o in producer.outputs if any(can_raise(e, bounds) for e in (*o.args, o.where))
+    }
+    if sure:  # only the axes' definitions are evaluated before the guard
+        defines = [a.define for a in node.axes if a.define is not None]
+        read = {
+            e.field
+            for d in defines
+            for e in subexpressions(d)
+            if isinstance(e, Value) and e.operand == n
+        }
+        return PRESENT not in read and not (read & raises)
+    if any(a.define is not None for a in producer.axes):
+        return False
+    return not raises and not can_raise(producer.guard, bounds)
+
+
+class _Embedding:
+    """A producer's labels and operands, renamed to stand inside its reader."""
+
+    def __init__(self, node: EinSum, n: int, producer: EinSum) -> None:
+        self._node = node
+        self._producer = producer
+        self._names = dict(zip(producer.keys, node.operands[n].labels, strict=True))
+        taken = {a.label for a in node.axes}
+        for a in producer.axes:
+            if a.label not in self._names:
+                self._names[a.label] = fresh(a.label, taken)
+                taken.add(self._names[a.label])
+        operands: list[Operand] = []
+        self._outer_numbers: dict[int, int] = {}
+        self._inner_numbers: dict[int, int] = {}
+        for m, o in enumerate(node.operands):
+            if m != n:
+                self._outer_numbers[m] = _place(operands, o)
+                continue
+            for k, x in enumerate(producer.operands):
+                moved = Operand(x.source, tuple(self._names[label] for label in x.labels))
+                self._inner_numbers[k] = _place(operands, moved)
+        self.operands = tuple(operands)
+
+    @property
+    def hint(self) -> list[tuple[str, int]]:
+        """What the producer's hint says about the reader's labels."""
+        return [(self._names[label], parts) for label, parts in self._producer.hint]
+
+    def implies_guard(self) -> bool:
+        """True if the reader's guard contains the producer's, a condition on keys alone."""
+        wanted = list(conjuncts(self._producer.guard))
+        if any(operands_of(c) for c in wanted):
+            return False
+        return {self.expr(c) for c in wanted} <= set(conjuncts(self._node.guard))
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression of the producer, as the reader sees it."""
+        return rewrite(e, self._inner)
+
+    def outer(self, e: Value) -> Value:
+        """A value of another operand of the reader."""
+        return Value(self._outer_numbers[e.operand], e.field, e.dtype)
+
+    def key_conditions(self) -> list[Expr]:
+        """What a derived key of the producer asks of the reader's label."""
+        return [
+            Call("eq", (Label(self._names[a.label]), cast(self.expr(a.define), DType.BIGINT)),
+                 DType.BOOLEAN)
+            for a in self._producer.axes
+            if a.define is not None and a.label in self._producer.keys
+        ]  # fmt: skip
+
+    def axes(self, outer: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """The reader's axes and the producer's derived ones, still to be ordered."""
+        inner = tuple(
+            replace(a, label=self._names[a.label], define=self.expr(a.define))
+            for a in self._producer.axes
+            if a.define is not None and a.label not in self._producer.keys
+        )
+        return inner + outer
+
+    def _inner(self, e: Expr) -> Expr:
+        if isinstance(e, Label):
+            return Label(self._names[e.name])
+        if isinstance(e, Value):
+            return Value(self._inner_numbers[e.operand], e.field, e.dtype)
+        return e
+
+
+def _place(operands: list[Operand], wanted: Operand) -> int:
+    for n, o in enumerate(operands):
+        if o.source is wanted.source and o.labels == wanted.labels:
+            return n
+    operands.append(wanted)
+    return len(operands) - 1
+
+
+def _is_view(producer: EinSum) -> bool:
+    """True if every value is read, not computed, and flags cost next to nothing."""
+    flags = [e for o in producer.outputs if is_flag(o.name) for e in (*o.args, o.where)]
+    return (
+        is_pointwise(producer)
+        and all(is_leaf(o.args[0]) for o in producer.outputs if not is_flag(o.name))
+        and all(o.where == TRUE for o in producer.outputs if not is_flag(o.name))
+        and all(is_cheap(e) for e in (producer.guard, *flags))
+    )
+
+
+def _keeps_contraction(producer: EinSum) -> bool:
+    """True if a contraction over the producer stays one when it reads through it."""
+    reads_data = any(a.define is not None and operands_of(a.define) for a in producer.axes)
+    return not reads_data and len(operands_of(producer.guard)) <= 1
+
+
+def inline_views(roots: Roots) -> tuple[Roots, int]:
+    """Composes renames, transposes, slices, diagonals and broadcasts with all readers."""
+
+    def visit(_: EinSum, node: EinSum) -> EinSum:
+        n = 0
+        while n < len(node.operands):
+            source = node.operands[n].source
+            new = None
+            if (
+                isinstance(source, EinSum)
+                and _is_view(source)
+                and (not is_contraction(node) or _keeps_contraction(source))
+            ):
+                new = _compose_small(node, n)
+            node, n = (node, n + 1) if new is None else (new, n)
+        return node
+
+    return rebuild(roots, visit)
+
+
+def _compose_small(node: EinSum, n: int) -> EinSum | None:
+    new = compose(node, n)
+    if new is None or sum(size(e) for e in exprs(new)) > _LARGEST:
+        return None
+    return new
+
+
+def fuse_maps(roots: Roots) -> tuple[Roots, int]:
+    """Composes element-wise arithmetic with its reader, where no work is multiplied."""
+    found = readers(*roots)
+
+    def visit(old: EinSum, node: EinSum) -> EinSum:
+        sources = {id(o.source): p.source for o, p in zip(node.operands, old.operands, strict=True)}
+        n = 0
+        while n < len(node.operands):
+            source = node.operands[n].source
+            before = sources.get(id(source))
+            new = None
+            if (
+                isinstance(source, EinSum)
+                and before is not None
+                and _all_fuse(source, found[id(before)])
+                and _fuses(node, n, source)
+            ):
+                new = _compose_small(node, n)
+            node, n = (node, n + 1) if new is None else (new, n)
+        return node
+
+    return rebuild(roots, visit)
+
+
+def _all_fuse(source: EinSum, reading: list[tuple[EinSum, int]]) -> bool:
+    """Whether fusing leaves no reader behind for whom the producer is computed anyway."""
+    if len(reading) == 1:
+        return True
+    few = len(source.operands) <= 2 and _is_cheap_map(source)
+    return few and all(_fuses(node, n, source) for node, n in reading)
+
+
+def _fuses(node: EinSum, n: int, source: EinSum) -> bool:
+    """Whether composing is no more work than computing the producer and reading it."""
+    if not is_pointwise(source):
+        return False
+    if is_contraction(node):
+        return _extends_chain(node, n, source)
+    return node.points <= source.points or _is_cheap_map(source)
+
+
+def _is_cheap_map(source: EinSum) -> bool:
+    return all(is_cheap(e) for e in exprs(source))
+
+
+def _extends_chain(node: EinSum, n: int, source: EinSum) -> bool:
+    """Whether a contraction's factor is itself a product of plain values: one n-ary ⊗."""
+    if source.guard != TRUE or len(source.outputs) != 1 or len(node.outputs) != 1:
+        return False
+    if any(a.define is not None for a in (*node.axes, *source.axes)):
+        return False
+    (output,) = node.outputs
+    chain = distributed(output)
+    value = source.outputs[0].args[0]
+    return (
+        chain is not None
+        and source.is_elementwise
+        and len(source.operands) > 1
+        and Value(n, source.outputs[0].name, source.outputs[0].dtype) in chain[1]
+        and isinstance(value, Call)
+        and value.fn == chain[0]
+        and all(isinstance(e, Value) for e in factors(value, value.fn))
+        and not can_raise(value, bounds_of(source))
+    )
+
+
+INLINE_VIEWS = Rule(
+    "inline-views",
+    "f(π(X)) = (f∘π)(X) for a renaming, slice, diagonal or broadcast π",
+    graph=inline_views,
+)
+FUSE_MAPS = Rule(
+    "fuse-maps",
+    "⊕ f(λ_g(X)) = ⊕ (f∘g)(X) for an element-wise g no element of which is computed twice",
+    graph=fuse_maps,
+)

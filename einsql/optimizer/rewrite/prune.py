@@ -1,0 +1,104 @@
+"""Pruning: outputs, operands and derived axes that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einsql.core.schema import PRESENT
+from einsql.ir.einsum.graph import (
+    EinSum,
+    Roots,
+    Value,
+    exprs,
+    map_exprs,
+    renumber,
+    subexpressions,
+    walk,
+    with_sources,
+)
+from einsql.ir.einsum.intervals import interval
+from einsql.optimizer.rewrite.node_properties import bounds_of, fits, unguarded, used_labels
+from einsql.optimizer.rewrite.rules import Rule, rebuild
+
+
+def prune_outputs(roots: Roots) -> tuple[Roots, int]:
+    """Drops outputs without a reader, and what only they needed; a root keeps all.
+
+    An operand nobody reads is only a value source: the axes, not the operand, say which
+    points exist, so it may go.
+    """
+    needed: dict[int, set[str]] = {}
+    pruned: dict[int, EinSum] = {}
+    shown = {id(r) for r in roots}
+    for node in reversed(walk(*roots)):
+        if not isinstance(node, EinSum):
+            continue
+        wanted = needed.get(id(node))
+        if wanted is None and id(node) not in shown:
+            continue  # its only readers have just dropped it
+        new = node
+        if wanted is not None and len(wanted) < len(node.outputs):
+            new = replace(node, outputs=tuple(o for o in node.outputs if o.name in wanted))
+            if PRESENT not in wanted and any(o.name == PRESENT for o in node.outputs):
+                new = unguarded(new)  # readers know which keys exist without being told
+        new = _drop_axes(new)
+        read = _reads(new)
+        for n, fields in read.items():
+            needed.setdefault(id(new.operands[n].source), set()).update(fields)
+        if len(read) < len(new.operands):
+            new = _keep_operands(new, sorted(read))
+        if new is not node:
+            pruned[id(node)] = new
+    if not pruned:
+        return roots, 0
+    result, _ = rebuild(roots, lambda old, over: _resource(old, over, pruned.get(id(old))))
+    return result, len(pruned)
+
+
+def _reads(node: EinSum) -> dict[int, set[str]]:
+    """Fields read of each operand, by operand number."""
+    found: dict[int, set[str]] = {}
+    for top in exprs(node):
+        for e in subexpressions(top):
+            if isinstance(e, Value):
+                found.setdefault(e.operand, set()).add(e.field)
+    return found
+
+
+def _keep_operands(node: EinSum, kept: list[int]) -> EinSum:
+    numbers = {old: new for new, old in enumerate(kept)}
+    node = replace(node, operands=tuple(node.operands[n] for n in kept))
+    return map_exprs(node, lambda e: renumber(e, numbers))
+
+
+def _resource(old: EinSum, over: EinSum, new: EinSum | None) -> EinSum:
+    """The pruned form of a node over the rebuilt sources of its old form."""
+    if new is None:
+        return over
+    sources = {id(a.source): b.source for a, b in zip(old.operands, over.operands, strict=True)}
+    return with_sources(new, (sources[id(o.source)] for o in new.operands))
+
+
+def _drop_axes(node: EinSum) -> EinSum:
+    """Without derived labels that nobody reads and that are always within their bounds."""
+    while any(a.define is not None for a in node.axes):
+        used, bounds = used_labels(node), bounds_of(node)
+        kept = tuple(
+            a
+            for a in node.axes
+            if a.define is None
+            or a.label in used
+            or a.label in node.keys
+            or not fits(interval(a.define, bounds), a.lo, a.hi - 1)
+        )
+        if len(kept) == len(node.axes):
+            break
+        node = replace(node, axes=kept)
+    return node
+
+
+PRUNE_OUTPUTS = Rule(
+    "prune-outputs",
+    "π_A(X with fields A ∪ B) = X with fields A",
+    graph=prune_outputs,
+)

@@ -1,0 +1,228 @@
+"""Label splits: a contraction whose wide key is read in mixed radix is done under its digits.
+
+One product often serves several readers: the keys of a fused attention projection are
+`o = (c · H + h) · D + d`, and each reader takes its c. Under the labels h and d every
+reader's part is a contraction of its own, which can be cut by heads, and the readers
+contract in turn instead of gathering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Output,
+    Roots,
+    Value,
+    exprs,
+    hint_over,
+    labels_of,
+    relabel,
+    rewrite,
+    walk,
+)
+from einsql.ir.einsum.intervals import fits, interval
+from einsql.optimizer.rewrite.node_properties import fresh
+from einsql.optimizer.rewrite.rules import Rule, rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How a reader reads a key of its operand: under digits, highest first.
+
+    Attributes:
+        key: The position of the key.
+        digits: The reader's free labels with their bounds.
+        define: The key's value in these labels.
+    """
+
+    key: int
+    digits: tuple[Axis, ...]
+    define: Expr
+
+    @property
+    def size(self) -> int:
+        """How many of the key's values are read."""
+        return prod(a.extent for a in self.digits)
+
+
+_Reads = dict[tuple[int, int], _Split]
+"""By the identity of a reader and the number of an operand."""
+
+
+def split_labels(roots: Roots) -> tuple[Roots, int]:
+    """Does each wide contraction under the digits its readers use, where all of them do."""
+    reads = _splits(roots)
+    made: dict[tuple[int, _Split], EinSum] = {}
+
+    def visit(node: EinSum, over: EinSum) -> EinSum:
+        operands, replaced = list(over.operands), set[str]()
+        for n, o in enumerate(over.operands):
+            split = reads.get((id(node), n))
+            if split is not None:
+                wide = o.source
+                assert isinstance(wide, EinSum)
+                if (id(wide), split) not in made:
+                    made[id(wide), split] = _under_digits(wide, split)
+                digits = tuple(a.label for a in split.digits)
+                replaced.add(o.labels[split.key])
+                labels = (*o.labels[: split.key], *digits, *o.labels[split.key + 1 :])
+                operands[n] = Operand(made[id(wide), split], labels)
+        if operands == list(over.operands):
+            return over
+        return _without_unread(replace(over, operands=tuple(operands)), replaced)
+
+    return rebuild(roots, visit) if reads else (roots, 0)
+
+
+def _splits(roots: Roots) -> _Reads:
+    """Every read of a contraction that may be split; all of its readers agree on the key."""
+    readers: dict[int, list[tuple[EinSum, int]]] = {}
+    for node in walk(*roots):
+        for n, o in enumerate(node.operands if isinstance(node, EinSum) else ()):
+            assert isinstance(node, EinSum)
+            readers.setdefault(id(o.source), []).append((node, n))
+    found: _Reads = {}
+    for wide in walk(*roots):
+        if isinstance(wide, EinSum) and id(wide) in readers and len(wide.operands) > 1:
+            for key in range(len(wide.keys)):
+                splits = [_split(wide, key, *r) for r in readers[id(wide)]]
+                sizes = {s: s.size for s in splits if s is not None}
+                extent = wide.axis(wide.keys[key]).extent
+                if None not in splits and sum(sizes.values()) <= extent:
+                    pairs = zip(readers[id(wide)], splits, strict=True)
+                    found |= {(id(r), n): s for (r, n), s in pairs if s is not None}
+                    break
+    return found
+
+
+def _split(wide: EinSum, key: int, reader: EinSum, operand: int) -> _Split | None:
+    """How a reader reads a key of a contraction, if in mixed radix."""
+    label = wide.keys[key]
+    if wide.axis(label).define is not None or any(label in labels_of(e) for e in exprs(wide)):
+        return None
+    if label in dict(wide.hint):  # it says how the whole key is cut
+        return None
+    with_key = [o for o in wide.operands if label in o.labels]
+    if len(with_key) == len(wide.operands) or any(o.labels.count(label) > 1 for o in with_key):
+        return None
+    if all(a.label in wide.keys for a in wide.axes):
+        return None
+    read = reader.operands[operand].labels
+    axis = reader.axis(read[key])
+    if axis.define is None or axis.label in reader.keys or read.count(axis.label) > 1:
+        return None
+    bounds = {a.label: (a.lo, a.hi) for a in reader.axes if a.define is None}
+    define = _in_free_labels(axis.define, reader)
+    factors = _affine(define)
+    if factors is None or len(factors) < 3 or not factors.keys() - {""} <= bounds.keys():
+        return None
+    digits = sorted((x for x in factors if x), key=lambda x: -factors[x])
+    reached = 0
+    for x in reversed(digits):
+        if factors[x] <= reached:
+            return None
+        reached += factors[x] * max(0, bounds[x][1] - bounds[x][0] - 1)
+    inside = fits(interval(define, bounds), axis.lo, axis.hi - 1)
+    if not inside or set(digits) & set(read):
+        return None
+    return _Split(key, tuple(Axis(x, *bounds[x]) for x in digits), define)
+
+
+def _in_free_labels(define: Expr, node: EinSum) -> Expr:
+    """An expression with the definitions of derived labels put in."""
+    defined = {a.label: a.define for a in node.axes if a.define is not None}
+
+    def visit(e: Expr) -> Expr:
+        inner = defined.get(e.name) if isinstance(e, Label) else None
+        return e if inner is None else rewrite(inner, visit)
+
+    return rewrite(define, visit)
+
+
+def _affine(expr: Expr) -> dict[str, int] | None:
+    """The factor of each label in a sum of multiples, and under "" what is added."""
+    if isinstance(expr, Label):
+        return {expr.name: 1, "": 0}
+    if isinstance(expr, Const) and expr.dtype.is_integer:
+        return {"": int(expr.value)}
+    if not isinstance(expr, Call) or not expr.dtype.is_integer:
+        return None
+    if expr.fn == "cast":
+        return _affine(expr.args[0])
+    if expr.fn not in ("add", "mul"):
+        return None
+    a, b = (_affine(x) for x in expr.args)
+    if a is None or b is None:
+        return None
+    if expr.fn == "add":
+        return {x: a.get(x, 0) + b.get(x, 0) for x in (a | b)}
+    if len(b) > 1:
+        a, b = b, a
+    return {x: f * b[""] for x, f in a.items()} if len(b) == 1 else None
+
+
+def _under_digits(wide: EinSum, split: _Split) -> EinSum:
+    """The part of a contraction that a reader reads, with digits for the key."""
+    label = wide.keys[split.key]
+    taken = {a.label for a in wide.axes} | {label}
+    names: dict[str, str] = {}
+    for a in split.digits:
+        names[a.label] = fresh(a.label, taken)
+        taken.add(names[a.label])
+    digits = tuple(replace(a, label=names[a.label]) for a in split.digits)
+    define = relabel(split.define, names)
+    axes: list[Axis] = []
+    for a in wide.axes:
+        axes += digits if a.label == label else (a,)
+    operands = tuple(
+        _taken_apart(wide, o, label, digits, define) if label in o.labels else o
+        for o in wide.operands
+    )
+    return replace(
+        wide, axes=tuple(axes), operands=operands, keys=_spelled(wide.keys, label, digits)
+    )
+
+
+def _taken_apart(
+    wide: EinSum, operand: Operand, label: str, digits: tuple[Axis, ...], define: Expr
+) -> Operand:
+    """An operand of the contraction with digits for the key, made by a map."""
+    others = tuple(x for x in dict.fromkeys(operand.labels) if x != label)
+    bounds = {x: wide.axis(x) for x in (*others, label)}
+    free = tuple(Axis(x, bounds[x].lo, bounds[x].hi) for x in others)
+    derived = Axis(label, bounds[label].lo, bounds[label].hi, define)
+    keys = tuple(dict.fromkeys(_spelled(operand.labels, label, digits)))
+    fields = operand.source.schema.fields
+    outputs = tuple(Output(f.name, (Value(0, f.name, f.dtype),), f.dtype) for f in fields)
+    apart = EinSum((*free, *digits, derived), (operand,), TRUE, keys, outputs)
+    return Operand(apart, keys)
+
+
+def _without_unread(node: EinSum, replaced: set[str]) -> EinSum:
+    """The node without those replaced labels, always within bounds, that nothing else uses."""
+    used = set(node.keys).union(*(o.labels for o in node.operands), *map(labels_of, exprs(node)))
+    kept = tuple(a for a in node.axes if a.label in used or a.label not in replaced)
+    return replace(node, axes=kept, hint=hint_over(node.hint, {a.label for a in kept}))
+
+
+def _spelled(labels: tuple[str, ...], label: str, digits: tuple[Axis, ...]) -> tuple[str, ...]:
+    """Labels with digits in the place of one of them."""
+    at = labels.index(label)
+    return (*labels[:at], *(a.label for a in digits), *labels[at + 1 :])
+
+
+SPLIT_LABELS = Rule(
+    "split-labels",
+    "P[s, o] read at o = f(h, d) in mixed radix is P'[s, h, d] = P[s, f(h, d)]",
+    graph=split_labels,
+)

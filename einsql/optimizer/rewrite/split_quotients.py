@@ -1,0 +1,107 @@
+"""Quotient splits: a label that is only divided becomes a quotient and a remainder.
+
+A group of `i // 4` is then a label of its own, which can be cut over sites, and a key in
+mixed radix shows its digits one division at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einsql.core.schema import DType
+from einsql.ir.einsum.graph import (
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    call,
+    exprs,
+    map_exprs,
+    rewrite,
+    subexpressions,
+)
+from einsql.optimizer.rewrite.node_properties import fresh
+from einsql.optimizer.rewrite.rules import Rule
+
+
+def split_quotients(node: EinSum) -> EinSum:
+    """Splits the first label whose quotient and remainder by one number are all that counts."""
+    for axis in node.axes:
+        divisor = _divisor(node, axis)
+        if divisor is not None:
+            return _divided(node, axis, divisor)
+    return node
+
+
+def _divisor(node: EinSum, axis: Axis) -> int | None:
+    """The number by which a free label is divided; else it only finds elements of operands."""
+    if axis.define is not None or axis.label in node.keys or axis.extent == 0:
+        return None
+    if axis.label in dict(node.hint):  # it says how the whole label is cut
+        return None
+    found: set[int] = set()
+    finding = {a.define for a in node.axes if a.define is not None and a.label not in node.keys}
+    for e in exprs(node):
+        divided = [d for d in map(_division, subexpressions(e)) if d and d[0] == axis.label]
+        reads = sum(x == Label(axis.label) for x in subexpressions(e))
+        if reads != len(divided) and e not in finding:
+            return None
+        found |= {number for _, number in divided}
+    number = min(found, default=1)
+    if number < 2 or any(d % number for d in found) or axis.lo < 0:
+        return None
+    if axis.lo % number or axis.hi % number or axis.extent == number:
+        return None
+    return number
+
+
+def _division(expr: Expr) -> tuple[str, int] | None:
+    """The label and the divisor of `label // number` or `label % number`."""
+    if isinstance(expr, Call) and expr.fn in ("idiv", "mod") and expr.dtype is DType.BIGINT:
+        label, number = expr.args
+        if isinstance(label, Label) and isinstance(number, Const) and number.value > 0:
+            return label.name, int(number.value)
+    return None
+
+
+def _divided(node: EinSum, axis: Axis, number: int) -> EinSum:
+    """The node with a quotient and a remainder in place of a label."""
+    taken = {a.label for a in node.axes}
+    high = fresh(axis.label, taken)
+    low = fresh(axis.label, taken | {high})
+    quotient, remainder = Label(high), Label(low)
+    scale = Const(number, DType.BIGINT)
+
+    def digits(top: Expr) -> Expr:
+        return call("add", DType.BIGINT, call("mul", DType.BIGINT, top, scale), remainder)
+
+    def divided(e: Expr) -> Expr:
+        found = _division(e)
+        if found is None or found[0] != axis.label or not isinstance(e, Call):
+            return e
+        rest = Const(found[1] // number, DType.BIGINT)
+        if found[1] == number:
+            return quotient if e.fn == "idiv" else remainder
+        top = call(e.fn, DType.BIGINT, quotient, rest)
+        return top if e.fn == "idiv" else digits(top)
+
+    def whole(e: Expr) -> Expr:
+        return digits(quotient) if e == Label(axis.label) else e
+
+    new = map_exprs(node, lambda e: rewrite(rewrite(e, divided), whole))
+    # In its place, for values found by it may define later labels.
+    split: tuple[Axis, ...]
+    split = Axis(high, axis.lo // number, axis.hi // number), Axis(low, 0, number)
+    if any(axis.label in o.labels for o in node.operands):
+        split = (*split, replace(axis, define=digits(quotient)))
+    at = node.axes.index(axis)
+    return replace(new, axes=(*new.axes[:at], *split, *new.axes[at + 1 :]))
+
+
+SPLIT_QUOTIENTS = Rule(
+    "split-quotients",
+    "⊕_i f(i // n, i % n) = ⊕_{q, r} f(q, r) with i = q · n + r, where n divides the bounds of i",
+    node=split_quotients,
+)

@@ -1,0 +1,1 @@
+"""Predicted costs of placed programs."""

@@ -1,0 +1,219 @@
+"""What a placed program will take: seconds of every step, and memory of every site.
+
+Exact about which site computes, holds, sends and receives what; the rates are those of
+the machine. A step takes as long as the site that is busiest with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.core.boxes import extents
+from einsql.core.machine import Machine
+from einsql.ir.einsum.flops import effort_at_point
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import (
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    Step,
+    state_bytes,
+    tuple_bytes,
+    with_state,
+)
+from einsql.optimizer.decomposition.problem import renames
+from einsql.optimizer.placement.traffic import Traffic, completing, exchanged
+
+CACHED = 3
+"""How many times as fast a kernel reads and writes what stays in a cache of its core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a program will take.
+
+    Attributes:
+        seconds: Of each step.
+        cells: Bytes of the largest cell of each step; 0 for what is no local step.
+        memory: int64 (sites,), the most bytes of tiles that a site holds at once.
+        sent: int64 (sites,), bytes that each site sends to others.
+        received: int64 (sites,), bytes that each site gets from others.
+    """
+
+    seconds: list[float]
+    cells: list[int]
+    memory: np.ndarray
+    sent: np.ndarray
+    received: np.ndarray
+
+
+def predict(program: Program, machine: Machine) -> Prediction:
+    """What a program will take on a machine."""
+    costs = StepCosts(program, machine)
+    seconds, cells = [], []
+    sent, received = np.zeros(program.sites), np.zeros(program.sites)
+    for n, step in enumerate(program.steps):
+        if isinstance(step, Local):
+            seconds.append(float(costs.local(n, step).max()))
+            cells.append(costs.largest(n, step))
+            continue
+        moved = costs.traffic(n)
+        seconds.append(costs.moving(moved) + costs.merging(step))
+        cells.append(0)
+        sent += moved.sent
+        received += moved.received
+    return Prediction(
+        seconds, cells, costs.memory(), sent.astype(np.int64), received.astype(np.int64)
+    )
+
+
+class StepCosts:
+    """What steps cost each site.
+
+    Layers of a network repeat steps, so the traffic of equal ones is counted once.
+    """
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.program = program
+        self.machine = machine
+        self._none = Traffic(*(np.zeros(program.sites) for _ in range(3)))
+        self._traffic: dict[object, Traffic] = {}
+        self._keys: dict[int, object] = {}
+        self._volumes: dict[int, np.ndarray] = {}
+        self._hidden = program.hidden()
+        """Steps whose tiles are never there as a whole."""
+        self._begun = {n for t in program.together for n in t.steps[:-1]}
+        """Local steps that run in place of another one."""
+
+    def traffic(self, n: int) -> Traffic:
+        """What a step moves between sites, in bytes."""
+        step, sites = self.program.steps[n], self.program.sites
+        if isinstance(step, Complete):
+            local = self.program.maker(step)
+            return completing(local, step, sites).of(state_bytes(local.node))
+        if not isinstance(step, Exchange) or step.nbytes == 0:
+            return self._none
+        # What is not at hand comes from one copy of the relation.
+        base = self.program.steps[step.sources[0]].tiles
+        absent = step.at_hand[:, 0] < 0
+        key = (self.key(base), self.key(step.tiles), absent.tobytes())
+        if key not in self._traffic:
+            have = Tiles(base.sites[: base.once], base.boxes[: base.once])
+            need = Tiles(step.tiles.sites[absent], step.tiles.boxes[absent])
+            self._traffic[key] = exchanged(have, need, sites)
+        return self._traffic[key].of(tuple_bytes(self.program.relation(step.sources[0])))
+
+    def key(self, tiles: Tiles) -> object:
+        """The same for equal tiles."""
+        if id(tiles) not in self._keys:
+            self._keys[id(tiles)] = tiles.sites.tobytes(), tiles.boxes.tobytes()
+        return self._keys[id(tiles)]
+
+    def moving(self, traffic: Traffic) -> float:
+        """Seconds of the site that sends or receives most."""
+        busiest = np.maximum(traffic.sent, traffic.received) / self.machine.network
+        return float((busiest + traffic.messages * self.machine.latency).max(initial=0.0))
+
+    def merging(self, step: Step) -> float:
+        """Seconds of the site that merges most: parts are read in turn, and written once."""
+        if not isinstance(step, Complete):
+            return 0.0
+        local = self.program.maker(step)
+        nbytes = self._elements(step.tiles) * (step.parts.shape[1] + 1) * state_bytes(local.node)
+        most = np.bincount(step.tiles.sites, nbytes, self.program.sites).max()
+        return float(most / self.machine.memory_bandwidth)
+
+    def local(self, n: int, step: Local) -> np.ndarray:
+        """Seconds of each site, float64 (sites,): of its cells, one after another."""
+        node, m = step.node, self.machine
+        contraction = bool(node.reduced) and len(node.operands) > 1
+        double = any(o.dtype.numpy.itemsize > 4 for o in node.outputs)
+        points = extents(step.cells).prod(axis=1, dtype=np.float64)
+        if points.max(initial=0) == 0:
+            return np.zeros(self.program.sites)
+        if renames(node):  # it hands on what it reads
+            return np.bincount(step.sites, minlength=self.program.sites) * m.call_overhead
+        point = m.arithmetic(effort_at_point(node), contraction=contraction, double=double)
+        each = points * point + self._traffic_bytes(n, step) / m.memory_bandwidth
+        if n not in self._begun:
+            each = each + m.call_overhead
+        return np.bincount(step.sites, each, self.program.sites)
+
+    def _traffic_bytes(self, n: int, step: Local) -> np.ndarray:
+        """Bytes of each cell as memory counts them: what stays in a cache takes a third."""
+        there, passed = self._cell_bytes(n, step, read=True)
+        return there + passed / CACHED
+
+    def _cell_bytes(
+        self, n: int, step: Local, *, read: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of each cell, the tiles it reads and the one it makes.
+
+        Args:
+            n: The number of the step.
+            step: The step.
+            read: Whether to count of operands only what points can read, one element each.
+
+        Returns:
+            Of tiles that are there, and of what cells hand on piece by piece.
+        """
+        node = with_state(step.node) if step.partial else step.node
+        total = np.zeros((2, len(step.cells)))
+        points = extents(step.cells).prod(axis=1, dtype=np.float64)
+        total[int(n in self._hidden)] += self._elements(step.tiles) * tuple_bytes(node)
+        for o, source, pick in zip(node.operands, step.operands, step.picks, strict=True):
+            there = self._elements(self.program.steps[source].tiles)[pick]
+            if read:
+                there = np.minimum(there, points)  # of a gather's table few rows
+            total[int(source in self._hidden)] += there * tuple_bytes(o.source)
+        return total[0], total[1]
+
+    def largest(self, n: int, step: Local) -> int:
+        """Bytes of the largest cell; one that is merged gets as much as it makes from its group."""
+        total, _ = self._cell_bytes(n, step)
+        if step.partial:
+            total = total + self._elements(step.tiles) * state_bytes(step.node)
+        return int(total.max(initial=0))
+
+    def _elements(self, tiles: Tiles) -> np.ndarray:
+        """Elements of each tile, as float64."""
+        if id(tiles) not in self._volumes:
+            self._volumes[id(tiles)] = tiles.volumes.astype(np.float64)
+        return self._volumes[id(tiles)]
+
+    def memory(self) -> np.ndarray:
+        """The most bytes each site holds at once; tiles go after their last reader."""
+        released = self.program.released()
+        held = np.zeros(self.program.sites, np.int64)
+        peak = held.copy()
+        sizes: dict[int, np.ndarray] = {}
+        for n, step in enumerate(self.program.steps):
+            sizes[n] = self._sizes(n, step)
+            held += sizes[n]
+            np.maximum(peak, held + self._arriving(n, step), out=peak)
+            for source in released[n]:
+                held -= sizes.pop(source)
+        return peak
+
+    def _arriving(self, n: int, step: Step) -> np.ndarray | int:
+        """Bytes of partial tiles at the sites that merge them."""
+        return self.traffic(n).received.astype(np.int64) if isinstance(step, Complete) else 0
+
+    def _sizes(self, n: int, step: Step) -> np.ndarray:
+        """Bytes of a step's tiles at each site."""
+        if n in self._hidden:
+            return np.zeros(self.program.sites, np.int64)
+        if isinstance(step, Load):
+            width = tuple_bytes(step.source)
+        elif isinstance(step, Local) and step.partial:
+            width = state_bytes(step.node)
+        else:
+            width = tuple_bytes(self.program.relation(n))
+        counts = np.bincount(
+            step.tiles.sites, self._elements(step.tiles) * width, self.program.sites
+        )
+        return counts.astype(np.int64)

@@ -1,0 +1,122 @@
+"""How a collective is done: in how many rounds, and which messages each of them sends.
+
+A table says for the name of a collective which algorithm does it. The messages of a step
+are given as if each went straight to its target; an algorithm passes the same content on
+in rounds, one message from a site to another in each, or leaves the messages alone where
+they are not of the form it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from einsql.ir.spmd.program import Collective, CollectiveName
+from einsql.optimizer.simulation.messages import Messages, together
+
+Algorithm = Callable[[Messages], list[Messages]]
+"""From a collective's direct messages to those of each round."""
+
+Algorithms = Mapping[CollectiveName, Algorithm]
+
+DIRECT: Algorithms = {}
+"""What is not in a table is done in one round of direct messages, as the runtime does it."""
+
+
+def rounds(
+    messages: Messages, collectives: Sequence[Collective], algorithms: Algorithms
+) -> list[Messages]:
+    """The messages of each round of a step, which does a single collective or is direct."""
+    names = [c.name for c in collectives if c.nbytes]
+    if len(names) != 1 or names[0] not in algorithms:
+        return [messages]
+    return algorithms[names[0]](messages)
+
+
+def tree(messages: Messages) -> list[Messages]:
+    """A binomial tree: who has the content passes it on, ⌈log₂ g⌉ rounds among g sites.
+
+    For messages of one size from each source (a broadcast).
+    """
+    if not _one_size(messages.source, messages.size):
+        return [messages]
+    found: list[tuple[list[np.ndarray], ...]] = []
+    for source in np.unique(messages.source):
+        sent = messages.source == source
+        members = np.concatenate([[source], messages.target[sent]])
+        reached = 1
+        for n in range(int(len(members) - 1).bit_length()):
+            if n == len(found):
+                found.append(([], [], []))
+            some = members[reached : 2 * reached]
+            sizes = np.full(len(some), messages.size[sent][0])
+            for column, values in zip(found[n], (members[: len(some)], some, sizes), strict=True):
+                column.append(values)
+            reached *= 2
+    made = []
+    for columns in found:
+        source, target, size = map(np.concatenate, columns)
+        made.append(together(source, target, size, messages.sites))
+    return made
+
+
+def ring(messages: Messages) -> list[Messages]:
+    """A ring: every site passes on to the next one what it got last, g - 1 rounds among g sites.
+
+    For groups of sites each of which sends the same to all others (an all-gather).
+    """
+    sites = messages.sites
+    if not _one_size(messages.source, messages.size):
+        return [messages]
+    piece = np.zeros(sites)
+    piece[messages.source] = messages.size
+    group = np.arange(sites)  # of each site the first that it speaks with
+    np.minimum.at(group, messages.target, messages.source)
+    members = np.argsort(group, kind="stable")
+    _, first, count = np.unique(group[members], return_index=True, return_counts=True)
+    first, count = np.repeat(first, count), np.repeat(count, count)
+    place = np.arange(sites) - first
+    talks = count > 1
+    if (
+        len(messages.source) != (count - 1).sum()
+        or (group[messages.source] != group[messages.target]).any()
+    ):
+        return [messages]
+    made = []
+    for n in range(int(count.max()) - 1):
+        now = talks & (n < count - 1)
+        held = members[first + (place - n) % count]  # whose piece each member has got last
+        after = members[first + (place + 1) % count]
+        made.append(together(members[now], after[now], piece[held[now]], sites))
+    return made
+
+
+def mirrored(algorithm: Algorithm) -> Algorithm:
+    """The algorithm backwards, for what is merged on its way instead of spread."""
+
+    def run(messages: Messages) -> list[Messages]:
+        return [_turned(made) for made in reversed(algorithm(_turned(messages)))]
+
+    return run
+
+
+def _turned(messages: Messages) -> Messages:
+    return replace(messages, source=messages.target, target=messages.source)
+
+
+def _one_size(group: np.ndarray, size: np.ndarray) -> bool:
+    """True if the messages of each group are of one size."""
+    order = np.argsort(group, kind="stable")
+    same = group[order][1:] == group[order][:-1]
+    return bool((size[order][1:] == size[order][:-1])[same].all())
+
+
+TREES_AND_RINGS: Algorithms = {
+    "broadcast": tree,
+    "reduce": mirrored(tree),
+    "all-gather": ring,
+    "reduce-scatter": mirrored(ring),
+}
+"""What MPI libraries do with large messages."""

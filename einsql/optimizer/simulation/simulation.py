@@ -1,0 +1,320 @@
+"""Plays a placed program on a described cluster: when each site is done with what.
+
+Every site has a clock. A local step moves the clocks of the sites that have cells of it. An
+exchange that sends anything begins at one time for all: before it the runtime reduces a
+status over all sites, which takes until the last of them is there. Its messages start
+together and share links (`fair_shares`); each site goes on when its own are through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einsql.core.machine import Machine, Topology
+from einsql.errors import NotSupportedError
+from einsql.ir.spmd.program import (
+    Complete,
+    Exchange,
+    Load,
+    Local,
+    Program,
+    state_bytes,
+    tuple_bytes,
+    with_state,
+)
+from einsql.optimizer.simulation.fair_shares import durations
+from einsql.optimizer.simulation.messages import Merging, Messages, exchanging, merging
+from einsql.optimizer.simulation.prediction import StepCosts
+from einsql.optimizer.simulation.rounds import DIRECT, Algorithms, rounds
+
+MOST_SITES = 4096
+"""A step may send a message from every site to every other one, and each is looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulation:
+    """What happens when a program is played; arrays of sites are float64 (sites,).
+
+    Until the end a site computes, communicates or waits, so these three add up.
+
+    Attributes:
+        cluster: What it was played on.
+        seconds: When the last site is done.
+        computing: Seconds each site runs cells and merges.
+        communicating: Seconds it takes part in exchanges, from when all sites are there.
+        waiting: Seconds it waits for others, before exchanges and at the end.
+        sent: Bytes it sends to other sites.
+        received: Bytes it gets from them.
+        out: Bytes it sends over its node's links.
+        into: Bytes it gets over its node's links.
+        memory: Bytes of tiles it holds at once, at most.
+        begins: float64 (steps,), when the first site begins each step.
+        ends: float64 (steps,), when the last site ends it.
+        computes: float64 (times, 2, sites), from when until when each site computes.
+        communicates: float64 (times, 2, sites), the same of exchanges.
+    """
+
+    cluster: Topology
+    seconds: float
+    computing: np.ndarray
+    communicating: np.ndarray
+    waiting: np.ndarray
+    sent: np.ndarray
+    received: np.ndarray
+    out: np.ndarray
+    into: np.ndarray
+    memory: np.ndarray
+    begins: np.ndarray
+    ends: np.ndarray
+    computes: np.ndarray
+    communicates: np.ndarray
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return -(-len(self.computing) // self.cluster.node_sites)
+
+    def total(self, values: np.ndarray) -> np.ndarray:
+        """The sum over the sites of each node, float64 (nodes,)."""
+        node = np.arange(len(values)) // self.cluster.node_sites
+        return np.asarray(np.bincount(node, values, self.nodes))
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """The mean over the sites of each node, float64 (nodes,)."""
+        return np.asarray(self.total(values) / self.total(np.ones(len(values))))
+
+    def utilisation(self) -> np.ndarray:
+        """The part of the time that the sites of each node compute, float64 (nodes,)."""
+        return self._part(self.mean(self.computing))
+
+    def link_utilisation(self) -> np.ndarray:
+        """The part that is used of what each node's links could carry, float64 (nodes,).
+
+        In the direction that carries more.
+        """
+        carried = np.maximum(self.total(self.out), self.total(self.into))
+        return self._part(carried / (self.cluster.links * self.cluster.network))
+
+    def course(self, spans: np.ndarray, bins: int) -> np.ndarray:
+        """The part of every node's time that spans take in each of so many parts of the run.
+
+        Args:
+            spans: As `computes`.
+            bins: How many parts, all of the same length.
+
+        Returns:
+            float64 (nodes, bins), from 0 to 1.
+        """
+        length = self.seconds / bins
+        if length == 0:
+            return np.zeros((self.nodes, bins))
+        # The seconds of a span before a time are (time - begin), less (time - end) after it.
+        before = np.zeros((self.nodes, bins + 1))
+        times = np.arange(1, bins + 1) * length
+        node = np.broadcast_to(np.arange(spans.shape[2]) // self.cluster.node_sites, spans.shape)
+        for sign, side in ((1, 0), (-1, 1)):
+            at = np.minimum((spans[:, side] / length).astype(np.int64), bins - 1)
+            place = (node[:, side] * bins + at).reshape(-1)
+            shape, size = (self.nodes, bins), self.nodes * bins
+            count = np.bincount(place, minlength=size).reshape(shape).cumsum(axis=1)
+            total = np.bincount(place, spans[:, side].reshape(-1), size).reshape(shape)
+            before[:, 1:] += sign * (count * times - total.cumsum(axis=1))
+        sites = self.total(np.ones(spans.shape[2]))[:, None]
+        return np.asarray(np.clip(np.diff(before, axis=1) / (length * sites), 0.0, 1.0))
+
+    def _part(self, seconds: np.ndarray) -> np.ndarray:
+        return np.asarray(seconds / self.seconds) if self.seconds else np.zeros(len(seconds))
+
+
+def simulate(
+    program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms = DIRECT
+) -> Simulation:
+    """Plays a program.
+
+    Args:
+        program: What every site does.
+        machine: What a site computes at; how sites are joined is the cluster's.
+        cluster: Where the sites are, and what joins them.
+        algorithms: How collectives are done; what is not named sends direct messages.
+
+    Raises:
+        NotSupportedError: There are more than `MOST_SITES` sites.
+    """
+    if program.sites > MOST_SITES:
+        raise NotSupportedError(
+            f"{program.sites:,} sites are too many to simulate",
+            hint=f"A simulation has at most {MOST_SITES:,}; EXPLAIN (SITES n) without one more.",
+        )
+    playing = _Playing(program, machine, cluster, algorithms)
+    begins, ends = np.zeros(len(program.steps)), np.zeros(len(program.steps))
+    for n, step in enumerate(program.steps):
+        if not isinstance(step, Load):
+            begins[n], ends[n] = playing.step(n, step)
+    sent, received, out, into = playing.traffic
+    seconds = float(playing.clocks.max())
+    return Simulation(
+        cluster,
+        seconds,
+        playing.computing,
+        playing.communicating,
+        playing.waiting + seconds - playing.clocks,
+        sent,
+        received,
+        out,
+        into,
+        playing.costs.memory(),
+        begins,
+        ends,
+        np.array(playing.computes).reshape(-1, 2, program.sites),
+        np.array(playing.communicates).reshape(-1, 2, program.sites),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exchanged:
+    """What an exchange takes each site once it has begun, and bytes; all (sites,)."""
+
+    seconds: np.ndarray
+    traffic: np.ndarray
+
+
+class _Playing:
+    """One run; layers of a network repeat exchanges, so equal ones are played once."""
+
+    def __init__(
+        self, program: Program, machine: Machine, cluster: Topology, algorithms: Algorithms
+    ) -> None:
+        self.program = program
+        self.machine = machine
+        self.cluster = cluster
+        self.algorithms = algorithms
+        self.costs = StepCosts(program, machine)
+        sites = program.sites
+        self.clocks = np.zeros(sites)
+        self.computing, self.communicating, self.waiting = (np.zeros(sites) for _ in range(3))
+        self.traffic = np.zeros((4, sites))
+        """Bytes sent and received; those of them that cross nodes."""
+        self.computes: list[np.ndarray] = []
+        self.communicates: list[np.ndarray] = []
+        self._node = np.arange(sites) // cluster.node_sites
+        self._status = self._status_seconds()
+        self._exchanged: dict[Hashable, _Exchanged] = {}
+        self._messages: dict[Hashable, Messages] = {}
+        self._merging: dict[Hashable, Merging] = {}
+
+    def step(self, n: int, step: Exchange | Local | Complete) -> tuple[float, float]:
+        """Plays a step; when it begins and ends."""
+        before = float(self.clocks.min())
+        if isinstance(step, Local):
+            self._compute(self.costs.local(n, step))
+        elif isinstance(step, Exchange):
+            if step.nbytes == 0:  # all is at hand, and no site asks another
+                return before, before
+            self._exchange(step)
+        else:
+            self._complete(step)
+        return before, float(self.clocks.max())
+
+    def _compute(self, seconds: np.ndarray) -> None:
+        begin, self.clocks = self.clocks, self.clocks + seconds
+        self.computing += seconds
+        self.computes.append(np.stack([begin, self.clocks]))
+
+    def _exchange(self, step: Exchange) -> None:
+        base = self.program.steps[step.sources[0]].tiles
+        absent = (step.at_hand[:, 0] < 0).tobytes()
+        key = (self.costs.key(base), base.copies, self.costs.key(step.tiles), absent)
+        if key not in self._messages:
+            self._messages[key] = exchanging(base, step, self.program.sites)
+        relation = self.program.relation(step.sources[0])
+        fields = len(relation.schema.fields)
+        self._send(key, self._messages[key], tuple_bytes(relation), fields, step)
+
+    def _complete(self, step: Complete) -> None:
+        local = self.program.maker(step)
+        parts = step.parts.tobytes(), step.parts.shape
+        key = (self.costs.key(local.tiles), self.costs.key(step.tiles), parts)
+        if key not in self._merging:
+            self._merging[key] = merging(local, step, self.program.sites)
+        found, width = self._merging[key], state_bytes(local.node)
+        self._compute(found.before * width / self.machine.memory_bandwidth)
+        fields = len(with_state(local.node).outputs)
+        for number, (messages, after) in enumerate(found.rounds):
+            self._send((key, number), messages, width, fields, step)
+            self._compute(after * width / self.machine.memory_bandwidth)
+
+    # ---- exchanges
+
+    def _send(
+        self, key: Hashable, messages: Messages, width: int, fields: int, step: Exchange | Complete
+    ) -> None:
+        """Lets all sites come together, and then send elements of so many bytes and fields."""
+        if len(messages.size) == 0:
+            return
+        names = tuple(c.name for c in step.collectives)
+        key = key, width, fields, names
+        if key not in self._exchanged:
+            sent = rounds(messages.of(width, fields), step.collectives, self.algorithms)
+            self._exchanged[key] = self._rounds(sent)
+        took = self._exchanged[key]
+        begin = self.clocks.max()
+        self.waiting += begin - self.clocks
+        self.clocks = begin + self._status + took.seconds
+        self.communicating += self._status + took.seconds
+        self.traffic += took.traffic
+        self.communicates.append(np.stack([np.full(self.program.sites, begin), self.clocks]))
+
+    def _rounds(self, sent: Sequence[Messages]) -> _Exchanged:
+        """One round after another; a round begins when those who take part in it are there."""
+        clocks, traffic = np.zeros(self.program.sites), np.zeros((4, self.program.sites))
+        for messages in sent:
+            seconds, partakes = self._round(messages)
+            clocks[partakes] = clocks[partakes].max(initial=0.0) + seconds[partakes]
+            across = self._across(messages)
+            for n, some in enumerate((messages, self._some(messages, across))):
+                traffic[2 * n] += some.sent()
+                traffic[2 * n + 1] += some.received()
+        return _Exchanged(clocks, traffic)
+
+    def _round(self, messages: Messages) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds until each site's messages are through, and who has any.
+
+        A site starts its messages, and takes those for it, one after another, each with
+        its latency; a message is through when both of its ends have dealt with theirs
+        and all of its bytes have moved.
+        """
+        c, sites = self.cluster, self.program.sites
+        across = self._across(messages)
+        latency = np.where(across, c.latency, c.node_latency) * messages.pieces
+        ends = (messages.source, messages.target)
+        # Out and into at once, as links are.
+        busy = np.maximum(*(np.bincount(end, latency, sites) for end in ends))
+        through = np.maximum(busy[messages.source], busy[messages.target])
+        for some, ports, links, rate in (
+            (across, self._node, float(c.links), c.network),
+            (~across, np.arange(sites), 1.0, c.node_network),
+        ):
+            out, into = (ports[end[some]] for end in ends)
+            through[some] += durations(out, into, messages.size[some], links) / rate
+        seconds = np.zeros(sites)
+        for end in ends:
+            np.maximum.at(seconds, end, through)
+        return seconds, seconds > 0
+
+    def _across(self, messages: Messages) -> np.ndarray:
+        """Which messages leave their node, bool (messages,)."""
+        return np.asarray(self._node[messages.source] != self._node[messages.target])
+
+    def _some(self, messages: Messages, which: np.ndarray) -> Messages:
+        columns = (messages.source, messages.target, messages.size, messages.pieces)
+        return Messages(messages.sites, *(c[which] for c in columns))
+
+    def _status_seconds(self) -> float:
+        """Reducing a status over all sites: doubling, inside nodes and between them."""
+        c, sites = self.cluster, self.program.sites
+        nodes = int(self._node[-1]) + 1
+        inside = (min(c.node_sites, sites) - 1).bit_length()
+        return inside * c.node_latency + (nodes - 1).bit_length() * c.latency

@@ -1,0 +1,251 @@
+"""The search for a cheaper plan: rules tried everywhere, the cheapest plans tried further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from einsql.errors import IntegrityError, InterfaceError, ProgrammingError, suggest
+from einsql.ir.ia.plan import Node, children, walk, with_children
+from einsql.ir.ia.typing import remembering
+from einsql.ir.tra import plan as tra
+from einsql.ir.tra.printer import format_implementation
+from einsql.optimizer.tra.composition import COMPOSITION
+from einsql.optimizer.tra.cost import Cost, Costs, Weights
+from einsql.optimizer.tra.products import PRODUCTS
+from einsql.optimizer.tra.repartition import REPARTITION
+from einsql.optimizer.tra.rules import ImplementationRule, same_blocks, stands_for
+from einsql.optimizer.tra.translate import Stored, translate
+
+RULES: tuple[ImplementationRule, ...] = (*PRODUCTS, *COMPOSITION, *REPARTITION)
+"""Every rule; where two make the same plan, the trace names the more specific one."""
+
+WIDTH = 8
+"""Plans that are tried further in each round."""
+PATIENCE = 4
+"""Rounds without a cheaper plan after which the search ends."""
+MOST_PLANS = 1500
+"""Plans looked at in one search, of many blocks fewer: a second's worth or a few."""
+MOST_ARRAYS = 1 << 20
+"""Arrays in all of these plans together; types know each one's sites."""
+
+Tick = Callable[[float], None]
+
+
+def _unwatched(fraction: float) -> None:
+    """Lets a search run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImplementationStep:
+    """One rule that was applied on the way to the chosen plan.
+
+    Attributes:
+        rule: The rule.
+        old: The plan before.
+        new: The plan after.
+    """
+
+    rule: ImplementationRule
+    old: Node
+    new: Node
+
+    @property
+    def before(self) -> str:
+        """The printed plan the rule was given."""
+        return format_implementation(self.old)
+
+    @property
+    def after(self) -> str:
+        """The printed plan the rule made."""
+        return format_implementation(self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Implemented:
+    """A plan that was searched for.
+
+    Attributes:
+        root: The cheapest plan found.
+        cost: What it costs.
+        trace: The steps from the first plan to it.
+        first: What the first plan cost.
+        plans: How many plans were looked at.
+    """
+
+    root: Node
+    cost: Cost
+    trace: tuple[ImplementationStep, ...]
+    first: Cost
+    plans: int
+
+    @property
+    def given(self) -> Node:
+        """The plan the search began with."""
+        return self.trace[0].old if self.trace else self.root
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan on the way; `rank` orders plans by cost, then by size."""
+
+    root: Node
+    rank: tuple[float, int]
+    trace: tuple[ImplementationStep, ...]
+
+
+def implement(
+    relation: tra.Node,
+    sites: int,
+    *,
+    stored: Stored | None = None,
+    weights: Weights | None = None,
+    disabled: frozenset[str] = frozenset(),
+    tick: Tick = _unwatched,
+) -> Implemented:
+    """Translates a plan over blocks by Table 1 and searches for a cheaper one.
+
+    Of a plan of very many blocks the search looks at no other; then Table 1's stays.
+
+    Args:
+        relation: The plan.
+        sites: How many sites there are.
+        stored: Where stored tensors lie, as `translate` takes it.
+        weights: α and β.
+        disabled: Names of rules to leave out.
+        tick: As `search` takes it.
+
+    Raises:
+        ProgrammingError: A name or a key in `stored` is none of the plan's.
+        InterfaceError: There is no rule of a name in `disabled`.
+    """
+    with remembering():
+        first = translate(relation, sites, stored)
+        return search(first, weights=weights, disabled=disabled, tick=tick)
+
+
+def search(
+    root: Node,
+    *,
+    weights: Weights | None = None,
+    disabled: frozenset[str] = frozenset(),
+    most_plans: int | None = None,
+    tick: Tick = _unwatched,
+) -> Implemented:
+    """Rewrites a plan into the cheapest equal one that a bounded beam search finds.
+
+    Every round applies every rule to every node of the cheapest few plans of the round
+    before. The result costs no more than the plan it is given; the same plan gives the
+    same result.
+
+    Args:
+        root: The plan.
+        weights: α and β.
+        disabled: Names of rules to leave out.
+        most_plans: Plans to look at; MOST_PLANS and MOST_ARRAYS say how many by default.
+        tick: Told at every plan which fraction of these was looked at; may raise to stop.
+
+    Raises:
+        InterfaceError: There is no rule of that name.
+    """
+    every = [r.name for r in RULES]
+    unknown = sorted(disabled - set(every))
+    if unknown:
+        hint = suggest(unknown[0], every, "rules")
+        raise InterfaceError(f'There is no rule "{unknown[0]}"', hint=hint)
+    if most_plans is None:
+        arrays = sum(len(n.schema.held) for n in walk(root))
+        most_plans = min(MOST_PLANS, MOST_ARRAYS // max(1, arrays))
+    rules = [r for r in RULES if r.name not in disabled]
+    with remembering():
+        return _searched(root, weights or Weights(), rules, most_plans, tick)
+
+
+def _searched(
+    root: Node,
+    weights: Weights,
+    rules: Sequence[ImplementationRule],
+    most_plans: int,
+    tick: Tick,
+) -> Implemented:
+    costs, ways = Costs(), Neighbours(rules)
+
+    def found(plan: Node, trace: tuple[ImplementationStep, ...]) -> _Found:
+        return _Found(plan, (costs.plan(plan).total(weights), len(walk(plan))), trace)
+
+    best = found(root, ())
+    # While types are remembered, plans of the very same type are one plan.
+    beam, seen, idle = [best], {root.schema}, 0
+    while beam and idle < PATIENCE and len(seen) < most_plans:
+        made: list[_Found] = []
+        for plan in beam:
+            for rule, new in ways.of(plan.root):
+                if len(seen) >= most_plans:
+                    break  # what is not asked for is not made
+                tick(len(seen) / most_plans)
+                if new.schema not in seen:
+                    seen.add(new.schema)
+                    step = ImplementationStep(rule, plan.root, new)
+                    made.append(found(new, (*plan.trace, step)))
+        beam = sorted(made, key=lambda f: f.rank)[:WIDTH]
+        idle += 1
+        if beam and beam[0].rank < best.rank:
+            idle = 0 if beam[0].rank[0] < best.rank[0] else idle
+            best = beam[0]
+    first = costs.plan(root)
+    return Implemented(best.root, costs.plan(best.root), best.trace, first, len(seen))
+
+
+class Neighbours:
+    """What rules make of plans; nodes that plans share are tried once.
+
+    Args:
+        rules: The rules to try, whose order is that of the plans.
+    """
+
+    def __init__(self, rules: Sequence[ImplementationRule]) -> None:
+        self._rules = rules
+        self._known: dict[tuple[int, int], tuple[Node, list[Node]]] = {}
+
+    def of(self, root: Node) -> Iterator[tuple[ImplementationRule, Node]]:
+        """The plans that one rule applied to one node makes of a plan, made as asked for."""
+        order = walk(root)
+        for n, rule in enumerate(self._rules):
+            for node in order:
+                for new in self._alternatives(n, node):
+                    plan = _replaced(order, node, new)
+                    if plan is not None:
+                        yield rule, plan
+
+    def _alternatives(self, n: int, node: Node) -> list[Node]:
+        key = n, id(node)
+        if key not in self._known:
+            made = [
+                new
+                for new in self._rules[n].alternatives(node)
+                if new.schema is not node.schema  # which would be the same operation
+            ]
+            self._known[key] = node, made  # keeps the node, so that its id stays its own
+        return self._known[key][1]
+
+
+def _replaced(order: Sequence[Node], old: Node, new: Node) -> Node | None:
+    """The plan with a node in another's place, or None where its readers cannot stand it.
+
+    The new node's arrays may lie elsewhere, so every reader is made and checked again: a
+    join may miss matches now, an aggregation leave parts to one that must see the whole.
+    """
+    done: dict[int, Node] = {id(old): new}
+    for node in order:
+        sources = children(node)
+        if id(node) in done or not any(id(c) in done for c in sources):
+            continue
+        try:
+            over = with_children(node, [done.get(id(c), c) for c in sources])
+        except (IntegrityError, ProgrammingError):
+            return None
+        if not same_blocks(over.schema.blocks, node.schema.blocks):
+            return None
+        done[id(node)] = over
+    root = order[-1]
+    return done[id(root)] if stands_for(done[id(root)].schema, root.schema) else None

@@ -1,0 +1,133 @@
+"""What kernels may be to each other: composed into one, or moved past an operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    EinSum,
+    Expr,
+    Label,
+    Operand,
+    Value,
+    relabel,
+    rewrite,
+    subexpressions,
+)
+from einsql.ir.ia.plan import Kernels
+from einsql.ir.tra.kernels import VALUE, operand
+from einsql.optimizer.rewrite.inline_producers import compose
+from einsql.optimizer.rewrite.node_properties import fresh, is_pointwise
+
+
+def chained(first: Kernels, then: Kernels) -> Kernels:
+    """One chain after another, neighbours fused where that is no more work."""
+    done = list(first)
+    for kernel in then:
+        one = fused(done[-1], kernel) if done else None
+        done[-1:] = [one] if one is not None else [*done[-1:], kernel]
+    return tuple(done)
+
+
+@lru_cache(maxsize=1024)  # equal rewrites give the same kernel, which is compiled once
+def fused(inner: EinSum, outer: EinSum) -> EinSum | None:
+    """`outer` after `inner` as one kernel, or None where that is impossible or more work.
+
+    An outer view (a diagonal, a transpose) selects among inner's keys; any outer kernel
+    can read through an inner one that reduces nothing. An outer broadcast would compute
+    the inner kernel many times.
+    """
+    (operand,) = outer.operands
+    if {a.label for a in outer.axes} != set(operand.labels) or not is_plain(outer):
+        return None
+    if is_view(outer) and is_plain(inner):
+        return _selected(inner, operand.labels, outer.keys)
+    if not (is_plain(inner) and is_pointwise(inner)):
+        return None
+    over = replace(outer, operands=(Operand(inner, operand.labels),))
+    made = compose(over, 0)
+    kept = made is not None and [o.source for o in made.operands] == [
+        o.source for o in inner.operands
+    ]
+    return made if kept else None
+
+
+def _selected(inner: EinSum, labels: tuple[str, ...], keys: tuple[str, ...]) -> EinSum:
+    """The kernel with its keys read as other labels, which may be equal, and in another order."""
+    names = dict(zip(inner.keys, labels, strict=True))
+    taken = set(labels)
+    for a in inner.axes:
+        if a.label not in names:
+            names[a.label] = fresh(a.label, taken)
+            taken.add(names[a.label])
+    axes: dict[str, Axis] = {}
+    for a in inner.axes:
+        axes.setdefault(names[a.label], replace(a, label=names[a.label]))
+
+    def visit(e: Expr) -> Expr:
+        return relabel(e, names)
+
+    return replace(
+        inner,
+        axes=tuple(axes.values()),
+        operands=tuple(
+            Operand(o.source, tuple(names[x] for x in o.labels)) for o in inner.operands
+        ),
+        keys=keys,
+        outputs=tuple(replace(o, args=tuple(map(visit, o.args))) for o in inner.outputs),
+    )
+
+
+def is_plain(kernel: EinSum) -> bool:
+    """True if the kernel has one output and neither conditions nor derived labels."""
+    return (
+        kernel.guard == TRUE
+        and all(a.define is None for a in kernel.axes)
+        and len(kernel.outputs) == 1
+        and kernel.outputs[0].where == TRUE
+    )
+
+
+def is_view(kernel: EinSum) -> bool:
+    """True if a kernel of one array only selects and orders its elements."""
+    (output,) = kernel.outputs
+    return (
+        is_plain(kernel)
+        and len(kernel.operands) == 1
+        and output.reduction is None
+        and isinstance(output.args[0], Value)
+    )
+
+
+def before(kernel: EinSum, view: EinSum) -> EinSum | None:
+    """The kernel g' with view(g(x, y)) = g'(view(x), view(y)), or None if g is no such.
+
+    So it is for kernels that combine elements at equal places, of arrays of one shape.
+    """
+    (output,) = kernel.outputs
+    alike = all(o.labels == kernel.keys for o in kernel.operands)
+    if not (is_plain(kernel) and is_view(view) and alike and output.reduction is None):
+        return None
+    if any(isinstance(e, Label) for e in subexpressions(output.args[0])):
+        return None
+    labels = tuple(f".{n}" for n in range(len(view.keys)))
+    return EinSum(
+        tuple(Axis(x, 0, 1) for x in labels),
+        tuple(
+            operand(n, labels, o.source.schema.dtype(VALUE)) for n, o in enumerate(kernel.operands)
+        ),
+        TRUE,
+        labels,
+        kernel.outputs,
+    )
+
+
+def substituted(expr: Expr, keys: tuple[Expr, ...] | None) -> Expr:
+    """A function of new keys as one of the old ones, given the new by the old."""
+    if keys is None:
+        return expr
+    values = {f"k{n}": e for n, e in enumerate(keys)}
+    return rewrite(expr, lambda e: values[e.name] if isinstance(e, Label) else e)

@@ -1,0 +1,177 @@
+"""R2: where arrays are moved, so that fewer bytes are (TRA §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from einsql.ir.einsum.graph import Label
+from einsql.ir.ia.plan import (
+    Bcast,
+    LocalAggregate,
+    LocalFilter,
+    LocalJoin,
+    LocalMap,
+    LocalStack,
+    Node,
+    Shuffle,
+)
+from einsql.optimizer.tra.rules import Build, ImplementationRule, bare
+
+
+def last_move(node: Node) -> Iterator[Build]:
+    """R2-1, and what moves nothing goes: it is the last shuffle already."""
+    if not isinstance(node, Bcast | Shuffle):
+        return
+    source = node.source
+    if source.schema.held == node.schema.held:
+        yield lambda: source
+    if isinstance(source, Bcast | Shuffle):
+        yield lambda: replace(node, source=source.source)
+
+
+def filter_before_move(node: Node) -> Iterator[Build]:
+    """R2-2."""
+    if isinstance(node, LocalFilter) and isinstance(node.source, Bcast | Shuffle):
+        move = node.source
+        yield lambda: replace(move, source=LocalFilter(move.source, node.condition))
+
+
+def map_and_move(node: Node) -> Iterator[Build]:
+    """R2-3, either way: a map may shrink what is moved, or grow it.
+
+    A shuffle moves past a map that keeps the shuffle's keys as they are, wherever they stand.
+    """
+    if isinstance(node, LocalMap) and isinstance(node.source, Bcast | Shuffle):
+        outer, move = node, node.source
+        if isinstance(move, Bcast):
+            yield lambda: Bcast(replace(outer, source=move.source))
+            return
+        kept = {k: n for n, k in _kept(outer).items()}
+        if all(k in kept for k in move.part_dims):
+            dims = tuple(kept[k] for k in move.part_dims)
+            yield lambda: Shuffle(replace(outer, source=move.source), dims)
+    elif isinstance(node, Bcast | Shuffle) and isinstance(node.source, LocalMap):
+        inner, above = node.source, node
+        if isinstance(above, Bcast):
+            yield lambda: replace(inner, source=Bcast(inner.source))
+            return
+        origin = _kept(inner)
+        if all(k in origin for k in above.part_dims):
+            dims = tuple(origin[k] for k in above.part_dims)
+            yield lambda: replace(inner, source=Shuffle(inner.source, dims))
+
+
+def _kept(node: LocalMap) -> dict[int, int]:
+    """The map's key dimensions that are, unchanged, key dimensions of its source."""
+    count = len(node.source.schema.blocks.bounds)
+    if node.keys is None:
+        return {k: k for k in range(count)}
+    given = {n: int(e.name[1:]) for n, e in enumerate(node.keys) if isinstance(e, Label)}
+    return {n: k for n, k in given.items() if k < count}
+
+
+def drop_shuffle(node: Node) -> Iterator[Build]:
+    """R2-4, of Stack too: R is partitioned by keys of the group, so groups lie together."""
+    if not isinstance(node, LocalAggregate | LocalStack) or not isinstance(node.source, Shuffle):
+        return
+    move, groups = node.source, group_keys(node)
+    lies = move.source.schema
+    if (
+        set(move.part_dims) <= groups
+        and lies.merge is None
+        and lies.placement.is_by_keys
+        and lies.placement.keys <= groups
+    ):
+        yield lambda: replace(node, source=move.source)
+
+
+def group_keys(node: LocalAggregate | LocalStack) -> set[int]:
+    """The key dimensions of its operand that an operation groups by."""
+    if isinstance(node, LocalAggregate):
+        return set(node.group_by)
+    return set(range(len(node.source.schema.blocks.bounds))) - {node.key}
+
+
+def two_phases(node: Node) -> Iterator[Build]:
+    """R2-5, and with Bcast for Shuffle: kernels that end a fold run once, in the last phase."""
+    if not isinstance(node, LocalAggregate) or not isinstance(node.source, Bcast | Shuffle):
+        return
+    move = node.source
+    dims = move.part_dims if isinstance(move, Shuffle) else ()
+    alone = len(node.group_by) == len(move.source.schema.blocks.bounds)  # nothing to merge
+    if alone or not set(dims) <= set(node.group_by):
+        return
+    first = replace(node, source=move.source, finish=())
+    groups = tuple(range(len(node.group_by)))
+    moved: Node = Bcast(first)
+    if isinstance(move, Shuffle):
+        moved = Shuffle(first, tuple(node.group_by.index(k) for k in dims))
+    yield lambda: LocalAggregate(moved, groups, node.reduce, finish=node.finish)
+
+
+def join_ways(node: Node) -> Iterator[Build]:
+    """R2-6: every way to bring the matches of a complete join to one site.
+
+    What is replicated on both sides is found once at each site, and known as copies:
+    whoever shuffles or aggregates it takes one of them.
+    """
+    if not isinstance(node, LocalJoin) or not node.is_complete:
+        return
+    join, lying = node, tuple(map(bare, node.sources))
+
+    def broadcast_but(kept: int) -> Build:
+        sources = tuple(s if n == kept else Bcast(s) for n, s in enumerate(lying))
+        return lambda: replace(join, sources=sources)
+
+    yield lambda: replace(join, sources=lying)
+    for n in range(len(lying)):
+        yield broadcast_but(n)
+    yield lambda: shuffled_join(join, lying, join.join_keys)
+
+
+def shuffled_join(join: LocalJoin, sources: tuple[Node, ...], dims: tuple[int, ...]) -> LocalJoin:
+    """The join over operands that are shuffled on keys of its matches, which all have."""
+    moved = [
+        Shuffle(s, tuple(places.index(k) for k in dims))
+        for s, places in zip(sources, join.keys, strict=True)
+    ]
+    return replace(join, sources=tuple(moved))
+
+
+def shuffle_before_join(node: Node) -> Iterator[Build]:
+    """R2-7: the shuffle is on the join keys, and the local join misses no match."""
+    if not isinstance(node, Shuffle) or not isinstance(node.source, LocalJoin):
+        return
+    join, dims = node.source, node.part_dims
+    if join.is_complete and join.key_map is None and set(dims) == set(join.join_keys):
+        yield lambda: shuffled_join(join, join.sources, dims)
+
+
+REPARTITION: tuple[ImplementationRule, ...] = (
+    ImplementationRule("R2-1", "SHUF_p(SHUF_q(R)) = SHUF_p(R); so for BCAST", last_move),
+    ImplementationRule("R2-2", "σ_p(BCAST(R)) = BCAST(σ_p(R)); so for SHUF", filter_before_move),
+    ImplementationRule(
+        "R2-3",
+        "BCAST(λ_{k,f}(R)) = λ_{k,f}(BCAST(R)); so for SHUF_p if k keeps the keys p",
+        map_and_move,
+    ),
+    ImplementationRule(
+        "R2-4",
+        "Σ_G(SHUF_p(R)) = Σ_G(R) if p ⊆ G and R is partitioned by keys of G",
+        drop_shuffle,
+    ),
+    ImplementationRule(
+        "R2-5", "Σ_G(SHUF_p(R)) = Σ(SHUF_p(Σ_G(R))) if p ⊆ G; so for BCAST", two_phases
+    ),
+    ImplementationRule(
+        "R2-6",
+        "BCAST(R) ⋈ S = R ⋈ BCAST(S) = SHUF_J(R) ⋈_J SHUF_J(S), and R ⋈ S where that is complete",
+        join_ways,
+    ),
+    ImplementationRule(
+        "R2-7",
+        "SHUF_J(R ⋈_J S) = SHUF_J(R) ⋈_J SHUF_J(S) if R ⋈_J S is complete",
+        shuffle_before_join,
+    ),
+)
