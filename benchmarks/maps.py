@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.matrices import Array, connected, random
 from benchmarks.measure import measure
 from benchmarks.report import Finding, Section, against
-from einsql.kernels import pool
+from einsql.kernels.runtime import thread_pool
 
 N = 4096
 OF_TORCH, OF_NUMPY = 1.0, 3.0
@@ -141,7 +141,7 @@ def _compare(name: str, case: Case, x: Array, con: Any, torch: Any) -> list[Find
         "numpy": lambda: case.numpy(x),
     }
     if torch is not None:
-        torch.set_num_threads(pool.threads())
+        torch.set_num_threads(thread_pool.threads())
         tensor = torch.from_numpy(x)
         contestants["torch"] = lambda: case.torch(torch, tensor)
         if case.into is not None:

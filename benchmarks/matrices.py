@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import einsql
-from einsql.kernels import pool
+from einsql.kernels.runtime import thread_pool
 
 Array = np.ndarray
 
@@ -45,5 +45,5 @@ def pytorch() -> Any:
         import torch
     except ImportError:
         return None
-    torch.set_num_threads(pool.threads())
+    torch.set_num_threads(thread_pool.threads())
     return torch

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from einsql.kernels import pool
 from einsql.kernels.packed.machine import machine
+from einsql.kernels.runtime import thread_pool
 
 CHAINS = 12
 """Running minima that do not wait for each other."""
@@ -22,11 +22,12 @@ def add_min(operations: float) -> Callable[[], None]:
     """A run of so many additions and minima of float32 on all threads, half of each."""
     run = _compiled()
     lanes = machine().width // 4
-    steps = round(operations / (2 * CHAINS * lanes * pool.threads()))
+    steps = round(operations / (2 * CHAINS * lanes * thread_pool.threads()))
 
     def once() -> None:
         threads = [
-            threading.Thread(target=run, args=(steps, np.float32(1))) for _ in range(pool.threads())
+            threading.Thread(target=run, args=(steps, np.float32(1)))
+            for _ in range(thread_pool.threads())
         ]
         for t in threads:
             t.start()
@@ -39,7 +40,7 @@ def add_min(operations: float) -> Callable[[], None]:
 def reading(array: np.ndarray) -> Callable[[], None]:
     """A run that reads an array in C order, of whole words, on all threads."""
     words = array.reshape(-1).view(np.int64)
-    pieces = np.array_split(words, 4 * pool.threads())
+    pieces = np.array_split(words, 4 * thread_pool.threads())
 
     def every(values: Any) -> Any:
         found = np.int64(0)
@@ -50,7 +51,7 @@ def reading(array: np.ndarray) -> Callable[[], None]:
     run = njit("int64(Array(int64, 1, 'C', readonly=True))", nogil=True)(every)
     for piece in pieces:
         piece.flags.writeable = False
-    return lambda: pool.run(run, pieces, len(pieces), lambda _: None)
+    return lambda: thread_pool.run(run, pieces, len(pieces), lambda _: None)
 
 
 def _compiled() -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import Estimate, Times
-from einsql.kernels import blas
+from einsql.kernels.runtime import blas
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 _PACKAGES = ("numpy", "torch", "duckdb", "pyarrow", "sqlglot", "numba", "scipy")

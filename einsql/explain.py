@@ -308,7 +308,7 @@ def _steps(program: Program, measures: Sequence[Measure] | None) -> list[str]:
 
 def _other_blas() -> list[str]:
     """A line about BLAS where it is not NumPy's own."""
-    from einsql.kernels import blas  # it has run, and loaded its library
+    from einsql.kernels.runtime import blas  # it has run, and loaded its library
 
     found = blas.library()
     return [] if found is None or blas.is_numpys() else [f"-- BLAS: {found.name}"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from einsql import errors
 from einsql.core.big_stack import with_room
 from einsql.errors import Error, NotSupportedError, ProgrammingError
-from einsql.kernels import cache
+from einsql.kernels.runtime import compile_cache
 from einsql.sql.parameters.parameters import check_given
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
@@ -58,8 +58,8 @@ def run_text(
         except RecursionError:
             raise ProgrammingError("The statement nests too deeply") from None
         finally:
-            while cache.notices:
-                con.notices.append(cache.notices.pop())
+            while compile_cache.notices:
+                con.notices.append(compile_cache.notices.pop())
 
 
 def _repeated(

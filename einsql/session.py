@@ -32,7 +32,7 @@ from einsql.engine.store import Store
 from einsql.engine.watch import Interrupts, watched
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
-from einsql.kernels.blas import Statement
+from einsql.kernels.runtime.blas import Statement
 from einsql.lifetime import Lifetime
 from einsql.notation import run_einsum
 from einsql.planning import BinderCatalog, make_plan, make_tile_plan

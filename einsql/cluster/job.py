@@ -26,7 +26,7 @@ from einsql.cluster.processes import Processes
 from einsql.cluster.threads import limited
 from einsql.core import forks
 from einsql.errors import OperationalError, ProgrammingError
-from einsql.kernels import cache
+from einsql.kernels.runtime import compile_cache
 
 LEAVE = 5.0
 """Seconds they have to leave before they are killed."""
@@ -239,5 +239,7 @@ def _environment(ranks: int | None) -> dict[str, str]:
     # killed. Where this variable names a file it writes none; without the file all discover it.
     environment.setdefault("HWLOC_XMLFILE", _NO_TOPOLOGY)
     if environment.get("EINSQL_CACHE_DIR"):
-        environment["EINSQL_CACHE_DIR"] = str(cache.named())  # ranks may start in another folder
+        environment["EINSQL_CACHE_DIR"] = str(
+            compile_cache.named()
+        )  # ranks may start in another folder
     return environment

@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy
 
 import einsql
-from einsql.kernels import cache
+from einsql.kernels.runtime import compile_cache
 from tests.database.forked import World, fork, refusal
 
 NOBODY = einsql.connect()
@@ -129,9 +129,9 @@ def cached(path: str) -> dict[str, Any]:
     os.mkdir(folder)
     os.chmod(folder, 0o777)
     os.environ["EINSQL_CACHE_DIR"] = folder
-    before = cache.directory()
+    before = compile_cache.directory()
     assert before is not None
-    found = children(path, use=lambda _: cache.directory() != before)
+    found = children(path, use=lambda _: compile_cache.directory() != before)
     return {**found, "parent": [before.is_dir(), str(before).startswith(folder)]}
 
 

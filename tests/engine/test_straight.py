@@ -26,7 +26,7 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.kernels import compile_node
-from einsql.kernels.kernel import Runner
+from einsql.kernels.dispatch.kernel import Runner
 
 F, B = DType.FLOAT, DType.BIGINT
 EXTENT = {"i": 5, "j": 7, "k": 4}

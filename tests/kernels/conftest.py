@@ -20,12 +20,12 @@ import pytest
 
 from einsql import kernels
 from einsql.core import buffer_pool
-from einsql.kernels import cache
+from einsql.kernels.runtime import compile_cache
 
 GARBAGE = (0xFF, 0x7F, 0x80)
 """Bytes that make NaN and -1, huge numbers, and the least integers; in turns."""
 
-_COMPILED = {f"einsql.kernels.{name.replace('/', '.')}" for name in cache.COMPILED}
+_COMPILED = {f"einsql.kernels.{name.replace('/', '.')}" for name in compile_cache.COMPILED}
 """Modules whose functions Numba compiles; their arrays are not this process's NumPy's."""
 
 _bytes = cycle(GARBAGE)

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.einsum.graph import TRUE, Axis, Call, EinSum, Expr, Input, Operand, Output, Value
-from einsql.kernels.loops import compile_loops
+from einsql.kernels.loops.generated import compile_loops
 from tests.kernels.nodes import Case, check
 
 F = DType.FLOAT

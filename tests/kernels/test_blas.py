@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels import blas, mkl
+from einsql.kernels.runtime import blas, mkl
 
 needs_blas = pytest.mark.skipif(blas.numpys() is None, reason="NumPy shows no C interface of BLAS")
 
@@ -246,7 +246,7 @@ def test_libraries_that_are_needed_are_seen_by_their_holder(
 def test_no_other_library_sees_the_symbols_of_mkl() -> None:
     text = (
         "import ctypes\n"
-        "from einsql.kernels import mkl\n"
+        "from einsql.kernels.runtime import mkl\n"
         "assert mkl.load().cblas_sgemm\n"
         "seen = ctypes.CDLL(None)\n"
         "print([hasattr(seen, n) for n in ('cblas_sgemm', 'sgemm_', 'mkl_serv_allocate')])\n"

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from einsql.errors import InternalError
-from einsql.kernels import cache
+from einsql.kernels.runtime import compile_cache
 
 SOURCE = """\
 import numpy as np
 from numba import njit
-from einsql.kernels.runtime import less
+from einsql.kernels.runtime.compiled_functions import less
 
 
 @njit("void(float64[::1])", cache=True, nogil=True)
@@ -30,8 +30,8 @@ def kernel(a):
 
 CHILD = f"""
 import numpy as np
-from einsql.kernels import cache
-kernel = cache.load({SOURCE!r})
+from einsql.kernels.runtime import compile_cache
+kernel = compile_cache.load({SOURCE!r})
 a = np.array([0.25, 0.75])
 kernel(a)
 assert a.tolist() == [1.0, 0.0]
@@ -40,7 +40,7 @@ print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.value
 
 
 def start(home: Path) -> subprocess.Popen[str]:
-    root = Path(cache.__file__).parents[2]
+    root = Path(compile_cache.__file__).parents[3]
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", CHILD],
         env={**os.environ, "EINSQL_CACHE_DIR": str(home), "PYTHONPATH": str(root)},
@@ -60,19 +60,19 @@ def output(process: subprocess.Popen[str]) -> tuple[int, int]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "kernels"
     monkeypatch.setenv("EINSQL_CACHE_DIR", str(place))
-    cache.forget()
+    compile_cache.forget()
     yield place
-    cache.notices.clear()  # no session has taken them
+    compile_cache.notices.clear()  # no session has taken them
 
 
 def load() -> Any:
-    cache.forget()
-    return cache.load(SOURCE)
+    compile_cache.forget()
+    return compile_cache.load(SOURCE)
 
 
 def used() -> Path:
     """The directory that this process keeps kernels in."""
-    home = cache.directory()
+    home = compile_cache.directory()
     assert home is not None
     return home
 
@@ -183,13 +183,13 @@ def test_another_user_does_not_run_what_root_has_left(home: Path) -> None:
     other = SOURCE.replace("0.5", "0.75")  # Python and Numba may be readable by root alone
     text = f"""
 import os
-from einsql.kernels import cache
-cache.load({other!r})
+from einsql.kernels.runtime import compile_cache
+compile_cache.load({other!r})
 os.setgid(54321)
 os.setuid(54321)
 os.environ["EINSQL_CACHE_DIR"] = {str(home)!r}
-kernel = cache.load({SOURCE!r})
-print(sum(kernel.stats.cache_hits.values()), cache.directory())
+kernel = compile_cache.load({SOURCE!r})
+print(sum(kernel.stats.cache_hits.values()), compile_cache.directory())
 """
     found = subprocess.run(
         [sys.executable, "-c", text], env={**os.environ, "EINSQL_CACHE_DIR": f"{home}-root"},
@@ -222,9 +222,9 @@ def test_numbas_own_cache_directory_is_not_used(home: Path, tmp_path: Path) -> N
 
 def test_a_relative_directory_is_where_the_process_began(tmp_path: Path) -> None:
     (tmp_path / "later").mkdir()
-    text = "import einsql, os; from einsql.kernels import cache; os.chdir('later')"
+    text = "import einsql, os; from einsql.kernels.runtime import compile_cache; os.chdir('later')"
     subprocess.run(
-        [sys.executable, "-c", f"{text}; print(cache.directory())"],
+        [sys.executable, "-c", f"{text}; print(compile_cache.directory())"],
         env={**os.environ, "EINSQL_CACHE_DIR": "kernels"}, cwd=tmp_path, check=True,
     )  # fmt: skip
     assert (tmp_path / "kernels").is_dir()
@@ -261,7 +261,7 @@ def test_an_unusable_directory_is_replaced(home: Path, monkeypatch: pytest.Monke
 
 def test_source_that_does_not_compile_is_an_internal_error(home: Path) -> None:
     with pytest.raises(InternalError, match="does not compile"):
-        cache.load("from numba import njit\nkernel = njit('void(int64)')(len)\n")
+        compile_cache.load("from numba import njit\nkernel = njit('void(int64)')(len)\n")
 
 
 def test_a_statement_leaves_while_a_kernel_compiles(
@@ -273,11 +273,11 @@ def test_a_statement_leaves_while_a_kernel_compiles(
     def tick(done: float) -> None:
         raise LeftError
 
-    monkeypatch.setattr(cache, "_PATIENCE", 0.0)
+    monkeypatch.setattr(compile_cache, "_PATIENCE", 0.0)
     with pytest.raises(LeftError):
-        cache.load(SOURCE, tick)
-    kernel: Any = cache.load(SOURCE)  # what had begun is not begun again
-    again: Any = cache.load(SOURCE, tick)
+        compile_cache.load(SOURCE, tick)
+    kernel: Any = compile_cache.load(SOURCE)  # what had begun is not begun again
+    again: Any = compile_cache.load(SOURCE, tick)
     assert again is kernel
     assert sum(kernel.stats.cache_misses.values()) == 1
 
@@ -285,7 +285,7 @@ def test_a_statement_leaves_while_a_kernel_compiles(
 def test_no_two_functions_of_kernels_have_one_name() -> None:
     """Kernels that different processes compiled would call one of them for both."""
     names: dict[tuple[str, str], object] = {}
-    for name in cache.COMPILED:
+    for name in compile_cache.COMPILED:
         module = importlib.import_module(f"einsql.kernels.{name.replace('/', '.')}")
         for made in vars(module).values():
             function = getattr(made, "py_func", None)

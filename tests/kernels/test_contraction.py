@@ -12,10 +12,10 @@ import pytest
 import einsql
 from einsql.core.schema import DType, Field, Key, Schema
 from einsql.ir.einsum.graph import TRUE, Axis, Call, EinSum, Input, Operand, Output, Value
-from einsql.kernels.contraction import CONTRACTION
-from einsql.kernels.products.layout import Labels, lay_out
-from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.pieces import cut
+from einsql.kernels.matmul.contraction import CONTRACTION
+from einsql.kernels.matmul.layout import Labels, lay_out
+from einsql.kernels.matmul.multiply import Multiplied
+from einsql.kernels.matmul.pieces import cut
 from tests.kernels.nodes import no_tick
 
 EXTENTS = {"i": 2, "j": 3, "k": 4, "l": 5}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels import pool
-from einsql.kernels.contraction import CONTRACTION, UNCOMPILED
-from einsql.kernels.products import direct, forms, multiply
-from einsql.kernels.products.direct import Direct, tile_for
+from einsql.kernels.matmul import multiply, product_strategy, unpacked_tiles
+from einsql.kernels.matmul.contraction import CONTRACTION, UNCOMPILED
+from einsql.kernels.matmul.unpacked_tiles import Direct, tile_for
+from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 
@@ -40,8 +40,8 @@ def _turned(a: np.ndarray) -> np.ndarray:
 def test_matrices_of_every_form(
     shape: tuple[int, int, int, int], dtype: type, lay: Lay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "LEAST", 1)
-    monkeypatch.setattr(pool, "threads", lambda: 2)
+    monkeypatch.setattr(unpacked_tiles, "LEAST", 1)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
     s, m, n, k = shape
     rng = np.random.default_rng(n)
     right = lay(rng.integers(-4, 5, (s, k, n)).astype(dtype))
@@ -77,7 +77,7 @@ def test_what_is_no_number_stays_where_it_is() -> None:
 def test_tiles_fill_registers_that_there_are() -> None:
     for registers in ((64, 32), (32, 16), (16, 32)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(direct, "_registers", lambda registers=registers: registers)
+            patch.setattr(unpacked_tiles, "_registers", lambda registers=registers: registers)
             for m in range(1, 70):
                 for n in range(1, 70):
                     for size in (4, 8):
@@ -130,7 +130,7 @@ def test_products_that_it_serves(
 
 def test_without_compiling_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiply, "COMPILED", 1)
-    monkeypatch.setattr(forms, "Direct", None)
+    monkeypatch.setattr(product_strategy, "Direct", None)
     con = einsql.connect()
     con.execute("SET jit = 'never'")
     a = np.ones((70, 6, 6), np.float32)

@@ -28,15 +28,17 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node, pool, sums, vector
-from einsql.kernels.contraction import CONTRACTION
-from einsql.kernels.maps import MAPS
-from einsql.kernels.products import copying, layout, multiply, pieces, rows
-from einsql.kernels.registry import GATHER, SEGMENTS, WINDOWS
+from einsql.kernels import KERNELS, Fields, Kernel, Runner, compile_node
+from einsql.kernels.dispatch.registry import GATHER, SEGMENTS, WINDOWS
+from einsql.kernels.matmul import copying, layout, multiply, pieces, rows
+from einsql.kernels.matmul.contraction import CONTRACTION
+from einsql.kernels.runtime import thread_pool
 from einsql.kernels.segments import gather, reduce, scatter
-from einsql.kernels.sums import accurate_sum
-from einsql.kernels.vector import VECTOR, compile_vector
-from einsql.kernels.views import VIEWS
+from einsql.kernels.vectorized import sums, vector
+from einsql.kernels.vectorized.numpy_map import MAPS
+from einsql.kernels.vectorized.sums import accurate_sum
+from einsql.kernels.vectorized.vector import VECTOR, compile_vector
+from einsql.kernels.vectorized.views import VIEWS
 from tests.kernels.indexed import convolutions, gathers, segments
 from tests.kernels.nodes import Case, cases, check, lay_out, no_tick, random_array
 
@@ -194,7 +196,7 @@ def test_segments_on_two_threads(near: int) -> None:
         check(case, runner)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "threads", lambda: 2)
+        patch.setattr(thread_pool, "threads", lambda: 2)
         patch.setattr(scatter, "NEAR", near)
         patch.setattr(scatter, "FILLED", 4 if near else 0)
         patch.setattr(scatter, "PARALLEL", 1)

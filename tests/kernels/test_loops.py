@@ -26,12 +26,13 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.ir.functions import SCALARS, Failure, less
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.kernels import cache, cuts, nest, pool
-from einsql.kernels.codegen import source
-from einsql.kernels.cuts import Cut
-from einsql.kernels.flat import flatten
-from einsql.kernels.loops import compile_loops
-from einsql.kernels.nest import Mode, plan_nest
+from einsql.kernels.loops import loop_cuts, loop_nest
+from einsql.kernels.loops.codegen import source
+from einsql.kernels.loops.flatten_labels import flatten
+from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops.loop_cuts import Cut
+from einsql.kernels.loops.loop_nest import Mode, plan_nest
+from einsql.kernels.runtime import compile_cache, thread_pool
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, cases, check, no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
@@ -52,10 +53,10 @@ def test_random_nodes(case: Case) -> None:
 @given(cases())
 def test_random_nodes_in_many_boxes_on_two_threads(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuts, "BOX", 8)
-        patch.setattr(cuts, "PARALLEL", 1)
-        patch.setattr(nest, "LONGEST", 64)
-        patch.setattr(pool, "threads", lambda: 2)
+        patch.setattr(loop_cuts, "BOX", 8)
+        patch.setattr(loop_cuts, "PARALLEL", 1)
+        patch.setattr(loop_nest, "LONGEST", 64)
+        patch.setattr(thread_pool, "threads", lambda: 2)
         check(case, compile_loops(case.node))
 
 
@@ -77,7 +78,7 @@ def test_min_plus_runs_over_contiguous_rows() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_min_plus(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "threads", lambda: threads)
+    monkeypatch.setattr(thread_pool, "threads", lambda: threads)
     x, y = dyadic(300, 70), dyadic(70, 5000, seed=1)
     operands = (
         Operand(tensor("x", x, F)[0], ("i", "j")),
@@ -98,7 +99,7 @@ def test_large_min_plus(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cancelling_stops_between_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "threads", lambda: 2)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
 
     def cancel(_: float) -> None:
         raise KeyboardInterrupt
@@ -234,7 +235,7 @@ def test_min_plus_vectorises() -> None:
     node = EinSum(
         axes(i=9, j=12, k=17), operands, TRUE, ("i", "k"), (Output("val", (PLUS,), F, "min"),)
     )
-    kernel: Any = cache.load(source(node))
+    kernel: Any = compile_cache.load(source(node))
     (code,) = kernel.inspect_llvm().values()
     assert "x float> " in code
 
@@ -372,8 +373,8 @@ def test_arguments_of_long_rows(reduction: str, dtype: DType) -> None:
 
 def test_slices_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reductions to few keys run on all threads, each slice with its own running values."""
-    monkeypatch.setattr(pool, "threads", lambda: 2)
-    monkeypatch.setattr(cuts, "PARALLEL", 1)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
+    monkeypatch.setattr(loop_cuts, "PARALLEL", 1)
     values = dyadic(30, 40)
     values[20, 5] = np.nan
     x = tensor("x", values, F)
@@ -388,18 +389,18 @@ def test_slices_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
         Output("at", (Label("i"), val(0)), I64, "arg_max"),
         Output("count", (Const(1, I64),), I64, "sum"),
     )
-    assert cuts.cut(node, plan_nest(node)).slices > 1
+    assert loop_cuts.cut(node, plan_nest(node)).slices > 1
     digits = tensor("d", np.arange(1200).reshape(30, 40), I64)
     digit = fn("mod", I64, val(0, I64), Const(3, I64))
     keys = (*axes(i=30, j=40), Axis("k", 0, 3, digit))
     counted = agree(keys, [(digits, "ij")], "k", Output("n", (val(0, I64),), I64, "sum"))
     assert plan_nest(counted).mode is Mode.MEMORY
-    assert cuts.cut(counted, plan_nest(counted)).slices > 1
+    assert loop_cuts.cut(counted, plan_nest(counted)).slices > 1
 
 
 def test_a_sum_over_slices_that_overflows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "threads", lambda: 2)
-    monkeypatch.setattr(cuts, "PARALLEL", 1)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
+    monkeypatch.setattr(loop_cuts, "PARALLEL", 1)
     values = np.zeros((2, 40), np.int64)
     values[0, 0] = values[1, 0] = 2**62
     x = tensor("x", values, I64)

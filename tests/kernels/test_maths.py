@@ -18,8 +18,8 @@ from numba import njit
 from scipy import special
 
 from einsql.ir.functions import SCALARS
-from einsql.kernels import maths, singles
-from einsql.kernels.expressions import NEAR
+from einsql.kernels.loops.expressions import NEAR
+from einsql.kernels.runtime import float32_math, vector_math
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -64,7 +64,7 @@ EXTREMES = {
 @cache
 def compiled(name: str) -> Function:
     """A function over arrays, by a loop that Numba compiles."""
-    function = getattr(maths if name in REFERENCES else singles, name)
+    function = getattr(vector_math if name in REFERENCES else float32_math, name)
 
     @njit
     def loop(values: Any, out: Any) -> None:
@@ -146,7 +146,7 @@ def test_powers() -> None:
     @njit
     def loop(bases: Any, exponents: Any, out: Any) -> None:
         for i in range(out.size):
-            out[i] = singles.power(bases[i], exponents[i])
+            out[i] = float32_math.power(bases[i], exponents[i])
 
     rng = np.random.default_rng(0)
     base, exponent = (x.reshape(-1).astype(np.float32) for x in np.meshgrid(POWERS, POWERS))

@@ -26,10 +26,10 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels import pool
 from einsql.kernels.packed import factors, layout, pieces, run
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.run import compile_packed
+from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 
@@ -157,7 +157,7 @@ def test_random_reductions_over_two_sides(case: Case, threads: int, terms: int) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(factors, "TERMS", terms)  # from how many terms on BLAS may multiply
         patch.setattr(pieces, "SPAN", 16)
-        patch.setattr(pool, "threads", lambda: threads)
+        patch.setattr(thread_pool, "threads", lambda: threads)
         runner = compile_packed(case.node)
         assert runner is not None
         check(case, runner)
@@ -343,7 +343,7 @@ def test_log_sum_exp_streams_twice() -> None:
 
 def test_pieces_tick_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 2**10)
-    monkeypatch.setattr(pool, "threads", lambda: 1)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 1)
     a = np.arange(64 * 40, dtype="f").reshape(64, 40)
     case = both("max", plus(F), (a, a), F)
     seen: list[float] = []

@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from einsql.kernels import pool
+from einsql.kernels.runtime import thread_pool
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +26,13 @@ def test_two_pieces_run_at_once() -> None:
     def work(_: int) -> None:
         both.wait()
 
-    pool.run(work, range(2), 2, lambda _: None)
+    thread_pool.run(work, range(2), 2, lambda _: None)
 
 
 def test_every_piece_is_done_once_and_told() -> None:
     done: list[int] = []
     told: list[float] = []
-    pool.run(done.append, range(1000), 1000, told.append)
+    thread_pool.run(done.append, range(1000), 1000, told.append)
     assert sorted(done) == list(range(1000))
     assert told[-1] == 1.0
 
@@ -50,7 +50,7 @@ def test_an_error_reaches_the_caller_and_ends_the_rest(
             raise ValueError(piece)
 
     with pytest.raises(ValueError, match="3"):
-        pool.run(work, count(), 10**6, lambda _: None)
+        thread_pool.run(work, count(), 10**6, lambda _: None)
     assert len(begun) < 10**5
 
 
@@ -70,7 +70,7 @@ def test_a_cancelled_run_leaves_nothing_running() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pool.run(work, count(), 10**6, tick)
+        thread_pool.run(work, count(), 10**6, tick)
     assert begun.is_set()
     assert ended.is_set()
 
@@ -79,9 +79,11 @@ def test_a_piece_may_be_cut_itself() -> None:
     threads: set[int] = set()
 
     def inner(_: int) -> None:
-        threads.add(pool.threads())
+        threads.add(thread_pool.threads())
 
-    pool.run(lambda _: pool.run(inner, range(3), 3, lambda _: None), range(4), 4, lambda _: None)
+    thread_pool.run(
+        lambda _: thread_pool.run(inner, range(3), 3, lambda _: None), range(4), 4, lambda _: None
+    )
     assert threads == {1}
 
 
@@ -93,7 +95,7 @@ def test_nothing_is_held_after_a_run() -> None:
     def work(_: int, held: np.ndarray = array) -> None:
         held.sum()
 
-    pool.run(work, range(2), 2, lambda _: None)
+    thread_pool.run(work, range(2), 2, lambda _: None)
     del work
     assert sys.getrefcount(array) == known
 
@@ -101,14 +103,14 @@ def test_nothing_is_held_after_a_run() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads cannot be bound here")
 def test_the_caller_may_run_where_it_might_before() -> None:
     before = os.sched_getaffinity(0)
-    pool.run(lambda _: None, range(2), 2, lambda _: None)
+    thread_pool.run(lambda _: None, range(2), 2, lambda _: None)
     assert os.sched_getaffinity(0) == before
 
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pool.run(lambda _: None, range(2), 2, stop)
+        thread_pool.run(lambda _: None, range(2), 2, stop)
     assert os.sched_getaffinity(0) == before
 
 
@@ -119,16 +121,16 @@ def test_the_caller_may_run_where_it_might_before() -> None:
 def test_an_interrupt_while_helpers_end_leaves_the_caller_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before, take_back = os.sched_getaffinity(0), pool._take_back
+    before, take_back = os.sched_getaffinity(0), thread_pool._take_back
     bound: list[int] = []
 
-    def interrupted(turns: Sequence[pool._Turn]) -> None:
+    def interrupted(turns: Sequence[thread_pool._Turn]) -> None:
         bound.append(len(os.sched_getaffinity(0)))
         take_back(turns)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "_take_back", interrupted)
+    monkeypatch.setattr(thread_pool, "_take_back", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        pool.run(lambda _: None, range(2), 2, lambda _: None)
+        thread_pool.run(lambda _: None, range(2), 2, lambda _: None)
     assert bound == [1]
     assert os.sched_getaffinity(0) == before

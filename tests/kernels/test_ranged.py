@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.kernels import contraction, registry
+from einsql.kernels.dispatch import registry
+from einsql.kernels.matmul import contraction
 
 RNG = np.random.default_rng(7)
 S = RNG.standard_normal((3, 2, 80)).astype(np.float32)

@@ -7,11 +7,14 @@ import pytest
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Label, Operand, Output
-from einsql.kernels import compile_node, cuts, pool, registry
-from einsql.kernels.codegen import generate, source
-from einsql.kernels.loops import compile_loops
-from einsql.kernels.nest import Mode, plan_nest
-from einsql.kernels.strips import JAMMED
+from einsql.kernels import compile_node
+from einsql.kernels.dispatch import registry
+from einsql.kernels.loops import loop_cuts
+from einsql.kernels.loops.codegen import generate, source
+from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.loops.loop_nest import Mode, plan_nest
+from einsql.kernels.loops.strips import JAMMED
+from einsql.kernels.runtime import thread_pool
 from tests.kernels.compiling import cache_directory
 from tests.kernels.nodes import no_tick
 from tests.kernels.patterns import agree, axes, dyadic, fn, tensor, val
@@ -25,9 +28,9 @@ __all__ = ["cache_directory"]  # its fixture serves every test here
 @pytest.mark.parametrize("rows", [1, JAMMED, 2 * JAMMED + 3])
 def test_columns(rows: int, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are taken several at once, and one by one at the end; by two threads."""
-    monkeypatch.setattr(pool, "threads", lambda: 2)
-    monkeypatch.setattr(cuts, "PARALLEL", 1)
-    monkeypatch.setattr(cuts, "NARROW", 4)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
+    monkeypatch.setattr(loop_cuts, "PARALLEL", 1)
+    monkeypatch.setattr(loop_cuts, "NARROW", 4)
     values = dyadic(rows, 21, seed=4)
     if dtype is not I32:
         values[0, 3], values[:, 5], values[-1, 7] = np.nan, np.nan, -np.inf
@@ -48,8 +51,8 @@ def test_columns(rows: int, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_few_columns_of_many_rows_are_shared_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "threads", lambda: 2)
-    monkeypatch.setattr(cuts, "PARALLEL", 1)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
+    monkeypatch.setattr(loop_cuts, "PARALLEL", 1)
     values = dyadic(5000, 9)
     values[0, 3], values[-1, 3], values[7, 4] = np.inf, -np.inf, np.inf
     x = tensor("x", values, F)
@@ -61,7 +64,7 @@ def test_few_columns_of_many_rows_are_shared_by_threads(monkeypatch: pytest.Monk
     nest = plan_nest(node, alone=True)
     assert nest.mode is Mode.MEMORY
     assert "for u in" in generate(node, nest, frozenset()).source
-    assert cuts.cut(node, nest).slices > 1
+    assert loop_cuts.cut(node, nest).slices > 1
     got = compile_loops(node)([x[1]], no_tick)["s"]
     with np.errstate(all="ignore"):
         wanted = x[1]["val"].sum(0, dtype=np.float64)

@@ -26,10 +26,11 @@ from einsql.ir.einsum.graph import (
     map_exprs,
     rewrite,
 )
-from einsql.kernels import compile_node, pool
-from einsql.kernels import short as short_kernels
-from einsql.kernels.loops import compile_loops
-from einsql.kernels.vector import compile_vector
+from einsql.kernels import compile_node
+from einsql.kernels.loops import half_precision as short_kernels
+from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.runtime import thread_pool
+from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.indexed import convolutions, segments
 from tests.kernels.nodes import Case, Runner, cases, check, no_tick
 from tests.kernels.test_kernels import products
@@ -203,7 +204,7 @@ def test_widening_in_pieces(
 ) -> None:
     monkeypatch.setattr(short_kernels, "PIECE", 100)
     monkeypatch.setattr(short_kernels, "LEAST", 100)
-    monkeypatch.setattr(pool, "threads", lambda: 2)
+    monkeypatch.setattr(thread_pool, "threads", lambda: 2)
     values = np.arange(24 * 30, dtype=np.float32).reshape(24, 30) % 64
     values = {
         "c": values, "f": np.asfortranarray(values), "strided": values[::-2, ::3],

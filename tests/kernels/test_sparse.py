@@ -31,7 +31,8 @@ from einsql.ir.einsum.graph import (
     Value,
     conj,
 )
-from einsql.kernels import Runner, compile_node, registry
+from einsql.kernels import Runner, compile_node
+from einsql.kernels.dispatch import registry
 from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array

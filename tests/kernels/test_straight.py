@@ -22,10 +22,10 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.kernels import vector
-from einsql.kernels.kernel import Fields, Runner
-from einsql.kernels.straight import compile_straight
-from einsql.kernels.vector import compile_vector
+from einsql.kernels.dispatch.kernel import Fields, Runner
+from einsql.kernels.vectorized import vector
+from einsql.kernels.vectorized.program_writer import compile_straight
+from einsql.kernels.vectorized.vector import compile_vector
 from tests.kernels.nodes import Case, cases, no_tick
 
 F, I64 = DType.FLOAT, DType.BIGINT

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from einsql.errors import InternalError
-from einsql.kernels import cache, pool, team
-from einsql.kernels.products import multiply
-from einsql.kernels.products.layout import Labels
-from einsql.kernels.products.multiply import Multiplied
+from einsql.kernels.matmul import multiply
+from einsql.kernels.matmul.layout import Labels
+from einsql.kernels.matmul.multiply import Multiplied
+from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 
 _COUNT = """\
 import numpy as np
 from numba import njit
-from einsql.kernels.atomics import add, load, store
+from einsql.kernels.runtime.atomics import add, load, store
 
 
 @njit("int64(int64, int64[::1], int64, int64)", cache=True, nogil=True)
@@ -43,20 +43,20 @@ def kernel(piece, done, both, whose):
 @pytest.fixture(autouse=True)
 def _two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
-    monkeypatch.setattr(team, "_asked", -inf)  # so that it is seen
+    monkeypatch.setattr(thread_team, "_asked", -inf)  # so that it is seen
 
 
 THREADS = 2
 
 
 def _counting() -> int:
-    return cache.address(cache.load(_COUNT))
+    return compile_cache.address(compile_cache.load(_COUNT))
 
 
 def _rows(done: np.ndarray, both: int = 0) -> np.ndarray:
     rows = np.zeros((len(done), 10), np.int64)
     rows[:, 0] = range(len(done))
-    rows[:, 1:8] = team.array_words(done)
+    rows[:, 1:8] = thread_team.array_words(done)
     rows[:, 8] = both
     return rows
 
@@ -66,29 +66,29 @@ def test_every_piece_is_done_once_and_its_bits_united(threads: int) -> None:
     for count in (1, 2, 3, 90):
         done = np.zeros(count, np.int64)
         for _ in range(50):
-            assert team.run(_counting(), _rows(done), threads) == 2 ** min(count, 8) - 1
+            assert thread_team.run(_counting(), _rows(done), threads) == 2 ** min(count, 8) - 1
         assert (done == 50).all()
 
 
 def test_two_pieces_run_at_once() -> None:
     done, both = np.zeros(2, np.int64), np.zeros(1, np.int64)
-    team.run(_counting(), _rows(done, both.ctypes.data), THREADS)
+    thread_team.run(_counting(), _rows(done, both.ctypes.data), THREADS)
     assert both[0] == 2
 
 
 def test_each_thread_passes_arguments_of_its_own() -> None:
     done, both, counts = (np.zeros(2, np.int64) for _ in range(3))
     own = counts.ctypes.data + 8 * np.arange(2).reshape(2, 1)
-    team.run(_counting(), _rows(done, both.ctypes.data), THREADS, own, first=9)
+    thread_team.run(_counting(), _rows(done, both.ctypes.data), THREADS, own, first=9)
     assert counts.tolist() == [1, 1]
 
 
 def test_an_exception_in_a_kernel_is_reported() -> None:
     done = np.zeros(100, np.int64)
     with pytest.raises(InternalError, match="raised"):
-        team.run(_counting(), _rows(done), THREADS)
+        thread_team.run(_counting(), _rows(done), THREADS)
     assert (done == 1).all()
-    assert team.run(_counting(), _rows(done[:3]), THREADS) == 7
+    assert thread_team.run(_counting(), _rows(done[:3]), THREADS) == 7
 
 
 def test_several_callers_do_not_meet() -> None:
@@ -96,7 +96,7 @@ def test_several_callers_do_not_meet() -> None:
 
     def call(done: np.ndarray) -> None:
         for _ in range(200):
-            assert team.run(_counting(), _rows(done), THREADS) == 127
+            assert thread_team.run(_counting(), _rows(done), THREADS) == 127
 
     callers = [threading.Thread(target=call, args=(done,)) for done in counts]
     for caller in callers:
@@ -114,27 +114,27 @@ def test_the_pool_gets_its_threads_back() -> None:
         both.wait()
 
     for _ in range(20):
-        team.run(_counting(), _rows(done), THREADS)
-        pool.run(meet, range(2), 2, lambda _: None)
+        thread_team.run(_counting(), _rows(done), THREADS)
+        thread_pool.run(meet, range(2), 2, lambda _: None)
     assert (done == 20).all()
 
 
 def test_work_alone_wakes_nobody_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    team.run(_counting(), _rows(np.zeros(2, np.int64)), THREADS)
-    time.sleep(max(team.STREAM, team.SPIN) * 20)
-    assert team.at_hand(team.WAKE / 2) == 1
-    monkeypatch.setattr(team, "STREAM", 1000.0)  # on however slow a machine
-    assert team.at_hand(team.WAKE / 2) == 2  # it follows
-    assert team.at_hand(team.LEAST / 2) == team.at_hand(team.LONG) == 1
+    thread_team.run(_counting(), _rows(np.zeros(2, np.int64)), THREADS)
+    time.sleep(max(thread_team.STREAM, thread_team.SPIN) * 20)
+    assert thread_team.at_hand(thread_team.WAKE / 2) == 1
+    monkeypatch.setattr(thread_team, "STREAM", 1000.0)  # on however slow a machine
+    assert thread_team.at_hand(thread_team.WAKE / 2) == 2  # it follows
+    assert thread_team.at_hand(thread_team.LEAST / 2) == thread_team.at_hand(thread_team.LONG) == 1
 
 
 def test_a_process_ends_while_threads_look_for_work() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests/kernels')\n"
-        "from einsql.kernels import team\n"
-        "team.SPIN = 0.2\n"
+        "from einsql.kernels.runtime import thread_team\n"
+        "thread_team.SPIN = 0.2\n"
         "import numpy as np, test_team as t\n"
-        "for _ in range(3): team.run(t._counting(), t._rows(np.zeros(4, np.int64)), 2)\n"
+        "for _ in range(3): thread_team.run(t._counting(), t._rows(np.zeros(4, np.int64)), 2)\n"
     )
     environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
     found = subprocess.run(
@@ -146,11 +146,11 @@ def test_a_process_ends_while_threads_look_for_work() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # it is what is tested
 def test_a_forked_child_has_threads_of_its_own() -> None:
-    team.run(_counting(), _rows(np.zeros(4, np.int64)), THREADS)
+    thread_team.run(_counting(), _rows(np.zeros(4, np.int64)), THREADS)
     child = os.fork()
     if not child:
         both = np.zeros(1, np.int64)
-        team.run(_counting(), _rows(np.zeros(2, np.int64), both.ctypes.data), THREADS)
+        thread_team.run(_counting(), _rows(np.zeros(2, np.int64), both.ctypes.data), THREADS)
         os._exit(int(both[0]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
@@ -180,18 +180,18 @@ def test_products_are_those_of_numpy_however_they_lie(
     extents: dict[str, int], left: str, right: str, keys: str, dtype: type,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    cache.load(_COUNT)  # Numba is there
-    monkeypatch.setattr(team, "LEAST", 0.0)
-    monkeypatch.setattr(team, "WAKE", 0.0)
+    compile_cache.load(_COUNT)  # Numba is there
+    monkeypatch.setattr(thread_team, "LEAST", 0.0)
+    monkeypatch.setattr(thread_team, "WAKE", 0.0)
     monkeypatch.setattr(multiply, "ELSE", inf)  # as if other kernels had just run
     called: list[int] = []
-    start = team.start
+    start = thread_team.start
 
     def noted(job: tuple[int, ...], *more: Any) -> int:
         called.append(job[0])
         return start(job, *more)
 
-    monkeypatch.setattr(team, "start", noted)
+    monkeypatch.setattr(thread_team, "start", noted)
     chance = np.random.default_rng(len(left))
     product = Multiplied(Labels(tuple(left), tuple(right), tuple(keys), extents), np.dtype(dtype))
     for layout in ("C", "F", "apart"):

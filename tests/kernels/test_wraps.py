@@ -22,9 +22,10 @@ from einsql.ir.einsum.graph import (
     Value,
 )
 from einsql.ir.einsum.intervals import interval
-from einsql.kernels import cache, cuts, loops, pool, wraps
-from einsql.kernels.codegen import source
-from einsql.kernels.loops import compile_loops
+from einsql.kernels.loops import generated, loop_cuts, quotients
+from einsql.kernels.loops.codegen import source
+from einsql.kernels.loops.generated import compile_loops
+from einsql.kernels.runtime import compile_cache, thread_pool
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.indexed import PRESENCE
 from tests.kernels.indexed import source as relation
@@ -127,8 +128,8 @@ def wrapped(draw: st.DrawFn) -> Case:
 @given(wrapped(), st.sampled_from((1, 3, 24)))
 def test_random_loops_that_wrap(case: Case, least: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wraps, "LEAST_PIECE", least)
-        patch.setattr(cache, "load", load)
+        patch.setattr(quotients, "LEAST_PIECE", least)
+        patch.setattr(compile_cache, "load", load)
         check(case, compile_loops(case.node))
 
 
@@ -136,12 +137,12 @@ def test_random_loops_that_wrap(case: Case, least: int) -> None:
 @given(wrapped())
 def test_random_loops_that_wrap_in_many_boxes(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wraps, "LEAST_PIECE", 2)
-        patch.setattr(cuts, "BOX", 32)
-        patch.setattr(cuts, "PARALLEL", 1)
-        patch.setattr(pool, "threads", lambda: 2)
-        patch.setattr(loops, "FEW", 0)  # teams call machine code
-        patch.setattr(cache, "load", load)
+        patch.setattr(quotients, "LEAST_PIECE", 2)
+        patch.setattr(loop_cuts, "BOX", 32)
+        patch.setattr(loop_cuts, "PARALLEL", 1)
+        patch.setattr(thread_pool, "threads", lambda: 2)
+        patch.setattr(generated, "FEW", 0)  # teams call machine code
+        patch.setattr(compile_cache, "load", load)
         check(case, compile_loops(case.node))
 
 
@@ -184,7 +185,7 @@ def test_a_result_without_gaps_is_not_cleared(monkeypatch: pytest.MonkeyPatch) -
     def cleared(*_: object) -> np.ndarray:
         raise AssertionError
 
-    monkeypatch.setattr(loops, "_start", cleared)
+    monkeypatch.setattr(generated, "_start", cleared)
     turned(64, 64, 32)
 
 

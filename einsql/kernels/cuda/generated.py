@@ -13,11 +13,11 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Axis, Call, Const, EinSum, Expr, Label, Output
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.source import Grid, finishing, generate_cuda, plan_grid
-from einsql.kernels.expressions import Param, Program
-from einsql.kernels.nest import failing, free_labels
+from einsql.kernels.loops.codegen import cells
+from einsql.kernels.loops.expressions import Param, Program
+from einsql.kernels.loops.loop_nest import failing, free_labels
 
 Arrays = Mapping[str, Array]
 """A relation's fields on a device, by name."""

@@ -11,8 +11,8 @@ from einsql.core.schema import DType
 from einsql.ir.einsum.graph import EinSum
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute
-from einsql.kernels.products.match import Factor, Product, product_of
-from einsql.kernels.views import reading
+from einsql.kernels.matmul.match import Factor, Product, product_of
+from einsql.kernels.vectorized.views import reading
 
 
 def compile_product(node: EinSum, device: Device, precision: str) -> Compute | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, EinSum, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.codegen import Writer, cells
 from einsql.kernels.cuda.spelling import for_cuda, power, template
-from einsql.kernels.expressions import Program, memory
-from einsql.kernels.nest import Mode, Nest, free_labels, product
+from einsql.kernels.loops.codegen import Writer, cells
+from einsql.kernels.loops.expressions import Program, memory
+from einsql.kernels.loops.loop_nest import Mode, Nest, free_labels, product
 
 HEADER = """\
 import numpy as np

@@ -11,7 +11,7 @@ import re
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const
 from einsql.ir.functions import SCALARS
-from einsql.kernels.nest import product
+from einsql.kernels.loops.loop_nest import product
 
 FUNCTIONS = (
     "arccos", "arccosh", "arcsin", "arctanh", "asinh", "atan", "atan2", "cbrt", "ceil", "cos",

@@ -26,14 +26,14 @@ from einsql.ir.einsum.graph import (
     labels_of,
     subexpressions,
 )
-from einsql.kernels.codegen import cells
 from einsql.kernels.cuda.device import Array, Device
 from einsql.kernels.cuda.generated import Arrays, Compute, literal, stored_type
 from einsql.kernels.cuda.source import HEADER, CudaWriter, Grid, read
 from einsql.kernels.cuda.spelling import for_cuda
-from einsql.kernels.expressions import STORED, memory
-from einsql.kernels.nest import Mode, Nest
-from einsql.kernels.views import reading
+from einsql.kernels.loops.codegen import cells
+from einsql.kernels.loops.expressions import STORED, memory
+from einsql.kernels.loops.loop_nest import Mode, Nest
+from einsql.kernels.vectorized.views import reading
 
 DEPTH = 16
 """Values of the reduced labels in a tile; sums of FLOAT are FLOAT over so many terms."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from einsql.kernels.groups.tiles import part
-from einsql.kernels.maths import exp
-from einsql.kernels.runtime import maximum
+from einsql.kernels.runtime.compiled_functions import maximum
+from einsql.kernels.runtime.vector_math import exp
 
 
 @part

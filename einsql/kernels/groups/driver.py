@@ -10,15 +10,15 @@ import re
 from collections.abc import Sequence
 
 from einsql.ir.einsum.graph import Const
-from einsql.kernels.codegen import generate
-from einsql.kernels.expressions import STORED
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member, Product
 from einsql.kernels.groups.online import Online
 from einsql.kernels.groups.places import Driver, Source, extreme, itemsize
 from einsql.kernels.groups.plan import PAD, Plan
 from einsql.kernels.groups.weights import masks_fit
-from einsql.kernels.loops import bits
+from einsql.kernels.loops.codegen import generate
+from einsql.kernels.loops.expressions import STORED
+from einsql.kernels.loops.generated import bits
 
 _HEADER = "import numpy as np\nfrom numba import njit\n"
 _PART = '@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")'
@@ -28,7 +28,7 @@ from einsql.kernels.groups.carried import begin, carry, clear_rows, finish, fold
 from einsql.kernels.groups.tiles import (
     any_empty, clear, copy, copy_numbers, multiply, multiply_narrow, not_finite, pack, spoilt,
 )
-from einsql.kernels.runtime import at, real
+from einsql.kernels.runtime.compiled_functions import at, real
 """
 
 

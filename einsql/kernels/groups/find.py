@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels import views
 from einsql.kernels.groups.plan import Plan, make_plan
+from einsql.kernels.vectorized import views
 
 MOST = 12
 """Nodes of a group; kernels of more take too long to compile."""

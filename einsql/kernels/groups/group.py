@@ -13,12 +13,12 @@ from einsql.core.buffer_pool import empty
 from einsql.core.schema import PRESENT
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import EinSum, Node, Operand
-from einsql.kernels import cache, pool, team
-from einsql.kernels.expressions import FAR
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
 from einsql.kernels.groups.driver import external, write
 from einsql.kernels.groups.places import Driver, Given, Source, Strided
 from einsql.kernels.groups.plan import Plan, work
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.loops.expressions import FAR
+from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
 
 Compile = Callable[[EinSum], tuple[str, Runner]]
 
@@ -177,7 +177,7 @@ class Group:
 
     def _pieces(self, driver: Driver) -> list[tuple[int, int]]:
         """The blocks, a run of them for each piece."""
-        least = PIECES * pool.threads()
+        least = PIECES * thread_pool.threads()
         wanted = min(driver.blocks, max(least, ceil(work(self.plan) / PIECE)))
         batches = driver.blocks // driver.batch
         if batches >= least:  # pieces that share their right sides
@@ -203,16 +203,16 @@ def _run(
         has to run otherwise.
     """
     if driver.kernel is None:
-        driver.kernel = cache.load(driver.source, tick)
+        driver.kernel = compile_cache.load(driver.source, tick)
     kernel = driver.kernel
-    threads = team.at_hand(seconds)
+    threads = thread_team.at_hand(seconds)
     if threads > 1:
         places = [_Place(driver.scratch, nodes) for _ in range(threads)]
-        own = np.array([[*team.array_words(p.bad), p.address] for p in places], np.int64)
+        own = np.array([[*thread_team.array_words(p.bad), p.address] for p in places], np.int64)
         rows = np.zeros((len(pieces), 9 + own.shape[1]), np.int64)
         rows[:, :2] = pieces
-        rows[:, 2:9] = team.array_words(numbers)
-        team.run(cache.address(kernel), rows, threads, own, first=9)
+        rows[:, 2:9] = thread_team.array_words(numbers)
+        thread_team.run(compile_cache.address(kernel), rows, threads, own, first=9)
         tick(1.0)
         united: np.ndarray = np.bitwise_or.reduce([p.bad for p in places])
         return united
@@ -232,7 +232,7 @@ def _run(
         free.append(place)
 
     with suppress(_FailedError):
-        pool.run(piece, pieces, len(pieces), tick)
+        thread_pool.run(piece, pieces, len(pieces), tick)
     bad: np.ndarray = np.bitwise_or.reduce([p.bad for p in made])
     return bad
 

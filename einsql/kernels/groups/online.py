@@ -6,9 +6,9 @@ grows. A part that has nothing greater costs a comparison.
 
 from __future__ import annotations
 
-from einsql.kernels.expressions import STORED
 from einsql.kernels.groups.places import Places, Source, itemsize
 from einsql.kernels.groups.plan import Parts, Plan
+from einsql.kernels.loops.expressions import STORED
 
 
 class Online(Places):

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.kernels.cache import Kernel
-from einsql.kernels.expressions import Program
 from einsql.kernels.groups.limits import Limit
 from einsql.kernels.groups.members import Member
 from einsql.kernels.groups.plan import Plan
+from einsql.kernels.loops.expressions import Program
+from einsql.kernels.runtime.compile_cache import Kernel
 
 Source = tuple[int, int, str]
 """Number of a node, of its operand, and a field."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from einsql.ir.einsum.graph import EinSum, Value, exprs, subexpressions
-from einsql.kernels import pool
 from einsql.kernels.groups.classes import Classes, classify
 from einsql.kernels.groups.members import Member, members
 from einsql.kernels.groups.weights import Weights, deferred, masks_fit, taken_in_parts
-from einsql.kernels.nest import Nest, plan_nest, weight
+from einsql.kernels.loops.loop_nest import Nest, plan_nest, weight
+from einsql.kernels.runtime import thread_pool
 
 IN_CACHE = 2**19
 """Bytes that a block's values may take, so that they stay in the second cache."""
@@ -210,7 +210,9 @@ def _laid_out(
     if rows * row + sum(map(_right_bytes, right)) > LARGEST:
         return None
     blocks = prod(classes.bounds[c][1] - classes.bounds[c][0] for c in classes.rows) // rows
-    if row > IN_CACHE and blocks < pool.threads():  # long rows are better cut, by single nodes
+    if (
+        row > IN_CACHE and blocks < thread_pool.threads()
+    ):  # long rows are better cut, by single nodes
         return None
     strips = tuple(
         1 if parts is None and any(found[at].limits for at in stage)

@@ -15,14 +15,14 @@ import numpy as np
 from einsql.core.buffer_pool import empty
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, Call, Const, Expr, Label, Output, Value
-from einsql.kernels import pool
-from einsql.kernels.kernel import Tick
+from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.matmul.layout import Labels
+from einsql.kernels.matmul.multiply import Multiplied
+from einsql.kernels.matmul.pieces import COPIES, cut, slices, wanted
 from einsql.kernels.packed.layout import COLUMNS, ROWS, Cube, Layout
 from einsql.kernels.packed.terms import Columns
-from einsql.kernels.products.layout import Labels
-from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.pieces import COPIES, cut, slices, wanted
-from einsql.kernels.scalar import Block, Compiled, compile_expr
+from einsql.kernels.runtime import thread_pool
+from einsql.kernels.vectorized.scalar import Block, Compiled, compile_expr
 
 TERMS = 16
 """Terms of an element from which a product in floating point pays for its conversions."""
@@ -162,4 +162,4 @@ def _in_pieces(shape: tuple[int, ...], work: Callable[[tuple[slice, ...]], objec
         work(at)
 
     parts = cut(shape, len(shape), wanted(prod(shape) / COPIES))
-    pool.run(one, slices(shape, parts), prod(parts), lambda done: None)
+    thread_pool.run(one, slices(shape, parts), prod(parts), lambda done: None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from einsql.ir.einsum.graph import EinSum, operands_of
 from einsql.ir.einsum.graph import exprs as expressions_of
-from einsql.kernels.views import reading
+from einsql.kernels.vectorized.views import reading
 
 LEAST = 8
 """Rows and columns of a result from which packing pays."""

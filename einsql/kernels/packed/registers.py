@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from einsql.kernels.lanes import Num
-from einsql.kernels.maths import CODE
+from einsql.kernels.runtime.vector_math import CODE
+from einsql.kernels.runtime.vector_values import Num
 
 TYPES: dict[str, Any] = {
     "f32": ir.FloatType(),

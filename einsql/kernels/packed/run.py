@@ -11,8 +11,7 @@ from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Label, Output, Value, conj, subexpressions
 from einsql.ir.functions import SCALARS
-from einsql.kernels import cache, pool
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
 from einsql.kernels.packed.factors import FactorProduct, factors_of
 from einsql.kernels.packed.functions import Range
 from einsql.kernels.packed.layout import (
@@ -29,7 +28,8 @@ from einsql.kernels.packed.machine import machine
 from einsql.kernels.packed.pieces import Scratch, cut, flatten, scan
 from einsql.kernels.packed.source import Leaf, Program, Variant, generate
 from einsql.kernels.packed.terms import Columns, Ranges, compares
-from einsql.kernels.sums import RunningSum
+from einsql.kernels.runtime import compile_cache, thread_pool
+from einsql.kernels.vectorized.sums import RunningSum
 
 LONGEST = 2**17
 """Terms of a DOUBLE sum that a kernel adds: 128 one after another, and so up to 1,024 sums."""
@@ -104,7 +104,7 @@ class _Packed:
 
     def fall_back(self) -> Runner:
         """Compiled loops, which raise where arithmetic does."""
-        from einsql.kernels.loops import compile_loops
+        from einsql.kernels.loops.generated import compile_loops
 
         if self.loops is None:
             self.loops = compile_loops(self.node)
@@ -226,7 +226,7 @@ class _Part:
             program = self.programs[variant] = generate(
                 self.columns, self.output, self.where, variant, machine()
             )
-        kernel = cache.load(program.source, tick)
+        kernel = compile_cache.load(program.source, tick)
         flats, strides = [], []
         for leaf in program.leaves:
             flat, steps = flatten(arrays[leaf], leaf.dtype)
@@ -237,7 +237,7 @@ class _Part:
         flat_out, goal = whole.reshape(-1), [s // dtype.itemsize for s in view.strides]
         flag = np.zeros(1, np.int64)
         free: list[Scratch] = []
-        parts = cut(*self.layout.sizes[:3], terms, pool.threads())
+        parts = cut(*self.layout.sizes[:3], terms, thread_pool.threads())
 
         def work(piece: tuple[int, ...]) -> None:
             try:
@@ -248,7 +248,7 @@ class _Part:
             kernel(p, flag, *flats, *scratch.arrays, flat_out, *program.consts, 1.0)
             free.append(scratch)
 
-        pool.run(work, parts.pieces(), parts.count, tick)
+        thread_pool.run(work, parts.pieces(), parts.count, tick)
         return result, bool(flag[0])
 
     def allocate(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

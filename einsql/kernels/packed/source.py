@@ -11,7 +11,7 @@ import numpy as np
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Label, Output, Value
 from einsql.ir.functions import REDUCTIONS, SCALARS
-from einsql.kernels.expressions import CARRIERS, cast_text, typed
+from einsql.kernels.loops.expressions import CARRIERS, cast_text, typed
 from einsql.kernels.packed.layout import BOTH, COLUMNS, ROWS
 from einsql.kernels.packed.machine import Machine
 from einsql.kernels.packed.terms import Columns, is_slow, kind_of, spell
@@ -190,12 +190,12 @@ import math
 
 import numpy as np
 from numba import njit, types
-from einsql.kernels.maths import erf, exp, log, log2, sigmoid, tanh
+from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
 from einsql.kernels.packed.tile import tile
-from einsql.kernels.runtime import (
+from einsql.kernels.runtime.compiled_functions import (
     eq, idiv, less, order_back, ratio, remainder, round_away, round_half, truncate,
 )
-from einsql.kernels.singles import cos, log10, power, sin
+from einsql.kernels.runtime.float32_math import cos, log10, power, sin
 
 """
 

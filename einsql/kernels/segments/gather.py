@@ -11,10 +11,10 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Output, Value
-from einsql.kernels import cache, pool
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import Rows, inside, is_presence, numbering, rows_of
-from einsql.kernels.views import window
+from einsql.kernels.vectorized.views import window
 
 PIECE = 2**24
 """Bytes of the rows that are copied at a time, at most."""
@@ -25,7 +25,7 @@ PARALLEL = 2**20
 SOURCE = """\
 import numpy as np
 from numba import njit, types
-from einsql.kernels.runtime import copy_bytes, prefetch
+from einsql.kernels.runtime.compiled_functions import copy_bytes, prefetch
 
 
 @njit("void(Array(int64, 1, 'C', readonly=True), int64, int64, int64, int64, int64, int64, int64)",
@@ -69,7 +69,7 @@ class _Copy:
         numbers = numbers - self.first if self.first else numbers
         out = empty((*table.shape[:at], len(numbers), *table.shape[at + 1 :]), table.dtype)
         if compiled and at == 0 and table[:1].flags.c_contiguous:
-            kernel, size = cache.load(SOURCE, tick), out.nbytes // max(1, len(out))
+            kernel, size = compile_cache.load(SOURCE, tick), out.nbytes // max(1, len(out))
             given = len(table), table.ctypes.data, table.strides[0], out.ctypes.data, size
 
             def work(piece: slice) -> None:
@@ -87,9 +87,9 @@ class _Copy:
         parts = 1
         if out.nbytes >= PARALLEL:
             # The calling thread does one more than others, which have to wake first.
-            parts = max(2 * pool.threads() + 1, ceil(out.nbytes / PIECE))
+            parts = max(2 * thread_pool.threads() + 1, ceil(out.nbytes / PIECE))
         edges = [len(numbers) * n // parts for n in range(parts + 1)]
-        pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
+        thread_pool.run(work, (slice(*ends) for ends in pairwise(edges)), parts, tick)
         out = out.reshape(self.shape)
         return out if self.turn is None else out.transpose(self.turn)
 

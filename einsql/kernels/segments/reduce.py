@@ -17,9 +17,8 @@ from einsql.core.buffer_pool import contiguous, empty
 from einsql.core.schema import DType
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output, Value
-from einsql.kernels import cache, pool
-from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.partial import merge
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.rows import (
     Numbers,
     Rows,
@@ -40,7 +39,8 @@ from einsql.kernels.segments.source import (
     scattering_source,
     sorting_source,
 )
-from einsql.kernels.vector import compile_vector
+from einsql.kernels.vectorized.partial_merge import merge
+from einsql.kernels.vectorized.vector import compile_vector
 
 PIECE = 2**22
 """Values of one piece: some milliseconds."""
@@ -95,7 +95,7 @@ def _leaf(node: EinSum, rows: Rows, value: Value) -> Leaf | None:
     return Leaf(value, tuple(names) != rows.labels, bool(parts[1]))
 
 
-_Job = tuple[cache.Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
+_Job = tuple[compile_cache.Kernel, int, int, np.ndarray, Sequence[np.ndarray]]
 """A kernel, the first segment and the one behind the last, starts of segments, and results."""
 
 Found = tuple[np.ndarray, list[np.ndarray]]
@@ -192,7 +192,7 @@ class _Segments:
     def sorted(self, at: np.ndarray, given: Sequence[object], tick: Tick) -> Found | None:
         """Sorts rows by segment, and reduces segments in parallel."""
         starts, order = np.zeros(self.count + 1, np.int64), np.empty(len(at), np.int64)
-        if cache.load(ORDER, tick)(at, self.count, starts, order):
+        if compile_cache.load(ORDER, tick)(at, self.count, starts, order):
             order = np.arange(len(at))
         results = [empty((self.count * self.width,), o.dtype.numpy) for o in self.reduced]
         if self.reduced and not self.reduce(starts, order, given, results, tick):
@@ -210,14 +210,14 @@ class _Segments:
         """
         width = self.width
         long = np.flatnonzero(np.diff(starts) * width > 2 * PIECE)
-        kernel = cache.load(sorting_source(self.reduced, self.leaves), tick)
+        kernel = compile_cache.load(sorting_source(self.reduced, self.leaves), tick)
         jobs: list[_Job] = [
             (kernel, lo, hi, starts, results) for lo, hi in self.pieces(starts, long)
         ]
         divided: list[tuple[int, list[np.ndarray]]] = []
         if long.size:  # their parts are not rounded
             running_ = [replace(o, dtype=running(o)) for o in self.reduced]
-            kernel = cache.load(sorting_source(running_, self.leaves), tick)
+            kernel = compile_cache.load(sorting_source(running_, self.leaves), tick)
             for s in long.tolist():
                 rows = int(starts[s + 1] - starts[s])
                 count = ceil(rows * width / PIECE)
@@ -232,7 +232,7 @@ class _Segments:
             if kernel(lo, hi, edges, order, width, *given, *into):
                 failed.append(lo)
 
-        pool.run(work, jobs, len(jobs), tick)
+        thread_pool.run(work, jobs, len(jobs), tick)
         try:
             for s, parts in divided:
                 for o, part, result in zip(self.reduced, parts, results, strict=True):

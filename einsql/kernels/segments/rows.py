@@ -21,9 +21,9 @@ from einsql.ir.einsum.graph import (
     renumber,
     subexpressions,
 )
-from einsql.kernels.kernel import Fields, Runner, Tick
-from einsql.kernels.vector import compile_vector
-from einsql.kernels.views import VIEWS
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.vectorized.vector import compile_vector
+from einsql.kernels.vectorized.views import VIEWS
 
 
 @dataclass(frozen=True, slots=True)

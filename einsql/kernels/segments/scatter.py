@@ -16,10 +16,10 @@ import numpy as np
 from einsql.errors import DataError
 from einsql.ir.einsum.graph import Output
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels import cache, pool
-from einsql.kernels.kernel import Tick
-from einsql.kernels.partial import merge
+from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.segments.source import is_compensated, running
+from einsql.kernels.vectorized.partial_merge import merge
 
 ROUND = 2**22
 """Values that a thread takes before it looks around: some milliseconds."""
@@ -66,9 +66,9 @@ def scattered(
     """
     count, width = sizes
     rows = len(at)
-    workers = pool.threads() if rows * width >= PARALLEL else 1
+    workers = thread_pool.threads() if rows * width >= PARALLEL else 1
     workers = max(1, min(workers, rows // count))  # or merging takes longer than adding
-    kernel = cache.load(source, tick)
+    kernel = compile_cache.load(source, tick)
     counts = np.zeros((workers, count), np.int64)
     tables = [
         np.full((workers, count * width), REDUCTIONS[o.reduction or ""].identity(o.dtype),
@@ -93,7 +93,7 @@ def scattered(
         failed[n] |= kernel(first, last, at, count, width, *given, counts[n], *own)
 
     for turn in range(rounds):
-        pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))
+        thread_pool.run(work, pieces(turn), workers, partial(_tell, tick, turn, rounds))
     if failed.any():
         return None
     try:

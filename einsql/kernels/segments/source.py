@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import Call, Const, Expr, Output, Value
 from einsql.ir.functions import REDUCTIONS
-from einsql.kernels.expressions import CARRIERS
+from einsql.kernels.loops.expressions import CARRIERS
 
 FOLDED = 1024
 """Rows of a segment whose DOUBLE values are added one after another; a power of two."""
@@ -285,7 +285,8 @@ def _assembled(names: Sequence[str], types: Sequence[str], body: Sequence[str]) 
         [
             "import numpy as np",
             "from numba import njit, types",
-            "from einsql.kernels.runtime import add_overflows, maximum, minimum, plus, rounded_off",
+            "from einsql.kernels.runtime.compiled_functions import (",
+            "    add_overflows, maximum, minimum, plus, rounded_off)",
             "",
             "",
             head,

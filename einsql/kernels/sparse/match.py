@@ -18,8 +18,8 @@ from einsql.ir.einsum.graph import (
     operands_of,
     subexpressions,
 )
-from einsql.kernels.nest import may_raise
-from einsql.kernels.products.match import LABELS, Factor, product_of
+from einsql.kernels.loops.loop_nest import may_raise
+from einsql.kernels.matmul.match import LABELS, Factor, product_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels import blas, pool
-from einsql.kernels.kernel import Tick
-from einsql.kernels.products.layout import Labels
-from einsql.kernels.products.long_sums import ADDED, TERMS
-from einsql.kernels.products.multiply import Multiplied
-from einsql.kernels.products.pieces import FLOPS
+from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.matmul.layout import Labels
+from einsql.kernels.matmul.long_sums import ADDED, TERMS
+from einsql.kernels.matmul.multiply import Multiplied
+from einsql.kernels.matmul.pieces import FLOPS
+from einsql.kernels.runtime import blas, thread_pool
 from einsql.kernels.sparse.tiles import TILE, Grid, edges, filled, finite, parts
-from einsql.kernels.sums import RunningSum
+from einsql.kernels.vectorized.sums import RunningSum
 
 WIDE = 4096
 """Columns multiplied at once where no tile of the right matrix is skipped."""
@@ -67,7 +67,7 @@ def multiply_tiles(
     rows, terms = edges(a.shape[0]), edges(a.shape[1])
     heaviest = int(some_a.sum(axis=1).max()) * TILE * TILE * b.shape[1]
     seconds = 2.0 * heaviest * out.itemsize / FLOPS
-    wanted = max(ceil(seconds / MOST), ceil(4 * pool.threads() / len(rows)))
+    wanted = max(ceil(seconds / MOST), ceil(4 * thread_pool.threads() / len(rows)))
     pieces = [(i, columns) for i in range(len(rows)) for columns in parts(b.shape[1], wanted)]
 
     def piece(of: tuple[int, slice]) -> None:
@@ -88,7 +88,7 @@ def multiply_tiles(
                 into[...] = 0
 
     with blas.OneThread():
-        pool.run(piece, pieces, len(pieces), tick)
+        thread_pool.run(piece, pieces, len(pieces), tick)
     return out
 
 
@@ -127,7 +127,7 @@ def count_pairs(of_a: Grid, of_b: Grid, work: np.dtype, tick: Tick) -> np.ndarra
                     add_product(flags_a[rows[i], terms[k]], flags_b[terms[k], across], into, 1.0)
 
     with blas.OneThread():
-        pool.run(piece, range(len(rows)), len(rows), tick)
+        thread_pool.run(piece, range(len(rows)), len(rows), tick)
     return out
 
 

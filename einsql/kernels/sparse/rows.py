@@ -10,11 +10,11 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.core.sparse_matrix import Compressed
-from einsql.kernels import pool
-from einsql.kernels.kernel import Tick
-from einsql.kernels.products.copying import spread_copy
+from einsql.kernels.dispatch.kernel import Tick
+from einsql.kernels.matmul.copying import spread_copy
+from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.tiles import Grid, share
-from einsql.kernels.sums import add_up
+from einsql.kernels.vectorized.sums import add_up
 
 PER_POINT = 2e-10
 """Seconds per stored element and column on one thread, in FLOAT; DOUBLE takes twice that."""
@@ -53,7 +53,9 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
     seconds = (matrix.stored * width + out.size) * PER_POINT * work.itemsize / 4 / len(ranges)
     wanted = 1
     if seconds >= SPREAD:
-        wanted = max(2 * pool.threads() if pool.threads() > 1 else 1, ceil(seconds / MOST))
+        wanted = max(
+            2 * thread_pool.threads() if thread_pool.threads() > 1 else 1, ceil(seconds / MOST)
+        )
     pieces = balanced(matrix, wanted)
     for n, columns in enumerate(ranges):
         read = dense[:, columns]
@@ -67,7 +69,7 @@ def multiply_rows(matrix: Compressed, dense: np.ndarray, tick: Tick) -> np.ndarr
             if part is not into:
                 into[...] = part
 
-        pool.run(piece, pieces, len(pieces), share(tick, n, len(ranges)))
+        thread_pool.run(piece, pieces, len(pieces), share(tick, n, len(ranges)))
     return out
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from einsql.core.schema import DType
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Operand, Output, Value, operands_of, renumber
-from einsql.kernels.kernel import Fields, Runner, silent
-from einsql.kernels.products.match import Factor
+from einsql.kernels.dispatch.kernel import Fields, Runner, silent
+from einsql.kernels.matmul.match import Factor
 from einsql.kernels.sparse.match import Joined, Side
-from einsql.kernels.sums import accurate_sum
-from einsql.kernels.views import reading
+from einsql.kernels.vectorized.sums import accurate_sum
+from einsql.kernels.vectorized.views import reading
 
 Labels = tuple[str, ...]
 Compile = Callable[[EinSum], Runner]

@@ -9,14 +9,14 @@ import numpy as np
 
 from einsql.core.sparse_matrix import Compressed, Sparse
 from einsql.ir.einsum.graph import TRUE, EinSum, Input
-from einsql.kernels.kernel import Fields, Tick
+from einsql.kernels.dispatch.kernel import Fields, Tick
 from einsql.kernels.sparse.conditions import Condition, condition_of, split
 from einsql.kernels.sparse.match import Joined, Side, counts_pairs
 from einsql.kernels.sparse.narrow import spans_of
 from einsql.kernels.sparse.rows import IN_ORDER, multiply_rows
 from einsql.kernels.sparse.sides import Compile, Groups, Matrices, Reader, groups_of, work_type
 from einsql.kernels.sparse.tiles import share
-from einsql.kernels.sums import from_zero
+from einsql.kernels.vectorized.sums import from_zero
 
 Sums = tuple[list[np.ndarray], np.ndarray]
 """The sum of each term over the keys, and how many elements are joined."""

@@ -9,9 +9,9 @@ from math import inf, prod
 import numpy as np
 
 from einsql.ir.einsum.graph import TRUE, EinSum
-from einsql.kernels import pool
-from einsql.kernels.kernel import Fields, Tick
-from einsql.kernels.products.pieces import FLOPS
+from einsql.kernels.dispatch.kernel import Fields, Tick
+from einsql.kernels.matmul.pieces import FLOPS
+from einsql.kernels.runtime import thread_pool
 from einsql.kernels.sparse.match import Joined, counts_pairs
 from einsql.kernels.sparse.multiply import count_pairs, harmless, multiply_all, multiply_tiles
 from einsql.kernels.sparse.rows import PER_POINT, compressed, multiply_rows
@@ -142,9 +142,9 @@ class _Pair:
         """What takes the least time: "tiles", "whole", or elements of "a" or "b" one by one."""
         m, k, n = (int(x.sum()) for x in (self.a.heights, self.a.widths, self.b.widths))
         most, points = m * n * k, self.points
-        each = 2.0 * work.itemsize / FLOPS / pool.threads()
+        each = 2.0 * work.itemsize / FLOPS / thread_pool.threads()
         zeros = sum(int(g.some.sum()) * TILE**2 for g in (self.a, self.b) if g.mixed.any())
-        copies = PER_ZERO * zeros / pool.threads()
+        copies = PER_ZERO * zeros / thread_pool.threads()
         whole = points >= WHOLE * most
         return min(
             (copies + each * (most if whole else points * PER_TILE), "whole" if whole else "tiles"),
@@ -207,7 +207,7 @@ def _by_one(grid: Grid, columns: int, work: np.dtype) -> float:
     """Seconds that the present elements of a matrix take one by one."""
     if grid.present is None:
         return inf
-    point = PER_POINT * work.itemsize / 4 / pool.threads()
+    point = PER_POINT * work.itemsize / 4 / thread_pool.threads()
     return grid.present.size * PER_FLAG + grid.total * (PER_ELEMENT + columns * point)
 
 

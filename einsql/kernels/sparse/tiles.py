@@ -10,9 +10,9 @@ from math import ceil
 import numpy as np
 
 from einsql.core.buffer_pool import empty
-from einsql.kernels import blas, pool
-from einsql.kernels.kernel import Tick, silent
-from einsql.kernels.products.copying import contiguous
+from einsql.kernels.dispatch.kernel import Tick, silent
+from einsql.kernels.matmul.copying import contiguous
+from einsql.kernels.runtime import blas, thread_pool
 
 TILE = 128
 """Rows and columns of a tile; few enough to be counted in a byte."""
@@ -159,7 +159,7 @@ def spread(work: Callable[[int], None], pieces: int, size: int) -> None:
         for n in range(pieces):
             work(n)
         return
-    pool.run(work, range(pieces), pieces, silent)
+    thread_pool.run(work, range(pieces), pieces, silent)
 
 
 def parts(extent: int, wanted: int) -> list[slice]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from einsql.core.buffer_pool import empty
 from einsql.ir.einsum.graph import EinSum, Operand, Value
-from einsql.kernels import cache, pool
-from einsql.kernels.kernel import Fields, Runner, Tick
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.runtime import compile_cache, thread_pool
 from einsql.kernels.windows.affine import Reading, reading_of
 from einsql.kernels.windows.match import Product, product_of
 from einsql.kernels.windows.source import Tile, source_of, tile_for
@@ -93,7 +93,7 @@ class _Multiply:
         terms = sorted(product.k, key=lambda x: -abs(strides[x]))
         tile = tile_for(self.size(product.n), self.dtype.itemsize)
         panels = self.packed(right, terms, tile)
-        kernel = cache.load(source_of(tile), tick)
+        kernel = compile_cache.load(source_of(tile), tick)
         rows, steps = self.table(self.inner, strides), self.table(terms, strides)
         row_places = self.table(self.inner, places)
         column_places = self.table(product.n, places)
@@ -111,14 +111,14 @@ class _Multiply:
 
         pieces = self.pieces(tile)
         count = self.size(self.outer) * ceil(len(rows) / pieces)
-        pool.run(work, self.cut(len(rows), pieces), count, tick)
+        thread_pool.run(work, self.cut(len(rows), pieces), count, tick)
         return out
 
     def pieces(self, tile: Tile) -> int:
         """How many rows of the inner table make a piece."""
         each = self.size(self.product.n) * self.size(self.product.k)
         total = self.size((*self.outer, *self.inner)) * each
-        share = max(LEAST, min(PIECE, total // (8 * pool.threads())))
+        share = max(LEAST, min(PIECE, total // (8 * thread_pool.threads())))
         return max(1, share // (each * tile.rows)) * tile.rows
 
     def cut(self, rows: int, step: int) -> Iterator[_Piece]:
@@ -179,12 +179,12 @@ class _Multiply:
             wide[...] = 0
             wide[tuple(room)] = inside
         else:
-            pool.run(fill, range(shape[0]), shape[0], lambda done: tick(0.0))
+            thread_pool.run(fill, range(shape[0]), shape[0], lambda done: tick(0.0))
         return wide
 
     def elsewhere(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
         """Runs the node as loops."""
-        from einsql.kernels.loops import compile_loops  # for few data only
+        from einsql.kernels.loops.generated import compile_loops  # for few data only
 
         if self.fallback is None:
             self.fallback = compile_loops(self.node)

@@ -70,7 +70,7 @@ def tile_for(columns: int, itemsize: int) -> Tile:
 _TEXT = """\
 import numpy as np
 from numba import njit
-from einsql.kernels.runtime import rounded_off
+from einsql.kernels.runtime.compiled_functions import rounded_off
 from einsql.kernels.windows.registers import tile
 
 ROWS, LANES, WIDTH, SIZE, DEPTH = {rows}, {lanes}, {width}, {itemsize}, {depth}

@@ -1,0 +1,1 @@
+"""What a kernel is, and the choice among kernels for a node."""

@@ -1,0 +1,1 @@
+"""Loops generated for a node and compiled by Numba."""

@@ -1,0 +1,473 @@
+"""Numba source text of an EinSum: a nest of loops over its free labels.
+
+The text is canonical: labels, arrays and constants are numbered in the order they are
+met, while extents, origins, strides and constants are arguments. Nodes that differ in
+nothing else share one compiled kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+from math import prod
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.ir.einsum.graph import TRUE, EinSum, Output
+from einsql.ir.einsum.intervals import interval
+from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.kernels.loops.expressions import (
+    CARRIERS,
+    ROUND,
+    STORED,
+    Program,
+    literal,
+    memory,
+    stored,
+    typed,
+)
+from einsql.kernels.loops.loop_nest import Mode, Nest, expensive, plan_nest
+from einsql.kernels.loops.quotients import Wraps
+from einsql.kernels.loops.strips import folded, folded_rows, jammed, scanned, terms_at_once
+
+_COMBINE = {"sum": "plus", "product": "times", "min": "minimum", "max": "maximum"}
+_HEADER = """\
+import math
+
+import numpy as np
+from numba import njit
+from einsql.kernels.runtime.vector_math import erf, exp, log, log2, sigmoid, tanh
+from einsql.kernels.runtime.restrict import operand, result
+from einsql.kernels.runtime.compiled_functions import (
+    add_overflows, bfloat, eq, half, highest, idiv, idiv_32, less, lowest, maximum, minimum,
+    mul_overflows, nan_mask, number, plus, quotient, ratio, real, remainder, remainder_32,
+    round_away, round_bfloat, round_half, rounded_off, sub_overflows, times, to_bfloat, to_half,
+    truncate,
+)
+from einsql.kernels.runtime.float32_math import cos, log10, near_cos, near_sin, power, sin
+
+
+"""
+
+
+def source(node: EinSum) -> str:
+    """The kernel of a node over contiguous operands, as deterministic text."""
+    return generate(node, plan_nest(node), frozenset()).source
+
+
+def generate(
+    node: EinSum, nest: Nest, strided: frozenset[tuple[int, str]], near: bool = True
+) -> Program:
+    """Writes the kernel of a node.
+
+    Args:
+        node: Any EinSum without empty axes.
+        nest: The order of its loops.
+        strided: Operand number and field of the arrays whose last label does not step by
+            one element.
+        near: Whether angles may be taken to be small, and divisors to be neither large nor
+            small; the reason `FAR` says that they are not.
+    """
+    return Writer(node, nest, strided, near).write()
+
+
+def accumulator(o: Output) -> DType:
+    """The type a running value is held in: sums and products are rounded once, at the end."""
+    if o.reduction in ("sum", "product"):
+        return DType.DOUBLE if o.dtype.is_float else DType.BIGINT
+    return o.dtype
+
+
+def state(o: Output, nest: Nest | None = None) -> tuple[DType, ...]:
+    """Types of an output's running values.
+
+    Those of pairs are the argument, its value, and `found`. Those of DOUBLE sums in memory are the
+    sum, and what rounding took from it; before these the sum of the last terms, if rows of running
+    values are added to each other.
+    """
+    if o.reduction is not None and REDUCTIONS[o.reduction].better is not None:
+        return (o.dtype, o.args[1].dtype, DType.BOOLEAN)
+    if not is_compensated(o, nest):
+        return (accumulator(o),)
+    return (accumulator(o),) * (2 if nest is not None and nest.scatters else 3)
+
+
+def is_compensated(o: Output, nest: Nest | None) -> bool:
+    """True for sums of DOUBLE whose terms are added to memory one after another.
+
+    Sums of FLOAT need no more than the DOUBLE they are added in, and in registers strips have sums
+    of their own, see `strips.folded`.
+    """
+    in_memory = nest is not None and nest.mode is not Mode.REGISTERS
+    return o.reduction == "sum" and o.dtype is DType.DOUBLE and in_memory
+
+
+def compensated(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
+    """Compensated sums, of which infinite ones have lost nothing."""
+    return np.where(np.isfinite(total), total + lost, total)
+
+
+class Writer(Wraps):
+    """Adds reductions, stores and the text around them."""
+
+    def write(self) -> Program:
+        """Writes the kernel."""
+        self.conditions()
+        self.at = self.depth
+        self.scanned: tuple[int, str, str, str] | None = None
+        self.start_reductions()
+        for n, o in enumerate(self.node.outputs):
+            if o.reduction is None:
+                cell = f"o{n}[{self.result_index(self.depth)}]"
+                self.emit(f"{cell} = {stored(o.dtype, self.converted(o.args[0], o.dtype))}")
+            else:
+                self.reduce(n, o, o.reduction)
+        self.finish_reductions()
+        self.out.source = self.assemble()
+        return self.out
+
+    # Reductions --------------------------------------------------------------------
+
+    def start_reductions(self) -> None:
+        """Sets the running values up at the level that encloses the reduced loops."""
+        reduced = [(n, o) for n, o in enumerate(self.node.outputs) if o.reduction is not None]
+        if self.row_sums:
+            with self.outside(self.reduced_from):
+                self.emit("since = 0")
+        if self.nest.mode is Mode.MEMORY or not reduced:
+            return
+        with self.outside(self.nest.kept):
+            if self.nest.mode is Mode.ROW:
+                self.emit("for x in range(width):")
+            for n, o in reduced:
+                for name, dtype, start in cells(n, o, self.nest):
+                    if self.nest.mode is Mode.ROW:
+                        self.emit(f"    {name}[x] = {start}")
+                        continue
+                    if self.nest.carry:
+                        start = _read(f"o_{name}[{self.result_index(self.at)}]", dtype)
+                    if self.folds(o):
+                        self.emit(f"h{n} = {start}")
+                        self.emit(f"k{n} = np.float64(0)")
+                        continue
+                    if self.is_least_float(o):
+                        self.emit(f"n{n} = nan_mask({start})")
+                        start = f"number({start})"
+                    self.emit(f"{name} = {start}")
+
+    def reduce(self, n: int, o: Output, reduction: str) -> None:
+        """Takes a point into the running values of output `n`."""
+        at = self.cell()
+        test = None if o.where == TRUE else self.value(o.where)
+        row = self.nest.mode is Mode.ROW
+        branch = any(map(self.fails if row else self.postponed, o.args))
+        if test is not None and (branch or (len(o.args) == 2 and not row)):
+            self.emit(f"if {test}:")
+            with self.inside():
+                self.combine(n, o, reduction, at, None)
+        else:
+            self.combine(n, o, reduction, at, test)
+
+    def combine(self, n: int, o: Output, reduction: str, at: str, test: str | None) -> None:
+        """Takes a point that is selected, or where `test` holds, into the running values."""
+        entry = REDUCTIONS[reduction]
+        new = self.converted(o.args[0], accumulator(o))
+        run, old = f"s{n}{at}", self.held(f"s{n}{at}", accumulator(o))
+        if entry.better is not None:
+            self.pick(n, o, entry.better, at, test)
+        elif entry.monoid in ("and", "or"):
+            # Without branches, so that loops vectorise.
+            if test is not None:
+                new = f"({test} & {new})" if entry.monoid == "or" else f"((not {test}) | {new})"
+            self.emit(f"{run} = {old} {'|' if entry.monoid == 'or' else '&'} {new}")
+        elif reduction in ("sum", "product"):
+            if test is not None:
+                new = f"({new} if {test} else {literal(accumulator(o), entry.identity(o.dtype))})"
+            if is_compensated(o, self.nest) and self.nest.scatters:
+                for line in added(run, f"k{n}{at}", self.temp(new)):
+                    self.emit(line)
+            else:
+                self.accumulate(o, reduction, run, new)
+        elif self.is_least_float(o):
+            if test is not None:
+                new = f"({new} if {test} else {literal(o.dtype, math.nan)})"
+            new = self.temp(new)
+            self.emit(f"n{n} = n{n} & nan_mask({new})")
+            self.emit(f"{run} = lowest({run}, number({new}))")
+        elif self.in_lanes(o):
+            if test is not None:
+                new = f"({new} if {test} else {literal(o.dtype, -math.inf)})"
+            self.emit(f"{run} = highest({run}, {new})")
+        else:
+            update = f"{_COMBINE[reduction]}({old}, {new})"
+            self.emit(f"{run} = {update if test is None else f'{update} if {test} else {old}'}")
+
+    def is_least_float(self, o: Output) -> bool:
+        """True if a running minimum is that of the numbers, beside whether all are NaN.
+
+        Minima of numbers vectorise; a chain of selects that looks for NaN is neither fast nor
+        free to be reordered.
+        """
+        return self.in_lanes(o) and o.reduction == "min"
+
+    def in_lanes(self, o: Output) -> bool:
+        """True if a running extreme takes several floats at a time."""
+        extreme = o.reduction in ("min", "max") and o.dtype.is_float
+        return extreme and self.nest.mode is Mode.REGISTERS
+
+    def folds(self, o: Output) -> bool:
+        """True if a running sum is one of sums of some terms each, which are not rounded."""
+        inside = self.nest.mode is Mode.REGISTERS and self.depth > self.nest.kept
+        return inside and o.reduction == "sum" and o.dtype is DType.DOUBLE
+
+    def accumulate(self, o: Output, reduction: str, run: str, new: str) -> None:
+        """Takes a term into a running sum or product; integers are checked."""
+        entry = SCALARS[REDUCTIONS[reduction].monoid or ""]
+        if o.dtype.is_float or self.sum_fits(o, reduction):
+            self.emit(f"{run} = {_COMBINE[reduction]}({run}, {new})")
+            return
+        new, old = self.temp(new), self.temp(run)
+        self.emit(f"if {entry.fails[DType.BIGINT].numba.format(old, new)}:")
+        self.emit(f"    bad |= {self.bit(entry.fails[o.dtype].reason)}")
+        self.emit(f"{run} = {_COMBINE[reduction]}({old}, {new})")
+
+    @property
+    def row_sums(self) -> list[int]:
+        """Numbers of the outputs that are DOUBLE sums of rows added to each other in memory."""
+        if self.nest.scatters:
+            return []
+        return [n for n, o in enumerate(self.node.outputs) if is_compensated(o, self.nest)]
+
+    @property
+    def reduced_from(self) -> int:
+        """The level that encloses the loops over labels that are reduced."""
+        return next(n for n, x in enumerate(self.nest.loops) if x not in self.node.keys)
+
+    def fold_rows(self) -> list[str]:
+        """Takes the sums of the last terms into those of all terms, without loss."""
+        inner, at = self.depth - 1, self.cell()
+        lines = [f"for l{inner} in range(b{inner}, e{inner}):"]
+        for n in self.row_sums:
+            folded_in = added(f"h{n}{at}", f"k{n}{at}", f"s{n}{at}")
+            lines += [f"    {line}" for line in (*folded_in, f"s{n}{at} = np.float64(0)")]
+        return lines
+
+    def sum_fits(self, o: Output, reduction: str) -> bool:
+        """True if a sum provably stays within BIGINT, whatever the order of its terms."""
+        within = interval(o.args[0], self.bounds)
+        if reduction != "sum" or within is None:
+            return False
+        gone = [a for a in self.node.axes if a.define is None and a.label not in self.node.keys]
+        largest = max(abs(within[0]), abs(within[1])) * prod(a.extent for a in gone)
+        return largest <= DType.BIGINT.range[1]
+
+    def pick(self, n: int, o: Output, better: str, at: str, test: str | None) -> None:
+        """Takes a point into a running pair of a value and its argument."""
+        arg, new = self.converted(o.args[0], o.dtype), self.value(o.args[1])
+        run, best, found = f"s{n}{at}", f"m{n}{at}", f"f{n}{at}"
+        old_arg, old = self.held(run, o.dtype), self.held(best, o.args[1].dtype)
+        wins, loses = better.format(new, old), better.format(old, new)
+        if self.nest.mode is Mode.ROW:  # without branches, so that rows vectorise
+            take = f"(not {found}) | {wins} | ((not {loses}) & ({arg} < {old_arg}))"
+            take = self.temp(take if test is None else f"{test} & ({take})")
+            self.emit(f"{run} = {arg} if {take} else {run}")
+            self.emit(f"{best} = {new} if {take} else {best}")
+            self.emit(f"{found} = {found} | {take}")
+        else:  # with branches, which are foreseen, so that no point waits for the one before
+            if self.scans(o, test):
+                self.scanned = (len(self.before[self.depth]), new, best, found)
+            self.emit(f"if {wins} or not {found} or (not {loses} and {arg} < {old_arg}):")
+            for cell, value in ((run, arg), (best, new), (found, "True")):
+                self.emit(f"    {cell} = {value}")
+
+    def scans(self, o: Output, test: str | None) -> bool:
+        """True if a strip of points is looked through for its extreme before each is compared.
+
+        The extreme of a strip is found by a loop that vectorises, and seldom beats the
+        one before. Nothing else happens in the innermost loop.
+        """
+        lines = self.before[self.depth]
+        return (
+            self.nest.mode is Mode.REGISTERS
+            and len(self.node.outputs) == 1
+            and test is None
+            and o.args[1].dtype in (DType.FLOAT, DType.DOUBLE, DType.INTEGER, DType.BIGINT)
+            and not any("continue" in line or line.startswith(("if ", " ")) for line in lines)
+            and not expensive(o.args[1])
+            and self.depth > self.nest.kept
+        )
+
+    def held(self, cell: str, dtype: DType) -> str:
+        """A running value as it is read."""
+        return _read(cell, dtype) if self.nest.mode is Mode.MEMORY else cell
+
+    def cell(self) -> str:
+        """How the running values of the current point are indexed."""
+        if self.nest.mode is Mode.REGISTERS:
+            return ""
+        if self.nest.mode is Mode.ROW:
+            inner = self.depth - 1
+            return f"[np.uintp(l{inner} - b{inner})]"
+        return f"[{self.result_index(self.depth)}]"
+
+    def finish_reductions(self) -> None:
+        """Stores the running values after the reduced loops."""
+        if self.row_sums:
+            self.after[self.reduced_from] += self.fold_rows()
+        if self.nest.mode is Mode.MEMORY:
+            return
+        self.at = self.nest.kept
+        after = self.after[self.at]
+        row = self.nest.mode is Mode.ROW
+        if row:
+            inner = self.depth - 1
+            after.append(f"for l{inner} in range(b{inner}, e{inner}):")
+        pad, cell = ("    ", self.cell()) if row else ("", "")
+        for n, o in enumerate(self.node.outputs):
+            if o.reduction is None:
+                continue
+            if self.nest.carry:
+                at = self.result_index(self.at)
+                after += [f"o_{c}[{at}] = {self.final(n, o, c)}" for c, _, _ in cells(n, o)]
+                continue
+            if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
+                lo, hi = o.dtype.range
+                after.append(f"{pad}if s{n}{cell} < {lo} or s{n}{cell} > {hi}:")
+                reason = SCALARS[REDUCTIONS[o.reduction].monoid or ""].fails[o.dtype].reason
+                after.append(f"{pad}    bad |= {self.bit(reason)}")
+            done = self.final(n, o, f"s{n}{cell}")
+            if accumulator(o) is DType.DOUBLE and o.dtype in ROUND:
+                done = ROUND[o.dtype].format(done)
+            at = self.result_index(self.depth if row else self.at)
+            after.append(f"{pad}o{n}[{at}] = {stored(o.dtype, typed(o.dtype, done))}")
+
+    def final(self, n: int, o: Output, cell: str) -> str:
+        """A running value after its last term."""
+        if self.is_least_float(o):
+            return f"({literal(o.dtype, math.nan)} if n{n} != 0 else {cell})"
+        if self.folds(o):
+            return f"(h{n} + k{n} if math.isfinite(h{n}) else h{n})"
+        if is_compensated(o, self.nest):
+            total = f"h{cell[1:]}"
+            return f"({total} + k{cell[1:]} if math.isfinite({total}) else {total})"
+        return cell
+
+    def result_index(self, level: int) -> str:
+        """Position in the result arrays, from labels known at a level."""
+        keys = self.node.keys
+        assert all(self.level[k] <= level for k in keys)
+        terms = [f"{self.index[k]} * {self.param('key', k)}" for k in keys[:-1]]
+        return f"np.uintp({' + '.join([*terms, *(self.index[k] for k in keys[-1:])]) or '0'})"
+
+    # Text --------------------------------------------------------------------------
+
+    def assemble(self) -> str:
+        """The module's text: what the one argument holds, and the nest."""
+        body = [f"b{n}, e{n} = p[{2 * n}], p[{2 * n + 1}]" for n in range(self.depth)]
+        place = count(2 * self.depth)
+        body += [f"p{n} = p[{next(place)}]" for n in range(len(self.out.params))]
+        for n, c in enumerate(self.out.constants):
+            bits = f"p[{next(place)}]"
+            body.append(f"c{n} = {typed(c.dtype, f'real({bits})' if c.dtype.is_float else bits)}")
+        for n, (operand, name) in enumerate(self.out.arrays):
+            dtype = self.node.operands[operand].source.schema.dtype(name)
+            body.append(f"a{n} = operand(p[{next(place)}], np.{STORED[dtype]})")
+        row: list[str] = []
+        part = count(1)
+        for n, o in enumerate(self.node.outputs):
+            if o.reduction is None or not self.nest.keeps_state:
+                body.append(f"o{n} = result(p[{next(place)}], np.{STORED[o.dtype]}, {next(part)})")
+            else:
+                prefix = "o_" if self.nest.carry else ""
+                body += [
+                    f"{prefix}{name} = result(p[{next(place)}], np.{memory(dtype)}, {next(part)})"
+                    for name, dtype, _ in cells(n, o, self.nest)
+                ]
+            if self.nest.mode is Mode.ROW and o.reduction is not None:
+                row += [
+                    f"{name} = np.empty(width, np.{_numpy(dtype)})"
+                    for name, dtype, _ in cells(n, o, self.nest)
+                ]
+        body.append("bad = np.int64(0)")
+        if self.nest.mode is Mode.ROW:
+            body += [f"width = e{self.depth - 1} - b{self.depth - 1}", *row]
+        lines = [f"    {line}" for line in body]
+        inner = self.before[self.depth]
+        outer = self.before[self.depth - 1] if self.depth > 1 else []
+        terms = 1
+        if not self.wraps:
+            terms = terms_at_once(self.node, self.nest, [*outer, *inner], len(self.out.arrays))
+        for n in range(self.depth + 1):
+            pad = "    " * (n + 1)
+            if n and n == self.depth - 1 and (terms > 1 or self.row_sums):
+                lines += [pad[4:] + x for x in self.term_loop(terms)]
+                break
+            if n and n == self.depth:
+                lines += [pad[4:] + x for x in self.in_pieces(self.innermost())]
+                continue
+            if n:
+                lines.append(f"{pad[4:]}for l{n - 1} in range(b{n - 1}, e{n - 1}):")
+            lines += [pad + line for line in self.before[n]]
+        for n in range(max(self.depth - 1, 0), -1, -1):
+            lines += ["    " * (n + 1) + line for line in self.after[n]]
+        lines.append("    return bad")
+        head = '@njit("int64(int64[::1])", cache=True, nogil=True, error_model="numpy")\n'
+        return f"{_HEADER}{head}def kernel(p):\n" + "\n".join(lines) + "\n"
+
+    def term_loop(self, terms: int) -> list[str]:
+        """The loop over terms around rows of running values, of which it takes some at once."""
+        n, outer, inner = self.depth - 2, self.before[self.depth - 1], self.before[self.depth]
+        ends = ("v", "g") if self.row_sums else (f"b{n}", f"e{n}")
+        if terms > 1:
+            running = [
+                f"{name}{self.cell()}"
+                for m, o in enumerate(self.node.outputs)
+                for name, _, _ in cells(m, o)
+            ]
+            loop = jammed(n + 1, ends, outer, inner, running, terms)
+        else:
+            body = (*outer, *self.in_pieces(self.innermost()))
+            loop = [f"for l{n} in range({', '.join(ends)}):", *(f"    {line}" for line in body)]
+        return folded_rows((f"b{n}", f"e{n}"), loop, self.fold_rows()) if self.row_sums else loop
+
+    def innermost(self) -> list[str]:
+        """The innermost loop with its body."""
+        n, ends, body = self.depth - 1, self.ends(), self.before[self.depth]
+        if self.scanned is not None:
+            return scanned(n, ends, self.node.outputs[0], body, *self.scanned)
+        sums = [n for n, o in enumerate(self.node.outputs) if self.folds(o)]
+        if sums:
+            return folded(n, ends, body, sums)
+        head = f"for l{n} in range({ends[0]}, {ends[1]}):"
+        return [head, *(f"    {line}" for line in (*body, *self.after[self.depth]))]
+
+
+def cells(n: int, o: Output, nest: Nest | None = None) -> list[tuple[str, DType, str]]:
+    """Name, type and start of each running value of output `n`."""
+    entry = REDUCTIONS[o.reduction or ""]
+    types = state(o, nest)
+    first = literal(types[0], entry.identity(o.dtype))
+    letters = "mf" if entry.better is not None else "hk"[3 - len(types) :]
+    rest = [
+        (f"{letter}{n}", t, literal(t, 0)) for letter, t in zip(letters, types[1:], strict=False)
+    ]
+    return [(f"s{n}", types[0], first), *rest]
+
+
+def added(total: str, lost: str, term: str) -> list[str]:
+    """Takes a term into a sum, and what rounding takes from that into another one."""
+    return [
+        f"y = {total} + {term}",
+        f"{lost} += rounded_off({total}, {term}, y)",
+        f"{total} = y",
+    ]
+
+
+def _read(cell: str, dtype: DType) -> str:
+    """A running value read from memory, where a BOOLEAN is a byte."""
+    return f"({cell} != 0)" if dtype is DType.BOOLEAN else cell
+
+
+def _numpy(dtype: DType) -> str:
+    return "bool_" if dtype is DType.BOOLEAN else CARRIERS[dtype]

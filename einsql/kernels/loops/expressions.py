@@ -1,0 +1,411 @@
+"""Statements that decide which points exist and compute expressions at them.
+
+A kernel is a nest of loops; every statement goes to the outermost level that knows all
+it reads. A failure sets a bit in `bad` instead of leaving the loop, so loops stay
+vectorisable. The failed value is 0 from then on: compiled integer arithmetic is
+undefined where it overflows, and divisions would stop the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from einsql.core.schema import DType
+from einsql.ir.einsum.graph import Axis, Call, Const, EinSum, Expr, Label, Value, conjuncts
+from einsql.ir.einsum.intervals import fits, interval, never_overflows
+from einsql.ir.functions import SCALARS, Failure
+from einsql.ir.functions.casts import cast_failure
+from einsql.kernels.loops.loop_nest import Nest, expensive, labels_read, may_raise, product
+
+CARRIERS: dict[DType, str] = {
+    DType.BOOLEAN: "boolean",
+    DType.TINYINT: "int8",
+    DType.INTEGER: "int32",
+    DType.BIGINT: "int64",
+    DType.HALF: "float32",  # processors have no HALF arithmetic; values are rounded to it
+    DType.BFLOAT16: "float32",  # as HALF
+    DType.FLOAT: "float32",
+    DType.DOUBLE: "float64",
+}
+"""The compiled type that holds a value of each type."""
+STORED = {
+    **CARRIERS, DType.BOOLEAN: "uint8", DType.HALF: "uint16", DType.BFLOAT16: "uint16",
+}  # fmt: skip
+"""The compiled type of a value in operands and results; a HALF or BFLOAT16 is its bits there."""
+_READ = {DType.BOOLEAN: "{0} != 0", DType.HALF: "half({0})", DType.BFLOAT16: "bfloat({0})"}
+_STORE = {DType.HALF: "to_half({0})", DType.BFLOAT16: "to_bfloat({0})"}
+ROUND = {DType.HALF: "round_half({0})", DType.BFLOAT16: "round_bfloat({0})"}
+"""Source that rounds a DOUBLE to a type whose carrier is wider."""
+
+
+NEAR = 2.0**22
+"""Angles below it need no table of digits of 2/π."""
+MIDDLE = 2.0**-800, 2.0**800
+"""Divisors between which `quotient` is right."""
+FAR = "a number is far from the usual"
+"""The reason that tells that a kernel for small angles or divisors that are neither large nor
+small met another: its results do not count."""
+_OF_ANGLES = frozenset({"sin", "cos"})
+_IN_FLOATS = {"idiv": "idiv_32({0}, {1})", "mod": "remainder_32({0}, {1})"}
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """An integer argument: `lo` or `hi` of a label, its `stride` in an array, or in the result.
+
+    `array` numbers the array for strides of operands and is -1 otherwise.
+    """
+
+    kind: str
+    label: str
+    array: int = -1
+
+
+@dataclass(slots=True)
+class Program:
+    """Generated source and what its arguments mean, in order.
+
+    Attributes:
+        arrays: Operand number and field of each array argument.
+        params: Integer arguments.
+        constants: Literals, each an argument of its own type.
+        reasons: What each bit of the error cell says.
+    """
+
+    source: str = ""
+    params: list[Param] = field(default_factory=list)
+    constants: list[Const] = field(default_factory=list)
+    arrays: list[tuple[int, str]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+def typed(dtype: DType, text: str) -> str:
+    """Source that converts a value to a type's carrier."""
+    return text if dtype is DType.BOOLEAN else f"np.{CARRIERS[dtype]}({text})"
+
+
+def literal(dtype: DType, value: float) -> str:
+    """Source of a literal."""
+    if dtype is DType.BOOLEAN:
+        return str(bool(value))
+    if value == DType.BIGINT.range[0]:
+        return "(-9223372036854775807 - 1)"  # the parser knows no negative literals
+    text = str(value) if abs(value) < float("inf") else f"np.{value}".replace("np.-", "-np.")
+    return typed(dtype, text)
+
+
+def memory(dtype: DType) -> str:
+    """The compiled type of a running value in memory."""
+    return "uint8" if dtype is DType.BOOLEAN else CARRIERS[dtype]
+
+
+def stored(dtype: DType, value: str) -> str:
+    """Source that turns a value in its carrier into what a result holds."""
+    return _STORE.get(dtype, "{0}").format(value)
+
+
+def cast_text(source: DType, target: DType, value: str) -> str:
+    """Source that casts a value which fits."""
+    if target is DType.BOOLEAN:
+        return value if source is target else f"{value} != 0"
+    if target in ROUND and source is not target:
+        return ROUND[target].format(f"np.float64({value})")
+    if source.is_float and target.is_integer:
+        return typed(target, f"np.rint({value})")
+    return typed(target, value)
+
+
+class Points:
+    """Collects the statements of each loop level; level 0 stands before all loops.
+
+    Attributes:
+        level: The loop level from which a label is known.
+        index: The name of each label's zero-based value.
+        before: Statements of each level ahead of the loops inside it.
+        at: The level that statements go to.
+    """
+
+    def __init__(
+        self,
+        node: EinSum,
+        nest: Nest,
+        strided: frozenset[tuple[int, str]],
+        near: bool = False,
+    ) -> None:
+        self.node, self.nest, self.strided, self.near = node, nest, strided, near
+        self.out = Program()
+        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.level = {label: n + 1 for n, label in enumerate(nest.loops)}
+        self.index = {label: f"l{n}" for n, label in enumerate(nest.loops)}
+        self.depth = len(nest.loops)
+        self.before: list[list[str]] = [[] for _ in range(self.depth + 1)]
+        self.after: list[list[str]] = [[] for _ in range(self.depth + 1)]
+        self.known: list[dict[Expr, str]] = [{} for _ in range(self.depth + 1)]
+        self.lazy: list[dict[Expr, str]] = []
+        self.at = 0
+        self.temps = 0
+
+    # Which points exist ------------------------------------------------------------
+
+    def conditions(self) -> None:
+        """Derived axes and the guard, each at the outermost loop that decides it.
+
+        A condition that may raise stays inside all that come before it, and those after
+        it stay inside it: it is evaluated exactly where the earlier ones hold.
+        """
+        deepest = floor = 0
+        waiting = [a for a in self.node.axes if a.define is not None]
+        while waiting:
+            axis = next(a for a in waiting if self.decided(a))
+            waiting.remove(axis)
+            assert axis.define is not None
+            floor, deepest = self.place(axis.define, floor, deepest)
+            self.derive(axis, axis.define)
+        for term in conjuncts(self.node.guard):
+            floor, deepest = self.place(term, floor, deepest)
+            test = self.value(term)
+            self.skip_unless(test)
+
+    def decided(self, axis: Axis) -> bool:
+        """True if a derived axis's definition reads nothing that is still unknown."""
+        assert axis.define is not None
+        return labels_read(self.node, axis.define) <= set(self.level)
+
+    def place(self, e: Expr, floor: int, deepest: int) -> tuple[int, int]:
+        """Goes to a condition's level; returns the least level of later ones and the deepest."""
+        self.at = max(self.level_of(e), floor)
+        if self.fails(e):
+            self.at = floor = max(self.at, deepest)
+        return floor, max(deepest, self.at)
+
+    def derive(self, axis: Axis, define: Expr) -> None:
+        """Computes a derived label, leaving the point where its value is out of bounds."""
+        value = self.temp(f"np.int64({self.value(define)})")
+        lo = self.param("lo", axis.label)
+        within = interval(define, self.bounds)
+        if within is None or within[0] < axis.lo or within[1] >= axis.hi:
+            hi = self.param("hi", axis.label)
+            self.skip_unless(f"({value} >= {lo} and {value} < {hi})")
+        self.index[axis.label] = self.temp(f"{value} - {lo}")
+        self.level[axis.label] = self.at
+        self.known[self.at][Label(axis.label)] = value
+
+    def skip_unless(self, test: str) -> None:
+        """Leaves the current point, or the whole kernel before all loops."""
+        self.emit(f"if not {test}:")
+        if self.at:
+            self.emit("    continue")
+        else:
+            self.emit("    return bad")
+
+    # Expressions -------------------------------------------------------------------
+
+    def value(self, e: Expr) -> str:
+        """The name of an expression's value, computed at most once per point.
+
+        What cannot raise is computed in the outermost loop that decides it, and eagerly;
+        what may raise, only where it is selected.
+        """
+        if isinstance(e, Const):
+            return self.constant(e)
+        for scope in (*self.lazy, *self.known[: self.at + 1]):
+            if e in scope:
+                return scope[e]
+        own = self.level_of(e)
+        if own < self.at and not self.fails(e):
+            with self.outside(own):
+                return self.build(e)
+        return self.build(e)
+
+    def converted(self, e: Expr, dtype: DType) -> str:
+        """An expression's value in the compiled type of another."""
+        value = self.value(e)
+        same = CARRIERS[e.dtype] == CARRIERS[dtype]
+        return value if same else typed(dtype, value)
+
+    def build(self, e: Expr) -> str:
+        """Computes an expression at the current level and remembers its name."""
+        if isinstance(e, Label):
+            name = self.temp(f"{self.index[e.name]} + {self.param('lo', e.name)}")
+        elif isinstance(e, Value):
+            name = self.temp(self.load(e))
+        else:
+            assert isinstance(e, Call)
+            name = self.call(e)
+        (self.lazy[-1] if self.lazy else self.known[self.at])[e] = name
+        return name
+
+    def load(self, e: Value) -> str:
+        """Reads an operand."""
+        key = (e.operand, e.field)
+        if key not in self.out.arrays:
+            self.out.arrays.append(key)
+        n = self.out.arrays.index(key)
+        labels = self.node.operands[e.operand].labels
+        terms = []
+        for label in dict.fromkeys(labels):
+            unit = label == labels[-1] and labels.count(label) == 1 and key not in self.strided
+            stride = "" if unit else f" * {self.param('stride', label, n)}"
+            terms.append(f"{self.index[label]}{stride}")
+        text = f"a{n}[{' + '.join(terms) or '0'}]"
+        return _READ.get(e.dtype, "{0}").format(text)
+
+    def call(self, e: Call) -> str:
+        """Computes a function, with a branch only where something must not be evaluated."""
+        if e.fn == "if" and any(map(self.postponed, e.args[1:])):
+            name = self.temp_name()
+            self.choose(self.value(e.args[0]), name, e.args[1], e.args[2], e.dtype)
+            return name
+        if e.fn in ("and", "or") and self.postponed(e.args[1]):
+            name = self.temp(self.value(e.args[0]))
+            test = name if e.fn == "and" else f"not {name}"
+            self.choose(test, name, e.args[1], None, e.dtype)
+            return name
+        power = product(e)
+        if power is not None:
+            return self.temp(power.format(self.value(e.args[0])))
+        args = [self.value(a) for a in e.args]
+        if self.near and e.fn in _OF_ANGLES and e.dtype is DType.FLOAT:
+            size = self.temp(f"abs({args[0]})")
+            self.emit(f"if ({size} >= np.float32({NEAR})) & ({size} < np.float32(np.inf)):")
+            self.emit(f"    bad |= {self.bit(FAR)}")
+            return self.temp(f"near_{e.fn}({args[0]})")
+        if self.near and self.divides_many(e):
+            return self.temp(f"quotient({args[0]}, {args[1]}, {self.inverse(e.args[1])})")
+        failure = self.failure(e)
+        failed = self.check(failure, args) if failure is not None else None
+        if e.fn == "cast":
+            text = cast_text(e.args[0].dtype, e.dtype, args[0])
+        else:
+            text = typed(e.dtype, self.spelled(e).format(*args))
+        if failed is not None and e.dtype.is_integer:
+            text = f"{typed(e.dtype, '0')} if {failed} else {text}"
+        return self.temp(text)
+
+    def divides_many(self, e: Call) -> bool:
+        """True for a DOUBLE quotient of what fits FLOAT or BIGINT, by what all points share."""
+        if e.fn != "div" or e.dtype is not DType.DOUBLE or self.failure(e) is not None:
+            return False
+        number, by = e.args
+        if not isinstance(number, Call) or number.fn != "cast":
+            return False
+        small = number.args[0].dtype is not DType.DOUBLE
+        return small and self.level_of(by) < self.at == self.depth and not self.fails(by)
+
+    def inverse(self, by: Expr) -> str:
+        """The inverse of a divisor of many numbers; notes divisors for which it does not do."""
+        one = Call("div", (Const(1.0, by.dtype), by), by.dtype)
+        level = self.level_of(by)
+        if one not in self.known[level]:
+            with self.outside(level):
+                size, (low, high) = self.temp(f"abs({self.value(by)})"), MIDDLE
+                tiny = f"({size} > 0) & ({size} < np.float64({low!r}))"
+                huge = f"({size} > np.float64({high!r})) & ({size} < np.inf)"
+                # No branch, so that loops around it stay as they are.
+                self.emit(f"bad |= np.int64(({tiny}) | ({huge})) * {self.bit(FAR)}")
+        return self.value(one)
+
+    def spelled(self, e: Call) -> str:
+        """The source of a function over its arguments."""
+        if e.fn in _IN_FLOATS and e.dtype.is_integer and all(map(self.is_narrow, e.args)):
+            return _IN_FLOATS[e.fn]
+        return SCALARS[e.fn].numba
+
+    def is_narrow(self, e: Expr) -> bool:
+        """True if an integer fits 32 bits, and so does its opposite unless that raises."""
+        lo, hi = DType.INTEGER.range
+        return e.dtype is not DType.BIGINT or fits(interval(e, self.bounds), lo + 1, hi)
+
+    def choose(self, test: str, name: str, then: Expr, other: Expr | None, dtype: DType) -> None:
+        """An `if` statement that evaluates one branch alone."""
+        self.emit(f"if {test}:")
+        with self.inside():
+            self.emit(f"{name} = {typed(dtype, self.value(then))}")
+        if other is not None:
+            self.emit("else:")
+            with self.inside():
+                self.emit(f"{name} = {typed(dtype, self.value(other))}")
+
+    def postponed(self, e: Expr) -> bool:
+        """True if an expression is worth a branch around it."""
+        return self.fails(e) or expensive(e)
+
+    def fails(self, e: Expr) -> bool:
+        """True if evaluating an expression may raise."""
+        if not isinstance(e, Call):
+            return False
+        return self.failure(e) is not None or any(map(self.fails, e.args))
+
+    def failure(self, e: Call) -> Failure | None:
+        """How a function may raise, or None where its arguments' intervals exclude it."""
+        if not may_raise(e) or never_overflows(e, self.bounds):
+            return None
+        if e.fn == "cast":
+            return cast_failure(e.args[0].dtype, e.dtype)
+        return SCALARS[e.fn].fails[e.args[0].dtype]
+
+    def check(self, failure: Failure, args: list[str]) -> str:
+        """Notes a failure; returns the name of the flag that tells it."""
+        failed = self.temp(failure.numba.format(*args))
+        self.emit(f"if {failed}:")
+        self.emit(f"    bad |= {self.bit(failure.reason)}")
+        return failed
+
+    def bit(self, reason: str) -> int:
+        """The bit of `bad` that stands for a reason."""
+        if reason not in self.out.reasons:
+            self.out.reasons.append(reason)
+        return 1 << self.out.reasons.index(reason)
+
+    def constant(self, e: Const) -> str:
+        """A literal's argument; BOOLEAN ones are spelled out, since branches vanish by them."""
+        if e.dtype is DType.BOOLEAN:
+            return str(bool(e.value))
+        if e not in self.out.constants:
+            self.out.constants.append(e)
+        return f"c{self.out.constants.index(e)}"
+
+    def level_of(self, e: Expr) -> int:
+        """The outermost level that knows all an expression reads."""
+        return max((self.level[x] for x in labels_read(self.node, e)), default=0)
+
+    # Statements --------------------------------------------------------------------
+
+    def emit(self, text: str) -> None:
+        """Adds a statement at the current level."""
+        self.before[self.at].append("    " * len(self.lazy) + text)
+
+    def temp(self, text: str) -> str:
+        """Names the value of source text."""
+        name = self.temp_name()
+        self.emit(f"{name} = {text}")
+        return name
+
+    def temp_name(self) -> str:
+        """A name not used before."""
+        self.temps += 1
+        return f"t{self.temps - 1}"
+
+    def param(self, kind: str, label: str, array: int = -1) -> str:
+        """The name of an integer argument."""
+        p = Param(kind, label, array)
+        if p not in self.out.params:
+            self.out.params.append(p)
+        return f"p{self.out.params.index(p)}"
+
+    @contextmanager
+    def outside(self, level: int) -> Iterator[None]:
+        """Statements go to an outer loop, where they are computed for every point."""
+        saved = self.at, self.lazy
+        self.at, self.lazy = level, []
+        yield
+        self.at, self.lazy = saved
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Statements go under the `if` just written; their values are forgotten after it."""
+        self.lazy = [*self.lazy, {}]
+        yield
+        self.lazy = self.lazy[:-1]

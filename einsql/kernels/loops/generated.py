@@ -1,0 +1,401 @@
+"""Generated loops: runs every EinSum node, compiled by Numba on its first run.
+
+The domain is cut into boxes, one kernel call each. Boxes that meet at different keys of
+the result run on several threads, since kernels hold no lock; a box is small enough that
+progress and cancellation are noticed between two of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache as cached
+from itertools import chain
+from math import prod
+
+import numpy as np
+
+from einsql.core.bfloat16 import stored
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import TRUE, Const, EinSum, Output
+from einsql.ir.einsum.intervals import fits, interval
+from einsql.ir.functions import REDUCTIONS, SCALARS
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+from einsql.kernels.loops.codegen import accumulator, compensated, generate, is_compensated, state
+from einsql.kernels.loops.expressions import FAR, Param, Program
+from einsql.kernels.loops.flatten_labels import flatten
+from einsql.kernels.loops.loop_cuts import Box, cut
+from einsql.kernels.loops.loop_nest import plan_nest
+from einsql.kernels.runtime import compile_cache, thread_pool, thread_team
+from einsql.kernels.vectorized.partial_merge import merge
+
+FEW = 64
+"""Boxes that are kept from run to run."""
+OPERATION = 1e-9
+"""Seconds that a cheap operation takes, roughly."""
+
+
+def compile_loops(node: EinSum) -> Runner:
+    """A runner of any EinSum node.
+
+    Args:
+        node: The node; its operands arrive as fields with one axis per key.
+
+    Returns:
+        The runner. Its first run compiles, or loads what an earlier process compiled.
+        FLOAT, HALF and BFLOAT16 are computed as FLOAT, their sums and products in DOUBLE and
+        rounded once. Sums of DOUBLE are compensated, once for `strips.FOLDED` terms, or for each
+        one whose key is computed. Element-wise outputs are 0 where no point exists. It raises
+        DataError for a selected element that fails.
+    """
+    found = flatten(node)
+    if found is None:
+        return _Loops(node).run
+    flat, either = found
+    otherwise = cached(lambda: _Loops(node))
+    return either(_Loops(flat).run, lambda operands, tick: otherwise().run(operands, tick))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An operand's field that the kernel reads.
+
+    Attributes:
+        window: The part of it that the domain covers, or None for all of it.
+    """
+
+    operand: int
+    field: str
+    dtype: np.dtype
+    labels: tuple[str, ...]
+    window: tuple[slice, ...] | None
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What depends on the strides of the operands alone.
+
+    Attributes:
+        strided: The operands whose last label does not step by one element.
+        numbers: The kernel's argument, but for boxes and addresses.
+        kernel: The compiled function, once it has been needed.
+    """
+
+    strided: frozenset[tuple[int, str]]
+    program: Program
+    numbers: np.ndarray
+    kernel: compile_cache.Kernel | None = None
+
+
+Steps = tuple[tuple[int, ...], ...]
+
+
+class _Loops:
+    """A node with its plan."""
+
+    def __init__(self, node: EinSum, near: bool = True) -> None:
+        self.node, self.near = node, near
+        self.far: _Loops | None = None
+        self.nest = plan_nest(node, alone=True)
+        self.axes = {a.label: a for a in node.axes}
+        self.shape = node.schema.shape
+        self.empty = any(a.extent == 0 for a in node.axes)
+        self.partial = _has_gaps(node)
+        self.points = node.points
+        self.layouts: dict[Steps, _Layout] = {}
+        self.sources: tuple[_Source, ...] = ()
+        if not self.empty:
+            contiguous = generate(node, self.nest, frozenset(), near)
+            self.sources = tuple(_source(node, *key) for key in contiguous.arrays)
+            self.contiguous = contiguous
+            self.boxes = cut(node, self.nest)
+            only = self.boxes.size == 1
+            self.box = next(next(self.boxes.groups())[1]) if only else None
+            self.few: list[tuple[int, list[np.ndarray]]] | None = None
+            if self.boxes.size <= FEW:
+                self.few = [(part, list(map(_ends, of))) for part, of in self.boxes.groups()]
+            self.table: _Table | None = None
+            if (
+                self.few
+                and self.boxes.grouped == self.boxes.size
+                and self.boxes.work * OPERATION < thread_team.LONG
+            ):
+                self.table = _Table(self.few, self.boxes.work * OPERATION)
+
+    def run(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        node = self.node
+        if self.empty:
+            return {o.name: _start(o, self.shape) for o in node.outputs}
+        arrays = [self.array(s, operands[s.operand][s.field]) for s in self.sources]
+        steps = tuple([a.strides for a in arrays])
+        layout = self.layouts.get(steps)
+        if layout is None:
+            layout = self.layouts[steps] = self.lay_out(steps)
+        kernel = layout.kernel
+        if kernel is None:
+            kernel = layout.kernel = compile_cache.load(layout.program.source, tick)
+        results = [self.allocate(o) for o in node.outputs]
+        numbers = layout.numbers.copy()
+        first = len(numbers) - len(arrays) - sum(map(len, results))
+        written = [r for result in results for r in result]
+        numbers[first:] = [a.ctypes.data for a in chain(arrays, written)]
+        failed = self.call(kernel, numbers, written, tick)
+        reasons = layout.program.reasons
+        if failed and FAR in reasons and failed & 1 << reasons.index(FAR):
+            if self.far is None:
+                self.far = _Loops(node, near=False)
+            return self.far.run(operands, tick)
+        if failed:
+            raise DataError(reasons[(failed & -failed).bit_length() - 1])
+        return {
+            o.name: self.finish(o, result) for o, result in zip(node.outputs, results, strict=True)
+        }
+
+    def call(
+        self,
+        kernel: compile_cache.Kernel,
+        numbers: np.ndarray,
+        written: list[np.ndarray],
+        tick: Tick,
+    ) -> int:
+        """Calls a kernel on every box; groups run on several threads.
+
+        Returns:
+            The bits of the failures met, 0 for none.
+        """
+        if self.box is not None:
+            numbers[: 2 * len(self.box)] = _ends(self.box)
+            failed: int = kernel(numbers)
+            tick(1.0)
+            return failed
+        strides = [r.nbytes // self.boxes.slices for r in written]
+        if self.table is not None:
+            failed = self.table.run(kernel, numbers, strides)
+            tick(1.0)
+            return failed
+        groups: Iterable[tuple[int, Iterable[np.ndarray]]] = self.few or (
+            (part, map(_ends, boxes)) for part, boxes in self.boxes.groups()
+        )
+        progress = _Progress(self.boxes.size, tick)
+
+        def calls(group: tuple[int, Iterable[np.ndarray]]) -> None:
+            part, boxes = group
+            own = numbers.copy()
+            if part:
+                own[len(own) - len(written) :] += [part * s for s in strides]
+            for ends in boxes:
+                own[: len(ends)] = ends
+                failed = kernel(own)
+                if failed:
+                    raise _FailedError(failed)
+                if not progress.step():
+                    return
+
+        try:
+            thread_pool.run(calls, groups, self.boxes.grouped, lambda _: progress.tell())
+        except _FailedError as stop:
+            return stop.bits
+        return 0
+
+    def array(self, source: _Source, values: np.ndarray) -> np.ndarray:
+        """What a kernel reads: a view of an operand, a copy only where it has no address."""
+        if source.window is not None:
+            values = values[source.window]
+        if values.dtype != source.dtype:
+            values = values.astype(source.dtype)
+        if values.flags.c_contiguous and values.flags.aligned:
+            return values
+        size = source.dtype.itemsize
+        steps = [s for s, n in zip(values.strides, values.shape, strict=True) if n > 1]
+        # Reading a strided array again and again costs more than copying it once.
+        reused = steps[-1:] != [size] and 0 not in steps and self.points >= 4 * values.size
+        if reused or not values.flags.aligned or any(s % size for s in steps):
+            return np.ascontiguousarray(values).reshape(values.shape)
+        return values
+
+    def lay_out(self, steps: Steps) -> _Layout:
+        """The program for operands of these strides and the numbers it takes."""
+        strides: list[dict[str, int]] = []
+        strided = set()
+        for source, given in zip(self.sources, steps, strict=True):
+            size = source.dtype.itemsize
+            extents = [self.axes[x].extent for x in source.labels]
+            own: dict[str, int] = {}
+            for label, step, n in zip(source.labels, given, extents, strict=True):
+                own[label] = own.get(label, 0) + (step // size if n > 1 else 0)
+            strides.append(own)
+            if extents and extents[-1] > 1 and given[-1] != size:
+                strided.add((source.operand, source.field))
+        found = frozenset(strided)
+        program = self.program(found)
+        numbers = [0] * (2 * len(self.nest.loops))
+        numbers += [self.argument(p, strides) for p in program.params]
+        numbers += [bits(c) for c in program.constants]
+        numbers += [0] * (len(self.sources) + sum(len(self.kinds(o)) for o in self.node.outputs))
+        return _Layout(found, program, np.array(numbers, np.int64))
+
+    def program(self, strided: frozenset[tuple[int, str]]) -> Program:
+        """The source for operands of which some are strided, written once."""
+        if not strided:
+            return self.contiguous
+        for layout in self.layouts.values():
+            if layout.strided == strided:
+                return layout.program
+        return generate(self.node, self.nest, strided, self.near)
+
+    def argument(self, p: Param, strides: list[dict[str, int]]) -> int:
+        if p.kind == "lo":
+            return self.axes[p.label].lo
+        if p.kind == "hi":
+            return self.axes[p.label].hi
+        if p.kind == "stride":
+            return strides[p.array][p.label]
+        place = self.node.keys.index(p.label)
+        return prod(self.shape[place + 1 :])
+
+    def kinds(self, o: Output) -> list[np.dtype]:
+        """Types of the arrays a kernel writes for an output."""
+        if o.reduction is None or not self.nest.keeps_state:
+            return [o.dtype.numpy]
+        return [_carrier(t) for t in state(o, self.nest)]
+
+    def allocate(self, o: Output) -> list[np.ndarray]:
+        """The arrays a kernel writes for an output: its running values, or its result."""
+        if o.reduction is None or not self.nest.keeps_state:
+            return [_start(o, self.shape) if self.partial else empty(self.shape, o.dtype.numpy)]
+        shape = (self.boxes.slices, *self.shape)
+        start = REDUCTIONS[o.reduction].identity(o.dtype)
+        first, *rest = self.kinds(o)
+        return [np.full(shape, start, first), *(np.zeros(shape, t) for t in rest)]
+
+    def finish(self, o: Output, result: list[np.ndarray]) -> np.ndarray:
+        """The values of an output, out of what the kernel wrote."""
+        if o.reduction is None or not self.nest.keeps_state:
+            return result[0]
+        if is_compensated(o, self.nest):
+            result = [compensated(*result[-2:])]
+        values = merge(o, result)[0]
+        if accumulator(o) is DType.BIGINT and o.dtype is not DType.BIGINT:
+            lo, hi = o.dtype.range
+            if np.any((values < lo) | (values > hi)):
+                monoid = SCALARS[REDUCTIONS[o.reduction].monoid or ""]
+                raise DataError(monoid.fails[o.dtype].reason)
+        with np.errstate(over="ignore"):
+            return stored(values, o.dtype).astype(o.dtype.numpy, copy=False)
+
+
+def _has_gaps(node: EinSum) -> bool:
+    """True if there may be keys of the result without any point."""
+    if node.guard != TRUE or any(node.axis(k).define is not None for k in node.keys):
+        return True
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    computed = ((a, interval(a.define, bounds)) for a in node.axes if a.define is not None)
+    return not all(fits(within, a.lo, a.hi - 1) for a, within in computed)
+
+
+def _ends(box: Box) -> np.ndarray:
+    """Where a box begins and ends, as kernels take it."""
+    return np.array(box, np.int64).reshape(-1)
+
+
+class _Table:
+    """Boxes that may run at the same time, of a kernel whose work is short.
+
+    Args:
+        boxes: The slice and the one box of each.
+        seconds: What all of them take one thread.
+    """
+
+    def __init__(
+        self, boxes: Sequence[tuple[int, Sequence[np.ndarray]]], seconds: float
+    ) -> None:  # fmt: skip
+        self.seconds = seconds
+        self.ends = np.array([ends for _, (ends,) in boxes])
+        parts = np.array([part for part, _ in boxes])
+        self.parts = parts[:, None] if parts.any() else None
+
+    def run(self, kernel: compile_cache.Kernel, numbers: np.ndarray, strides: Sequence[int]) -> int:
+        """Calls the kernel on every box; returns the bits of the failures met.
+
+        Args:
+            kernel: The compiled function.
+            numbers: Its argument, but for the boxes.
+            strides: Bytes from a slice to the next of what it writes, its last numbers.
+        """
+        given = np.empty((len(self.ends), len(numbers)), np.int64)
+        given[...] = numbers
+        given[:, : self.ends.shape[1]] = self.ends
+        if self.parts is not None:
+            given[:, len(numbers) - len(strides) :] += self.parts * np.array(strides)
+        return thread_team.run(
+            compile_cache.address(kernel),
+            thread_team.array_rows(given),
+            thread_team.at_hand(self.seconds),
+        )
+
+
+class _Progress:
+    """Boxes done by several threads, of which the one that runs the statement tells."""
+
+    def __init__(self, total: int, tick: Tick) -> None:
+        self._total, self._tick = total, tick
+        self._done = 0
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._teller = threading.get_ident()
+
+    def step(self) -> bool:
+        """Counts a box; False if no more are to be done."""
+        with self._lock:
+            self._done += 1
+        if threading.get_ident() == self._teller:
+            self.tell()
+        return not self._stopped
+
+    def tell(self) -> None:
+        """Reports progress; what that raises stops the other threads after their box."""
+        try:
+            self._tick(self._done / self._total)
+        except BaseException:
+            self._stopped = True
+            raise
+
+
+class _FailedError(Exception):
+    """Leaves the boxes that were not begun alone."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(bits)
+        self.bits = bits
+
+
+def _start(o: Output, shape: tuple[int, ...]) -> np.ndarray:
+    """What an output holds at keys without any point."""
+    value = 0 if o.reduction is None else REDUCTIONS[o.reduction].identity(o.dtype)
+    return stored(np.full(shape, value, o.dtype.carrier), o.dtype)
+
+
+def _carrier(dtype: DType) -> np.dtype:
+    return np.dtype(np.float32) if dtype is DType.HALF else dtype.carrier
+
+
+def _source(node: EinSum, operand: int, name: str) -> _Source:
+    """Plans how an operand's field is read."""
+    read = node.operands[operand]
+    schema = read.source.schema
+    cuts = []
+    for label, key in zip(read.labels, schema.keys, strict=True):
+        a = node.axis(label)
+        cuts.append(slice(a.lo - key.lo, a.hi - key.lo))
+    whole = [slice(0, k.hi - k.lo) for k in schema.keys]
+    window = None if cuts == whole else tuple(cuts)
+    return _Source(operand, name, schema.dtype(name).numpy, read.labels, window)
+
+
+def bits(c: Const) -> int:
+    """A literal as the integer that kernels take."""
+    value = c.dtype.carrier.type(c.value)
+    return int(np.float64(value).view(np.int64)) if c.dtype.is_float else int(value)

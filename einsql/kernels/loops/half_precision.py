@@ -1,0 +1,227 @@
+"""Kernels that compute with FLOAT, over operands and results of two bytes an element.
+
+HALF and BFLOAT16 are stored, not computed. A kernel that would read each element many times
+gets operands of FLOAT, made in one pass over the part that it reads, and its results are
+rounded at the end. Views, gathers, the vector tier and generated loops need none of this:
+they move such elements as they are, or convert them as they read and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+
+from einsql.core.bfloat16 import narrow, widen
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Axis,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Input,
+    Operand,
+    Output,
+    Value,
+    exprs,
+    map_exprs,
+    rewrite,
+    subexpressions,
+)
+from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick
+from einsql.kernels.runtime import thread_pool
+
+PIECE = 2**18
+"""Elements that NumPy converts at a time."""
+LEAST = 2**14
+"""Elements above which a generated loop is called."""
+PARALLEL = 2**22
+"""Elements from which it runs on several threads: a million take it 0.1 ms."""
+
+Done = dict[object, tuple[np.ndarray, np.ndarray]]
+"""What was made FLOAT, by the array's identity and the part; the array is kept beside it, for
+another one made later could get its identity."""
+
+
+def stores_short(node: EinSum) -> bool:
+    """True if an operand or a result of a node may have two bytes an element."""
+    return any(o.dtype.is_short for o in node.outputs) or any(
+        f.dtype.is_short for o in node.operands for f in o.source.schema.fields
+    )
+
+
+def match_floats(kernel: Kernel, node: EinSum, compiled: bool) -> Runner | None:
+    """What a kernel makes of a node with such operands or results, given FLOAT for them.
+
+    Args:
+        kernel: A kernel that knows FLOAT.
+        node: A node with an operand or result of two bytes an element.
+        compiled: Whether a generated loop may convert, which imports Numba.
+
+    Returns:
+        None where the kernel does not apply, or where the node rounds in between.
+    """
+    wide = _over_floats(node)
+    runner = None if wide is None else kernel.match(wide)
+    if wide is None or runner is None:
+        return None
+    reads = tuple(_read(node, n, wide, compiled) for n in range(len(node.operands)))
+    results = {o.name: o.dtype for o in node.outputs if o.dtype.is_short}
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        done: Done = {}
+        given = [
+            f if r is None else r.run(f, done, tick) for r, f in zip(reads, operands, strict=True)
+        ]
+        fields = runner(given, tick)
+        for name, dtype in results.items():
+            fields[name] = _narrowed(fields[name], dtype)
+        return fields
+
+    return run
+
+
+def _over_floats(node: EinSum) -> EinSum | None:
+    """The node over FLOAT operands and results; None if it rounds in between."""
+    wide = map_exprs(node, lambda e: rewrite(e, _widened))
+    if any(e.dtype.is_short for root in exprs(wide) for e in subexpressions(root)):
+        return None
+    return replace(
+        wide,
+        operands=tuple(_operand(node, o) for o in node.operands),
+        outputs=tuple(
+            replace(o, dtype=DType.FLOAT) if o.dtype.is_short else o for o in wide.outputs
+        ),
+    )
+
+
+def _widened(e: Expr) -> Expr:
+    """A value as FLOAT, and no cast that does nothing then; what rounds stays."""
+    if isinstance(e, Value) and e.dtype.is_short:
+        return replace(e, dtype=DType.FLOAT)
+    if isinstance(e, Const) and e.dtype.is_short:
+        return replace(e, dtype=DType.FLOAT)
+    if isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype is e.dtype:
+        return e.args[0]
+    return e
+
+
+def _operand(node: EinSum, o: Operand) -> Operand:
+    """An operand with FLOAT for its short fields, over no more keys than are read."""
+    old = o.source.schema
+    if not any(f.dtype.is_short for f in old.fields):
+        return o
+    fields = tuple(Field(f.name, DType.FLOAT) if f.dtype.is_short else f for f in old.fields)
+    return Operand(Input("floats", Schema(_keys(node, o), fields)), o.labels)
+
+
+def _keys(node: EinSum, o: Operand) -> tuple[Key, ...]:
+    pairs = zip(o.source.schema.keys, map(node.axis, o.labels), strict=True)
+    return tuple(Key(k.name, a.lo, a.hi) if a.define is None else k for k, a in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """How an operand's fields are made FLOAT.
+
+    Attributes:
+        fields: Those that are read, with their types.
+        part: What of them is.
+        compiled: Whether a generated loop may convert them.
+    """
+
+    fields: tuple[Field, ...]
+    part: tuple[slice, ...]
+    compiled: bool
+
+    def run(self, given: Fields, done: Done, tick: Tick) -> dict[str, np.ndarray]:
+        """The fields; `done` has what was made for other operands, perhaps of the same arrays."""
+        made: dict[str, np.ndarray] = {}
+        for f in self.fields:
+            array = given[f.name]
+            key = id(array), tuple((s.start, s.stop) for s in self.part)
+            if not f.dtype.is_short:
+                made[f.name] = array[self.part]
+            elif key in done:
+                made[f.name] = done[key][1]
+            else:
+                made[f.name] = floats(array[self.part], f.dtype, tick, self.compiled)
+                done[key] = array, made[f.name]
+        return made
+
+
+def _read(node: EinSum, n: int, wide: EinSum, compiled: bool) -> _Read | None:
+    """How operand `n` is read; None for as it is."""
+    old, new = node.operands[n].source.schema, wide.operands[n].source.schema
+    if old is new:
+        return None
+    read = {
+        e.field
+        for root in exprs(node)
+        for e in subexpressions(root)
+        if isinstance(e, Value) and e.operand == n
+    }
+    starts = (b.lo - a.lo for a, b in zip(old.keys, new.keys, strict=True))
+    part = tuple(slice(s, s + k.extent) for s, k in zip(starts, new.keys, strict=True))
+    return _Read(tuple(f for f in old.fields if f.name in read), part, compiled)
+
+
+def floats(array: np.ndarray, dtype: DType, tick: Tick, compiled: bool) -> np.ndarray:
+    """The float32 numbers of HALF or BFLOAT16, with the axes following each other alike.
+
+    Args:
+        array: As a field of the type holds it, of any strides; where it is repeated, so is
+            what comes out.
+        dtype: The type.
+        tick: Called between pieces; raises to cancel.
+        compiled: Whether a generated loop may do it, several times as fast as NumPy.
+    """
+    shape = array.shape
+    array = array[tuple(slice(0, 1) if s == 0 else slice(None) for s in array.strides)]
+    order = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
+    turned = array.transpose(order)
+    flat = np.ascontiguousarray(turned).reshape(-1)
+    if compiled and flat.size > LEAST:
+        out = _loop(dtype, flat.size)([{"val": flat}], lambda _: tick(0.0))["val"]
+    else:
+        out = empty(flat.shape, np.dtype(np.float32))
+        starts = range(0, flat.size, PIECE)
+        pieces = (slice(n, n + PIECE) for n in starts)
+        thread_pool.run(
+            partial(_convert, flat, out, dtype), pieces, len(starts), lambda _: tick(0.0)
+        )
+    back = tuple(int(n) for n in np.argsort(order))
+    return np.broadcast_to(out.reshape(turned.shape).transpose(back), shape)
+
+
+@lru_cache(maxsize=64)
+def _loop(dtype: DType, size: int) -> Runner:
+    """A generated loop that makes FLOAT of so many elements of a type."""
+    from einsql.kernels.loops.generated import compile_loops  # Numba takes 0.25 s to import
+
+    source = Input("short", Schema((Key("i", 0, size),), (Field("val", dtype),)))
+    cast = Call("cast", (Value(0, "val", dtype),), DType.FLOAT)
+    output = Output("val", (cast,), DType.FLOAT)
+    node = EinSum((Axis("i", 0, size),), (Operand(source, ("i",)),), TRUE, ("i",), (output,))
+    with thread_pool.alone() if size < PARALLEL else nullcontext():
+        return compile_loops(node)
+
+
+def _convert(source: np.ndarray, target: np.ndarray, dtype: DType, piece: slice) -> None:
+    if dtype is DType.BFLOAT16:
+        widen(source[piece], target[piece])
+    else:
+        np.copyto(target[piece], source[piece])
+
+
+def _narrowed(values: np.ndarray, dtype: DType) -> np.ndarray:
+    if dtype is DType.BFLOAT16:
+        return narrow(values)
+    with np.errstate(over="ignore"):
+        return values.astype(dtype.numpy)

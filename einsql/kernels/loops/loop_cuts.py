@@ -1,0 +1,126 @@
+"""How the loops of a kernel are cut into boxes, and which boxes may run at the same time.
+
+Boxes that meet at different keys of the result are independent. Where there are few keys,
+a reduced loop is cut into slices too, each with running values of its own, which are merged
+at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+from einsql.ir.einsum.graph import EinSum
+from einsql.kernels.loops.loop_nest import STRIP, Mode, Nest, weight
+from einsql.kernels.runtime import thread_pool
+
+BOX = 2**24
+"""Work of one kernel call, in cheap operations: some 10 to 100 milliseconds."""
+PARALLEL = 2**19
+"""Work from which using several threads pays."""
+PER_THREAD = 4
+"""Pieces a thread gets at least, so that all of them end at about the same time."""
+NARROW = 2**11
+"""Values of a row that a thread takes at least, so that lines of memory are read whole."""
+SLICED = 2**16
+"""Most running values of all slices together."""
+
+Box = tuple[tuple[int, int], ...]
+"""Zero-based half-open range of every loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A domain in boxes, made one at a time: 2⁶⁰ points have too many to hold them all.
+
+    Attributes:
+        extent: Values each loop takes.
+        parts: In how many parts each loop is cut.
+        kept: Which loops run over keys of the result.
+        sliced: The reduced loop that is cut into slices.
+        slices: How many there are; each has as many parts of the loop as the others.
+        work: Cheap operations in all.
+    """
+
+    extent: tuple[int, ...]
+    parts: tuple[int, ...]
+    kept: tuple[bool, ...]
+    sliced: int = 0
+    slices: int = 1
+    work: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many boxes there are."""
+        return prod(self.parts)
+
+    @property
+    def grouped(self) -> int:
+        """How many groups there are; boxes of one group meet at the same running values."""
+        keys = prod(p for p, k in zip(self.parts, self.kept, strict=True) if k)
+        return keys * self.slices
+
+    def groups(self) -> Iterator[tuple[int, Iterator[Box]]]:
+        """The slice and the boxes of each group."""
+        for number in range(self.grouped):
+            rest, part = divmod(number, self.slices)
+            yield part, self._boxes(rest, part)
+
+    def _boxes(self, group: int, part: int) -> Iterator[Box]:
+        for number in range(self.size // self.grouped):
+            yield tuple(reversed(list(self._ranges(group, part, number))))
+
+    def _ranges(self, group: int, part: int, number: int) -> Iterator[tuple[int, int]]:
+        """The range of each loop of one box, the innermost first."""
+        for n in reversed(range(len(self.parts))):
+            parts = self.parts[n]
+            if self.kept[n]:
+                group, at = divmod(group, parts)
+            elif n == self.sliced and self.slices > 1:
+                number, at = divmod(number, parts // self.slices)
+                at += part * (parts // self.slices)
+            else:
+                number, at = divmod(number, parts)
+            yield self.extent[n] * at // parts, self.extent[n] * (at + 1) // parts
+
+
+def cut(node: EinSum, nest: Nest) -> Cut:
+    """The domain in boxes of about `BOX` operations, enough of them for all threads."""
+    extent = [node.axis(x).extent for x in nest.loops]
+    kept = [x in node.keys for x in nest.loops]
+    keys = [n for n, k in enumerate(kept) if k]
+    work = prod(extent) * weight(node)
+    parts = [1] * len(extent)
+    workers = thread_pool.threads() if work >= PARALLEL else 1
+    pieces = PER_THREAD * workers if workers > 1 else 1
+    if nest.mode is Mode.ROW:
+        keys.remove(len(extent) - 1)
+        rows = prod(extent[n] for n in keys)
+        parts[-1] = max(ceil(extent[-1] / STRIP), min(ceil(pieces / rows), extent[-1] // NARROW))
+    wanted = ceil(max(work / BOX, pieces) / prod(parts))
+    for n in keys:
+        # Where running values lie in memory, slices of the terms are better than short rows.
+        few = 8 * prod(node.schema.shape) < prod(extent)
+        row = nest.mode is Mode.MEMORY and n == len(extent) - 1 and few
+        parts[n] = min(max(1, extent[n] // NARROW) if row else extent[n], wanted)
+        wanted = ceil(wanted / parts[n])
+    sliced, slices = 0, 1
+    if nest.keeps_state:
+        groups = prod(p for p, k in zip(parts, kept, strict=True) if k)
+        reduced = [n for n, k in enumerate(kept) if not k]
+        values = prod(node.schema.shape) * len(node.outputs)
+        sliced = max(reduced, key=extent.__getitem__, default=0)
+        if reduced and groups < pieces:
+            most = max(1, SLICED // values if nest.carry else workers * (8 * values < prod(extent)))
+            slices = min(extent[sliced], ceil(pieces / groups), most)
+            parts[sliced] = slices
+        wanted = ceil(work / BOX / (groups * slices))
+        for n in reduced:
+            if n == sliced:
+                more = min(extent[n] // slices, wanted)
+                parts[n] = slices * more
+            else:
+                parts[n] = more = min(extent[n], wanted)
+            wanted = ceil(wanted / more)
+    return Cut(tuple(extent), tuple(parts), tuple(kept), sliced, slices, work)

@@ -1,0 +1,400 @@
+"""Sums of products of one or two operands, by BLAS.
+
+Labels summed that only one operand has are summed first; then `products/` multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page
+from einsql.ir.einsum.graph import Call, EinSum, Output, Value
+from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.matmul.match import Factor, Product, is_safe_scale, product_of
+from einsql.kernels.vectorized.sums import (
+    LONGEST,
+    ORDERED,
+    SHORT,
+    SMALL,
+    accurate_sum,
+    from_zero,
+    write_small_sum,
+)
+from einsql.kernels.vectorized.views import View, reading, write_view
+
+Compute = Callable[[Sequence[Fields], Tick], np.ndarray]
+WriteArray = Callable[[Page, Sequence[Laid]], str]
+"""Writes what an array is computed from; gives its name."""
+
+STREAMED = 2**20
+"""Points from which compiled loops pay for what is read once."""
+_CONVERTED = (DType.FLOAT, DType.HALF, DType.BFLOAT16)
+AT_ONCE = 2**28
+"""Points up to which a sum takes so little time that it need not stop for others."""
+
+
+def is_contraction(node: EinSum, output: Output) -> bool:
+    """True if the output is a float sum of products of at most two operands."""
+    return product_of(node, output) is not None
+
+
+def is_plain_sum(node: EinSum, output: Output) -> bool:
+    """True for a sum of the values of one operand by loops: nothing is multiplied."""
+    value = output.args[0]
+    if converts(output):
+        assert isinstance(value, Call)
+        (value,) = value.args
+    if not isinstance(value, Value) or output.dtype not in (DType.FLOAT, DType.DOUBLE):
+        return False
+    if value.dtype is output.dtype and _alternates(node, value.operand):
+        return False
+    held = node.operands[value.operand].labels
+    summed = any(a.label not in node.keys for a in node.axes)
+    plain = value.dtype is output.dtype or value.dtype in _CONVERTED
+    return summed and plain and len(set(held)) == len(held)
+
+
+def converts(output: Output) -> bool:
+    """True if what is reduced is widened before, which loops do while they read it."""
+    value = output.args[0]
+    return isinstance(value, Call) and value.fn == "cast" and value.args[0].dtype in _CONVERTED
+
+
+def is_streamed(node: EinSum) -> bool:
+    """True for what compiled loops do as fast as memory and NumPy and BLAS do not.
+
+    That is products without a sum, and sums of one operand by its slowest key, or of all of
+    it; but NumPy is as fast where neighbours in DOUBLE are added.
+    """
+    if node.points < STREAMED or len(node.outputs) != 1:
+        return False
+    found = product_of(node, node.outputs[0])
+    if found is None:
+        return False
+    if len(node.keys) == len(node.axes):
+        return bool(found.right)
+    labels = node.operands[found.left[0].operand].labels
+    if not found.right and _alternates(node, found.left[0].operand):
+        return False
+    if found.right or (node.keys and labels[0] not in node.keys):
+        return False
+    alike = len(set(labels)) == len(labels) and labels[-1] not in node.keys
+    (left,) = found.left
+    kept = node.operands[left.operand].source.schema.dtype(left.field) is DType.DOUBLE
+    return not alike or not kept
+
+
+def _alternates(node: EinSum, operand: int) -> bool:
+    """True for short rows that are summed, or added to each other, within slower keys or sums.
+
+    `sums.py` takes one after another as they lie, in DOUBLE as compiled loops do.
+    """
+    labels = node.operands[operand].labels
+    kept = [x in node.keys for x in labels]
+    row = prod(
+        node.axis(x).extent for n, x in enumerate(labels) if all(k is kept[-1] for k in kept[n:])
+    )
+    changes = sum(a is not b for a, b in pairwise(kept))
+    alone = len(set(labels)) == len(labels)
+    return alone and changes > 1 and SHORT < row <= LONGEST and node.points <= AT_ONCE
+
+
+def compile_contraction(node: EinSum, compiles: bool = True) -> Runner | None:
+    """Matches nodes whose one output is a sum of products.
+
+    HALF results are computed in FLOAT and rounded once.
+
+    Args:
+        node: The node.
+        compiles: Whether its first run may compile what BLAS is slow at.
+    """
+    if len(node.outputs) != 1:
+        return None
+    found = product_of(node, node.outputs[0])
+    return None if found is None else _compiled(node, found, compiles)
+
+
+def compile_parts(node: EinSum, compiles: bool = True) -> Callable[[EinSum], Runner] | None:
+    """Makes runners for parts of a node's domain, of which only bounds differ.
+
+    Args:
+        node: A node of one output, which is summed.
+        compiles: As of `compile_contraction`.
+
+    Returns:
+        What makes the runner of such a part, or None where another kernel might be better at
+        one of them.
+    """
+    if len(node.outputs) != 1 or len(node.keys) == len(node.axes):
+        return None
+    found = product_of(node, node.outputs[0])
+    if found is None or not (found.right or node.points < STREAMED):
+        return None  # loops stream long sums of one operand
+    return lambda part: _compiled(part, found, compiles)
+
+
+def _compiled(node: EinSum, found: Product, compiles: bool) -> Runner:
+    """A runner for the product that the node's output is a sum of."""
+    output = node.outputs[0]
+    name = output.name
+    if any(a.extent == 0 for a in node.axes):
+        shape = node.schema.shape
+        return lambda operands, tick: {name: np.zeros(shape, output.dtype.numpy)}
+    work = np.dtype(np.float32) if output.dtype is DType.HALF else output.dtype.numpy
+    compute, write = (_pair if found.right else _single)(node, found, work, compiles)
+    finish = _finish(node, found, output.dtype.numpy)
+    if found.scalars:
+        return _scaled(node, found, compute, finish)
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        result = compute(operands, tick)
+        return {name: result if finish is None else finish(result)}
+
+    def lines(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+        result = write(page, operands)
+        return {name: result if finish is None else finish.write(page, result)}
+
+    return ignoring(run, lines)
+
+
+def _scaled(
+    node: EinSum, found: Product, compute: Compute, finish: _Finish | None
+) -> Runner:  # fmt: skip
+    """Multiplies a product by scalars; where one of them is 0 or infinite, term by term."""
+    output = node.outputs[0]
+    each: list[Runner] = []
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        scale = 1.0
+        for s in found.scalars:
+            scale *= float(operands[s.operand][s.field])
+        if not is_safe_scale(found.scale * scale, output.dtype):
+            if not each:
+                from einsql.kernels.vectorized.vector import (
+                    compile_vector,  # it reads this module's sums
+                )
+
+                each.append(compile_vector(node))
+            return each[0](operands, tick)
+        made = compute(operands, tick)
+        made = from_zero(np.asarray(made * made.dtype.type(scale)))
+        return {output.name: made if finish is None else finish(made)}
+
+    return ignoring(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How a side is read: the product of its factors, with an axis per distinct label.
+
+    Attributes:
+        side: Factors of one operand.
+        own: Whether their types are the one to compute in.
+        view: How they are viewed; None for as they are.
+        once: Axes of length 1 that are summed: a label with a single value, such as the layer
+            whose weights are read, needs no sum.
+        axes: The other axes that are summed.
+        work: The dtype to compute in; a single factor that is not summed keeps its own.
+        points: How many elements there are before the sum.
+        compiles: Whether sums may be compiled.
+    """
+
+    side: Sequence[Factor]
+    own: bool
+    view: View | None
+    once: tuple[int, ...]
+    axes: tuple[int, ...]
+    work: np.dtype
+    points: int
+    compiles: bool
+
+    def __call__(self, operands: Sequence[Fields]) -> np.ndarray:
+        """The array."""
+        array, work = self._one(operands, self.side[0]), self.work
+        if len(self.side) > 1:
+            array = array.astype(work, copy=False)
+            for factor in self.side[1:]:
+                array = array * self._one(operands, factor).astype(work, copy=False)
+        return accurate_sum(array, self.axes, work, self.compiles) if self.axes else array
+
+    def _one(self, operands: Sequence[Fields], factor: Factor) -> np.ndarray:
+        array = operands[factor.operand][factor.field]
+        array = array if self.view is None else self.view(array)
+        return array.squeeze(self.once) if self.once else array
+
+    def write(self, page: Page, operands: Sequence[Laid]) -> str:
+        """Writes it; gives the array's name."""
+        known: dict[Factor, str] = {}
+        for factor in self.side:
+            if factor not in known:
+                name = operands[factor.operand].array(factor.field)
+                name = write_view(page, self.view, name)
+                text = f"{name}.squeeze({self.once!r})" if self.once else name
+                if len(self.side) > 1 and not self.own:
+                    text = f"{text}.astype({page.held(self.work)}, copy=False)"
+                known[factor] = name if text == name else page.line(text)
+        array = known[self.side[0]]
+        for factor in self.side[1:]:
+            array = page.line(f"{array} * {known[factor]}")
+        if not self.axes:
+            return array
+        if self.points < (ORDERED if self.work == np.float64 else SMALL):
+            return write_small_sum(page, array, self.axes, self.work)
+        total = f"{page.held(accurate_sum, 'f')}({array}, {self.axes!r}, {page.held(self.work)}"
+        return page.line(f"{total}, {self.compiles})")
+
+
+def _load(
+    node: EinSum, side: Sequence[Factor], gone: Sequence[str], work: np.dtype, compiles: bool
+) -> _Load:
+    """How a side is read.
+
+    Args:
+        node: The node.
+        side: Factors of one operand.
+        gone: Labels that are summed.
+        work: The dtype to compute in.
+        compiles: Whether sums may be compiled.
+    """
+    operand = node.operands[side[0].operand]
+    order = tuple(dict.fromkeys(operand.labels))
+    once = tuple(order.index(x) for x in gone if node.axis(x).extent == 1)
+    left = [x for n, x in enumerate(order) if n not in once]
+    return _Load(
+        side,
+        all(operand.source.schema.dtype(f.field).numpy == work for f in side),
+        reading(node, operand, order),
+        once,
+        tuple(left.index(x) for x in gone if x in left),
+        work,
+        prod(node.axis(x).extent for x in order),
+        compiles,
+    )
+
+
+def _single(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> tuple[Compute, WriteArray]:
+    """Sums one operand over the labels that are no keys."""
+    labels = tuple(dict.fromkeys(node.operands[found.left[0].operand].labels))
+    kept = [k for k in node.keys if k in labels]
+    summed = [x for x in labels if x not in kept]
+    load = _load(node, found.left, summed, work, compiles)
+    rest = [x for x in labels if x in kept]
+    turn = tuple(rest.index(x) for x in kept)
+    turned = "" if turn == tuple(range(len(turn))) else f".transpose({turn!r})"
+    if all(
+        node.axis(x).extent == 1 for x in summed
+    ):  # a new array, for only view kernels alias their operands
+
+        def write_copy(page: Page, operands: Sequence[Laid]) -> str:
+            array, to = load.write(page, operands), page.held(work)
+            add, zero = page.held(from_zero, "f"), f".astype({to}, copy=False)"
+            return page.line(f"{add}({array}{zero}{turned})")
+
+        return lambda operands, tick: from_zero(
+            load(operands).astype(work, copy=False).transpose(turn)
+        ), write_copy
+
+    def write(page: Page, operands: Sequence[Laid]) -> str:
+        array = load.write(page, operands)
+        return page.line(f"{array}{turned}") if turned else array
+
+    return lambda operands, tick: load(operands).transpose(turn), write
+
+
+def _pair(
+    node: EinSum, found: Product, work: np.dtype, compiles: bool
+) -> tuple[Compute, WriteArray]:
+    """Reads both sides and multiplies them."""
+    from einsql.kernels.matmul.layout import Labels  # for statements with products only
+    from einsql.kernels.matmul.multiply import Multiplied
+    from einsql.kernels.matmul.rows import by_rows
+
+    extent = {a.label: a.extent for a in node.axes}
+    keys = node.keys
+    sides = [
+        (side, tuple(dict.fromkeys(node.operands[side[0].operand].labels)))
+        for side in (found.left, found.right)
+    ]
+    if keys and keys[-1] in sides[0][1] and keys[-1] not in sides[1][1]:
+        sides.reverse()  # the last key belongs to N, so that the result is in C order
+    (a, in_a), (b, in_b) = sides
+    gone_a = [x for x in in_a if x not in keys and x not in in_b]
+    gone_b = [x for x in in_b if x not in keys and x not in in_a]
+    labels = Labels(
+        tuple(x for x in in_a if x not in gone_a),
+        tuple(x for x in in_b if x not in gone_b),
+        tuple(x for x in keys if x in in_a or x in in_b),
+        {x: extent[x] for x in (*in_a, *in_b) if x not in gone_a and x not in gone_b},
+    )
+    load_a, load_b = (
+        _load(node, side, gone, work, compiles) for side, gone in ((a, gone_a), (b, gone_b))
+    )
+    sums = len(labels.extent) > len(labels.keys)
+    multiply = Multiplied(labels, work, compiles) if sums else by_rows(labels, work)
+
+    def write(page: Page, operands: Sequence[Laid]) -> str:
+        left, right = load_a.write(page, operands), load_b.write(page, operands)
+        return page.line(f"{page.held(multiply, 'f')}({left}, {right}, {page.tick})")
+
+    return lambda operands, tick: multiply(load_a(operands), load_b(operands), tick), write
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    """What remains after the product: constants, labels of no operand, rounding to HALF.
+
+    Attributes:
+        scale: The constants, and how often labels of no operand repeat.
+        lift: Where there are axes for keys of no operand; None for nowhere.
+        shape: The result's.
+        dtype: Its type.
+    """
+
+    scale: float
+    lift: tuple[slice | None, ...] | None
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __call__(self, result: np.ndarray) -> np.ndarray:
+        """The node's result."""
+        if self.scale != 1.0:
+            result = from_zero(np.asarray(result * result.dtype.type(self.scale)))
+        result = np.asarray(result).astype(self.dtype, copy=False)
+        return result if self.lift is None else np.broadcast_to(result[self.lift], self.shape)
+
+    def write(self, page: Page, result: str) -> str:
+        """Writes it; gives its name."""
+        if self.lift is not None or self.dtype == np.float16:
+            return page.line(f"{page.held(self, 'f')}({result})")
+        factor, zero = (page.held(self.dtype.type(x)) for x in (self.scale, 0))
+        scaled = page.line(f"asarray({result} * {factor})")
+        page.lines.append(f"{page.held(np.add, 'f')}({scaled}, {zero}, {scaled})")
+        return scaled
+
+
+def _finish(node: EinSum, found: Product, dtype: np.dtype) -> _Finish | None:
+    """What remains after the product, if anything does."""
+    held = {x for f in (*found.left, *found.right) for x in node.operands[f.operand].labels}
+    repeats = prod(a.extent for a in node.axes if a.label not in held and a.label not in node.keys)
+    scale = found.scale * repeats
+    lift: tuple[slice | None, ...] | None = None
+    if not held.issuperset(node.keys):
+        lift = tuple(slice(None) if k in held else None for k in node.keys)
+    if scale == 1.0 and lift is None and dtype != np.float16:
+        return None
+    return _Finish(scale, lift, node.schema.shape, dtype)
+
+
+_LAW = "a float sum of products of one or two operands is matrix products"
+CONTRACTION = Kernel("blas", _LAW, compile_contraction)
+UNCOMPILED = Kernel("blas", _LAW, partial(compile_contraction, compiles=False))
+"""The same without Numba."""

@@ -1,0 +1,1 @@
+"""What compiled kernels call: threads, BLAS, mathematics; and the cache of compiled kernels."""

@@ -1,0 +1,326 @@
+"""BLAS: which library it is, its GEMM by address, and how many threads it uses.
+
+NumPy and SciPy bring a BLAS each, with threads and buffers of its own; here the one that
+NumPy has loaded serves everything, or MKL where it is installed and faster. GEMM by its address
+does what `numpy.matmul` does not: it adds to an array that is there (beta), compiled loops can
+call it, and it need not be NumPy's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.errors import OperationalError, ProgrammingError
+from einsql.kernels.runtime import mkl
+
+CHOICE = "EINSQL_BLAS"
+"""The environment variable that says which library is used."""
+_CHOICES = "auto", "numpy", "mkl"
+BIG = 2**19
+"""Points of a matrix from which `multiply` does not leave it to NumPy, whose calls are shorter."""
+
+_ROW_MAJOR = 101
+PLAIN, TRANSPOSED = 111, 112
+"""How `stepped` names transpositions, as CBLAS does."""
+_NAMES = (
+    ("scipy_cblas_{}64_", "scipy_openblas_{}_num_threads64_", True),
+    ("cblas_{}64_", "openblas_{}_num_threads64_", True),
+    ("scipy_cblas_{}", "scipy_openblas_{}_num_threads", False),
+    ("cblas_{}", "openblas_{}_num_threads", False),
+)
+"""Its functions, thread count and whether integers have 64 bits, as builds of NumPy spell them."""
+
+Gemm = Callable[..., None]
+undisturbed = forks.Undisturbed("computed a matrix product")
+"""Around calls in which NumPy's BLAS uses, starts or ends threads of its own."""
+VECTORS, MATRICES = 2**13, 2**18
+"""Points of products from which OpenBLAS uses several threads, or a little fewer."""
+
+
+@dataclass(frozen=True)
+class Blas:
+    """What was found.
+
+    Attributes:
+        name: What it is called.
+        gemm, gemv: Addresses of `cblas_sgemm` and `cblas_dgemm`, and of the products of a matrix
+            and a vector, by item size of their elements.
+        wide: True if its integers have 64 bits, False for 32.
+        calls: The first two for Python, likewise.
+        set_threads, get_threads: How many threads a call uses; None where that is unknown.
+    """
+
+    name: str
+    gemm: dict[int, int]
+    gemv: dict[int, int]
+    wide: bool
+    calls: dict[int, Gemm]
+    set_threads: Callable[[int], None] | None
+    get_threads: Callable[[], int] | None
+
+
+@cache
+def library() -> Blas | None:
+    """The BLAS that products are computed by, or None where only NumPy can call it.
+
+    Raises:
+        ProgrammingError: EINSQL_BLAS names none.
+        OperationalError: It names MKL, and that cannot be loaded.
+    """
+    choice = os.environ.get(CHOICE) or "auto"
+    if choice not in _CHOICES:
+        raise ProgrammingError(
+            f"The environment's {CHOICE} cannot be {choice}",
+            hint=f"Values are {', '.join(_CHOICES)}.",
+        )
+    if choice == "numpy" or (choice == "auto" and not _prefers_mkl()):
+        return numpys()
+    try:
+        found = mkl.load()
+    except OSError as error:
+        if choice == "auto":
+            return numpys()
+        raise OperationalError(
+            f"{CHOICE} is mkl, and MKL cannot be loaded: {error}",
+            hint="pip install 'einsql[mkl]' brings it; auto and numpy do without.",
+        ) from error
+    return _blas(found, "MKL", "cblas_{}", True)
+
+
+def _prefers_mkl() -> bool:
+    """True where MKL is at hand and faster; NumPy's own may be MKL already."""
+    return mkl.is_intel() and bool(mkl.parts()) and not hasattr(_linked(), "MKL_Get_Max_Threads")
+
+
+@cache
+def numpys() -> Blas | None:
+    """The BLAS that NumPy is linked to, or None where it shows no C interface."""
+    linked = _linked()
+    if linked is None:
+        return None
+    for name, count, wide in _NAMES:
+        found = _blas(linked, "NumPy's", name, wide, count)
+        if found is not None:
+            return found
+    return None
+
+
+@cache
+def _linked() -> ctypes.CDLL | None:
+    """What NumPy is linked to: symbols of all its libraries."""
+    found = importlib.import_module("numpy._core._multiarray_umath").__file__
+    try:
+        return ctypes.CDLL(found)
+    except OSError:
+        return None
+
+
+def _blas(
+    found: ctypes.CDLL, called: str, name: str, wide: bool, count: str = ""
+) -> Blas | None:  # fmt: skip
+    """A library whose functions are spelled so, or None if they are not."""
+    try:
+        single, double = (getattr(found, name.format(f"{t}gemm")) for t in "sd")
+        vectors = {n: getattr(found, name.format(f"{t}gemv")) for n, t in ((4, "s"), (8, "d"))}
+    except AttributeError:
+        return None
+    size = ctypes.c_int64 if wide else ctypes.c_int32
+    for function, scalar in ((single, ctypes.c_float), (double, ctypes.c_double)):
+        function.restype = None
+        function.argtypes = [
+            *[ctypes.c_int32] * 3, *[size] * 3,
+            scalar, ctypes.c_void_p, size, ctypes.c_void_p, size,
+            scalar, ctypes.c_void_p, size,
+        ]  # fmt: skip
+    setter = getattr(found, count.format("set"), None) if count else None
+    getter = getattr(found, count.format("get"), None) if count else None
+    if setter is not None:
+        setter.restype, setter.argtypes = None, [ctypes.c_int]
+    calls = {4: single, 8: double}
+    return Blas(called, _addresses(calls), _addresses(vectors), wide, calls, setter, getter)
+
+
+def is_numpys() -> bool:
+    """True where NumPy's own BLAS computes products."""
+    return library() is numpys()
+
+
+def _addresses(functions: dict[int, Any]) -> dict[int, int]:
+    return {n: ctypes.cast(f, ctypes.c_void_p).value or 0 for n, f in functions.items()}
+
+
+def gemm(a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: float, beta: float) -> None:
+    """Sets `out` to alpha · a b + beta · out, without any copy.
+
+    Args:
+        a: `[M, K]`, FLOAT or DOUBLE, not empty; its rows or columns are contiguous, as
+            `stepped` says.
+        b: `[K, N]`, likewise.
+        out: `[M, N]` of the same type in C order, its rows any distance apart.
+        alpha: Factor of the product.
+        beta: Factor of what is there; where it is 0, `out` may hold anything.
+    """
+    found = library()
+    assert found is not None
+    flip_a, lead_a = stepped(a)
+    flip_b, lead_b = stepped(b)
+    found.calls[out.itemsize](
+        _ROW_MAJOR, flip_a, flip_b, out.shape[0], out.shape[1], a.shape[1],
+        alpha, a.ctypes.data, lead_a, b.ctypes.data, lead_b,
+        beta, out.ctypes.data, max(out.strides[0] // out.itemsize, out.shape[1]),
+    )  # fmt: skip
+
+
+def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """Sets `out` to the products of matrices, by the library where that is not NumPy's.
+
+    Args:
+        left: `[stack …, M, K]`, of any strides; extents of the stack may be 1 for all.
+        right: `[stack …, K, N]`, of the same type.
+        out: `[stack …, M, N]`, likewise.
+    """
+    m, n = out.shape[-2:]
+    big = min(m, n) > 1 and m * n * left.shape[-1] >= BIG and not is_numpys()
+    if not (big and _by_address(left, right, out, 0.0)):
+        np.matmul(left, right, out=out)
+
+
+def add_products(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """Adds the products of matrices to what is there.
+
+    Args:
+        left: As of `multiply`; so are the others.
+        right: Likewise.
+        out: Likewise.
+    """
+    if min(out.shape[-2:]) > 1 and _by_address(left, right, out, 1.0):
+        return
+    out += np.matmul(left, right)
+
+
+def _by_address(left: np.ndarray, right: np.ndarray, out: np.ndarray, beta: float) -> bool:
+    """Multiplies stacks of matrices by calls of GEMM; False where matrices lie badly for it."""
+    stack = out.shape[:-2]
+    if library() is None:
+        return False
+    if out.strides[-1] != out.itemsize:  # the transposed product is in C order
+        left, right, out = right.swapaxes(-1, -2), left.swapaxes(-1, -2), out.swapaxes(-1, -2)
+    every = (0,) * len(stack)
+    if not (stepped(left[every])[1] and stepped(right[every])[1] and in_rows(out[every])):
+        return False
+    left = np.broadcast_to(left, (*stack, *left.shape[-2:]))
+    right = np.broadcast_to(right, (*stack, *right.shape[-2:]))
+    for at in np.ndindex(stack):
+        gemm(left[at], right[at], out[at], 1.0, beta)
+    return True
+
+
+def is_shared(m: int, n: int, k: int) -> bool:
+    """True if BLAS may compute a product of `[m, k]` and `[k, n]` on several threads."""
+    return m * n * k >= (VECTORS if min(m, n) == 1 else MATRICES)
+
+
+def in_rows(out: np.ndarray) -> bool:
+    """True for a matrix that BLAS can write: in C order, its rows any distance apart."""
+    rows, columns = out.shape
+    down, across = (s // out.itemsize for s in out.strides)
+    return bool((across == 1 or columns == 1) and (down >= columns or rows == 1))
+
+
+def stepped(a: np.ndarray) -> tuple[int, int]:
+    """How BLAS reads a matrix as it lies: whether transposed, and its leading dimension.
+
+    Returns:
+        The transposition and the leading dimension, which is 0 where a copy is needed.
+    """
+    rows, columns = a.shape
+    down, across = (s // a.itemsize for s in a.strides)
+    if across == 1 or columns == 1:
+        if (down >= columns or rows == 1) and (across == 1 or down >= 1):
+            return PLAIN, max(down, columns)
+    elif (down == 1 or rows == 1) and across >= rows:
+        return TRANSPOSED, max(across, rows)
+    return PLAIN, 0
+
+
+class _Here(threading.local):
+    """What this thread is in."""
+
+    statements = 0
+
+
+_lock = threading.Lock()
+_here = _Here()
+_limits = 0
+"""How many kernels want one thread now."""
+_before = 0
+"""How many threads there were before there was one; 0 while there are so many."""
+
+
+class OneThread:
+    """NumPy's BLAS on one thread, for kernels that call it from several of their own.
+
+    Other statements of the process run beside it on one thread too; the last kernel to leave
+    restores what there was, or the end of the `Statement` that it is part of.
+    """
+
+    def __enter__(self) -> None:
+        global _limits, _before
+        with _lock:
+            found = numpys()
+            if not _before and found is not None and found.set_threads and found.get_threads:
+                _before = found.get_threads()
+                with undisturbed:
+                    found.set_threads(1)
+            _limits += 1
+
+    def __exit__(self, *_: object) -> None:
+        global _limits
+        with _lock:
+            _limits -= 1
+        if not _here.statements:
+            all_threads()
+
+
+class Statement:
+    """A statement of this thread, at whose end alone the number of threads is restored."""
+
+    def __enter__(self) -> None:
+        _here.statements += 1
+
+    def __exit__(self, *_: object) -> None:
+        _here.statements -= 1
+        if not _here.statements:
+            all_threads()
+
+
+def all_threads() -> None:
+    """Gives NumPy's BLAS its threads, unless some kernel wants it to use one."""
+    global _before
+    with _lock:
+        if _limits or not _before:
+            return
+        found = numpys()
+        if found is not None and found.set_threads is not None:
+            with undisturbed:
+                found.set_threads(_before)
+        _before = 0
+
+
+def _forget() -> None:
+    """A child of a fork runs none of its parent's kernels."""
+    global _lock, _limits
+    _lock, _limits = threading.Lock(), 0
+
+
+forks.at_fork(_forget)

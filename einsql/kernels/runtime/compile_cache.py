@@ -1,0 +1,340 @@
+"""Compiled kernels, kept on disk: one Python file per source text, and Numba's cache of it.
+
+The directory is `$EINSQL_CACHE_DIR`, else `$XDG_CACHE_HOME/einsql`, else
+`~/.cache/einsql`. Its files are executed, so they and the directory must be writable by this
+user alone, and its ancestors by this user and root; otherwise kernels go to a temporary
+directory of this process, and a notice says why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from einsql.core import forks
+from einsql.core.file_ownership import CHECKED, private_directory, read_private
+from einsql.errors import InternalError
+from einsql.kernels.dispatch.kernel import Tick
+
+Kernel = Callable[..., Any]
+
+_STAMP = 946_684_800  # Numba's index names its source by time and size; the name has the rest
+COMPILED = (
+    "runtime/atomics",
+    "runtime/address_calls",
+    "runtime/compiled_functions",
+    "runtime/restrict",
+    "runtime/vector_math",
+    "runtime/float32_math",
+    "runtime/vector_values",
+    "groups/carried",
+    "groups/tiles",
+    "packed/functions",
+    "packed/registers",
+    "packed/tile",
+    "matmul/registers",
+    "windows/registers",
+)
+"""Modules whose functions are compiled into kernels."""
+_PATIENCE = 0.1
+"""Seconds of compiling after which the statement is asked whether it goes on."""
+_lock = threading.RLock()
+_compiling = forks.Undisturbed("compiled a kernel")
+_loaded: dict[str, Kernel] = {}
+"""Kernels by their source."""
+_addresses: dict[Kernel, int] = {}
+"""Where kernels lie that are called by their addresses."""
+_temporaries: set[Path] = set()
+"""Directories that this process has made for want of a private one."""
+_directories: dict[tuple[Path, int], Path | None] = {}
+"""Which directory is used for one that is asked for, and for the user who asks."""
+notices: list[str] = []
+"""Why the directory that was asked for is not used; a session takes it."""
+_noticed = False
+"""Whether that has been said; once is enough for a process."""
+_PYCACHE = "__pycache__"
+"""Where Numba keeps the compiled code of a module: beside it."""
+
+
+def _start() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # the directory is gone, or may not be searched
+        return ""
+
+
+_START = _start()
+"""Relative names are of the directory in which the process imported einsql."""
+
+
+def load(source: str, tick: Tick | None = None) -> Kernel:
+    """The compiled function `kernel` of a generated module.
+
+    Compiled at most once per process and, with a usable cache directory, once per
+    machine. Damaged cache files are rebuilt.
+
+    Args:
+        source: The module's text.
+        tick: Called while it compiles; raises to leave. What has begun to compile goes on
+            in a thread of its own and is there for the next statement.
+
+    Raises:
+        InternalError: The source does not compile.
+    """
+    kernel = _loaded.get(source)
+    if kernel is not None:
+        return kernel
+    return _load(source) if tick is None else _awaited(source, tick)
+
+
+def _load(source: str) -> Kernel:
+    with _compiling, _lock:
+        kernel = _loaded.get(source)
+        if kernel is None:
+            key = hashlib.sha256((_runtime() + source).encode()).hexdigest()
+            kernel = _loaded[source] = _from_disk(key, source)
+        return kernel
+
+
+def _awaited(source: str, tick: Tick) -> Kernel:
+    """Loads a kernel in a thread, for neither Python nor LLVM can be stopped as they compile."""
+    done: Future[Kernel] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(_load(source))
+        except BaseException as error:
+            done.set_exception(error)
+
+    # A process that exits meanwhile waits for it: LLVM must not outlive the interpreter.
+    threading.Thread(target=work, name="einsql-compiler").start()
+    while not wait((done,), timeout=_PATIENCE).done:
+        tick(0.0)
+    return done.result()
+
+
+def address(kernel: Kernel) -> int:
+    """Where the machine code of a compiled function lies.
+
+    By Numba's calling convention it takes an address for the result and one for an exception,
+    then its arguments, and returns 0 unless it raised. The function stays in memory.
+    """
+    known = _addresses.get(kernel)
+    if known is None:
+        compiled: Any = kernel
+        found = compiled.overloads[compiled.signatures[0]]
+        known = int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+        _addresses[kernel] = known
+    return known
+
+
+def directory() -> Path | None:
+    """Where this process keeps compiled kernels; None if no directory is this user's alone."""
+    wanted = named()
+    key = wanted, os.geteuid() if CHECKED else 0
+    with _lock:
+        if key not in _directories:
+            _directories[key] = _usable(wanted)
+        return _directories[key]
+
+
+def named() -> Path:
+    """The directory that the environment asks for, absolute unless it is unknown."""
+    own, shared = os.environ.get("EINSQL_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME", "")
+    if own:
+        return Path(_START, own)
+    # A relative XDG_CACHE_HOME is to be ignored, says its specification.
+    home = shared if os.path.isabs(shared) else os.path.expanduser("~/.cache")
+    return Path(home, "einsql")
+
+
+def forget() -> None:
+    """Drops the kernels this process has loaded; those on disk stay."""
+    with _lock:
+        _loaded.clear()
+
+
+@lru_cache(maxsize=1)
+def _runtime() -> str:
+    """The text of what kernels call; it is compiled into them, so it is part of their name."""
+    modules = [Path(__file__).parents[1] / f"{name}.py" for name in COMPILED]
+    return "".join(path.read_text(encoding="utf-8") for path in modules)
+
+
+def _from_disk(key: str, source: str) -> Kernel:
+    home = directory()
+    if home is not None:
+        try:
+            return _verified(home, key, source)
+        except Exception:  # whatever a damaged pickle raises, or a directory that went away
+            home = _temporary()
+    try:
+        return _uncached(key, source) if home is None else _verified(home, key, source)
+    except Exception as error:
+        raise InternalError(f"a generated kernel does not compile: {error}") from error
+
+
+def _verified(home: Path, key: str, source: str) -> Kernel:
+    """Loads a kernel whose files are as they were left, or compiles it anew."""
+    path, seal = home / f"k_{key}.py", home / f"k_{key}.sum"
+    if _text(path) != source or _digest(home, key) != _text(seal):
+        _remove(home, key)
+        _write(path, source)
+        os.utime(path, (_STAMP, _STAMP))
+    kernel: Any = _execute(path, source)
+    if kernel.stats.cache_misses:
+        for file in _compiled(home, key):
+            file.chmod(0o600)  # Numba leaves it to the umask
+        _write(seal, _digest(home, key))
+    compiled: Kernel = kernel
+    return compiled
+
+
+def _uncached(key: str, source: str) -> Kernel:
+    """Compiles a kernel that is kept in memory alone."""
+    return _execute(Path(f"<einsql {key}>"), source.replace(", cache=True", ""))
+
+
+def _execute(path: Path, source: str) -> Kernel:
+    # Numba finds its cache through the file, and unpickles through the module's name.
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        # Not by the module's loader: Python's bytecode cache trusts the file's time.
+        with _beside_source():
+            exec(compile(source, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    kernel: Kernel = module.kernel
+    return kernel
+
+
+@contextmanager
+def _beside_source() -> Iterator[None]:
+    """Meanwhile Numba keeps compiled code beside its module, in the directory that was checked.
+
+    NUMBA_CACHE_DIR may be anybody's, and Numba unpickles the files that it finds there.
+    """
+    from numba.core import config  # a quarter of a second, and only compiled kernels need it
+
+    names = ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")
+    before = {name: getattr(config, name) for name in names}
+    vars(config).update(zip(names, ("", "InTreeCacheLocator"), strict=True))
+    try:
+        yield
+    finally:
+        vars(config).update(before)
+
+
+def _compiled(home: Path, key: str) -> list[Path]:
+    return sorted((home / _PYCACHE).glob(f"k_{key}.*"))
+
+
+def _digest(home: Path, key: str) -> str:
+    """Hash of a kernel's compiled files; one that is not this user's alone counts as empty."""
+    h = hashlib.sha256()
+    for path in _compiled(home, key):
+        if path.suffix in (".nbi", ".nbc"):
+            data = _bytes(path)
+            h.update(f"{path.name} {len(data)}\n".encode())
+            h.update(data)
+    return h.hexdigest()
+
+
+def _remove(home: Path, key: str) -> None:
+    for path in (home / f"k_{key}.sum", *_compiled(home, key)):
+        path.unlink(missing_ok=True)
+
+
+def _text(path: Path) -> str:
+    return _bytes(path).decode(errors="replace")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_private(str(path))
+    except OSError:
+        return b""
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file that other processes see whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(name, path)
+
+
+def _usable(wanted: Path) -> Path | None:
+    """The wanted directory's part for this Numba, or a temporary one and a notice."""
+    global _noticed
+    import numba  # as above
+
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    part = f"numba{numba.__version__}-py{python}"
+    try:
+        if not wanted.is_absolute():
+            raise OSError("it is relative to a directory that is gone")
+        home = Path(private_directory(str(wanted), part, _PYCACHE)).parent
+        probe, name = tempfile.mkstemp(dir=home, prefix=".new-")
+        os.close(probe)
+        os.unlink(name)
+        return home
+    except OSError as error:
+        other = _temporary()
+        if not _noticed:
+            _noticed = True
+            reason = f"{error.filename or wanted}: {error.strerror}" if error.errno else error
+            notices.append(
+                f"Compiled kernels are not kept in '{wanted}': {reason}. EINSQL_CACHE_DIR names "
+                "another directory."
+            )
+        return other
+
+
+def _temporary() -> Path | None:
+    """A new directory that this process removes at its end; None if none is this user's alone."""
+    for place in (None, "/var/tmp", "/dev/shm"):
+        try:
+            home = Path(os.path.realpath(tempfile.mkdtemp(prefix="einsql-", dir=place)))
+            _temporaries.add(home)
+            atexit.register(_remove_temporary, home)
+            return Path(private_directory(str(home), _PYCACHE)).parent
+        except OSError:
+            continue
+    return None
+
+
+def _remove_temporary(home: Path) -> None:
+    """Removes a directory that this process has made."""
+    if home in _temporaries:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _forget() -> None:
+    """A child of a fork makes temporary directories of its own; its parent removes the others."""
+    global _lock
+    _lock = threading.RLock()
+    for wanted, home in list(_directories.items()):
+        if home in _temporaries:
+            del _directories[wanted]
+    _temporaries.clear()
+
+
+forks.at_fork(_forget)

@@ -1,0 +1,126 @@
+"""Rows added to rows, compiled: several are read at once, each a stream of its own."""
+
+from __future__ import annotations
+
+from functools import cache as cached
+
+import numpy as np
+
+from einsql.kernels.packed.machine import machine
+from einsql.kernels.runtime import compile_cache
+
+ROWS, FEW = 16, 4
+"""Rows added to each other at once, and where fewer are left; a power of two."""
+NEAR = 2**14
+"""Bytes of running sums up to which they stay in the first cache, and rows come one by one."""
+
+_TEXT = """\
+from numba import njit
+from einsql.kernels.matmul.registers import add_rows
+
+
+@njit("void(int64, int64[::1], float64[:, ::1])", cache=True, nogil=True)
+def kernel(base, p, out):
+    rows, down, further = p
+    lead, width = out.shape
+    out[:] = 0.0
+    for s in range(lead):
+        start, sums, r = base + s * further, out.ctypes.data + s * width * 8, 0
+{tiers}
+"""
+
+_TIER = """\
+        while r + {high} <= rows:
+            row, n = start + r * down, 0
+            while n + {lanes} <= width:
+                add_rows({size}, {lanes}, {high}, row + n * {size}, down, sums + n * 8)
+                n += {lanes}
+            while n + {few} <= width:
+                add_rows({size}, {few}, {high}, row + n * {size}, down, sums + n * 8)
+                n += {few}
+            while n < width:
+                add_rows({size}, 1, {high}, row + n * {size}, down, sums + n * 8)
+                n += 1
+            r += {high}
+"""
+
+
+_ROWS_TEXT = """\
+import numpy as np
+from numba import njit
+from einsql.kernels.matmul.registers import add_rows
+
+
+@njit("void(int64, int64[::1], float64[::1])", cache=True, nogil=True)
+def kernel(base, p, out):
+    width, down = p
+    lanes = np.empty({lanes})
+    for r in range(out.shape[0]):
+        start, sums, n = base + r * down, lanes.ctypes.data, 0
+        lanes[:] = 0.0
+{tiers}
+        while n < width:
+            add_rows({size}, 1, 1, start + n * {size}, 0, sums)
+            n += 1
+        total = 0.0
+        for half in range({half}):
+            total += lanes[half] + lanes[half + {half}]
+        out[r] = total
+"""
+
+_ROW_TIER = """\
+        while n + {high} * {lanes} <= width:
+            add_rows({size}, {lanes}, {high}, start + n * {size}, {lanes} * {size}, sums)
+            n += {high} * {lanes}
+"""
+
+
+def row_sums(matrix: np.ndarray) -> np.ndarray:
+    """Sums along rows.
+
+    Args:
+        matrix: `[rows, width]`, FLOAT or DOUBLE; the last axis steps by one element.
+
+    Returns:
+        The sums `[rows]` in float64, of lanes that are added one after another.
+    """
+    out: np.ndarray = np.empty(len(matrix))
+    numbers = np.array([matrix.shape[1], matrix.strides[0]], np.int64)
+    compile_cache.load(_rows_source(matrix.itemsize))(matrix.ctypes.data, numbers, out)
+    return out
+
+
+@cached
+def _rows_source(size: int) -> str:
+    lanes = machine().width // size
+    tiers = [_ROW_TIER.format(high=h, lanes=lanes, size=size) for h in (ROWS, FEW, 1)]
+    return _ROWS_TEXT.format(tiers="".join(tiers), lanes=lanes, half=lanes // 2, size=size)
+
+
+def plane_sums(stacks: np.ndarray) -> np.ndarray:
+    """Sums along the middle axis.
+
+    Args:
+        stacks: `[lead, rows, width]`, FLOAT or DOUBLE; the last axis steps by one element.
+
+    Returns:
+        The sums `[lead, width]` in float64.
+    """
+    lead, rows, width = stacks.shape
+    out: np.ndarray = np.empty((lead, width))
+    further, down, _ = stacks.strides
+    numbers = np.array([rows, down, further], np.int64)
+    source = _source(stacks.itemsize, width * out.itemsize > NEAR)
+    compile_cache.load(source)(stacks.ctypes.data, numbers, out)
+    return out
+
+
+@cached
+def _source(size: int, far: bool) -> str:
+    lanes = machine().width // size
+    few = min(lanes, FEW)
+    tiers = [
+        _TIER.format(high=h, lanes=lanes, few=few, size=size)
+        for h in ((ROWS, FEW, 1) if far else (1,))
+    ]
+    return _TEXT.format(tiers="".join(tiers))

@@ -1,0 +1,363 @@
+"""Threads that stay at hand for short pieces of compiled kernels.
+
+To wake a thread takes some 50 µs, and as long again wherever two threads want Python's lock
+at once: `pool.run` costs more than it gains for work of less than half a millisecond. Here
+the threads of the pool go on looking for pieces for a while after each work, in compiled code
+without that lock, and take one from the other within a microsecond. What they share are the words
+of one block of memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from math import inf
+from struct import Struct
+from time import perf_counter, sleep
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.errors import InternalError
+from einsql.kernels.runtime import compile_cache, thread_pool
+
+LEAST, LONG = 3e-5, 2e-2
+"""Seconds on one thread from which several pay, and from which work is the pool's, which tells
+progress."""
+WAKE = 4e-4
+"""Seconds from which it pays to wake a thread for this work alone."""
+STREAM = 4e-3
+"""Seconds within which work has to follow work for a thread to be woken."""
+SPIN = 2e-3
+"""Seconds for which a thread looks for the next work before it sleeps."""
+PATIENCE = 2e-3
+"""Seconds for which a caller looks for the end of the others' pieces before it sleeps."""
+_POLITE = 32
+"""Looks after which another thread may have the core: some microseconds."""
+_TRIALS = 20_000
+"""Looks at a word whose time is measured."""
+
+_LINE = 8
+"""Words of a line of memory, which only one thread should write to."""
+_DONE, _AWAKE, _FAILED, _LEAVE, _JOB, _TICKETS = (n * _LINE for n in (0, 1, 2, 3, 4, 6))
+"""Where words lie: a job takes two lines, and each thread's ticket one."""
+_RAISED = 1 << 62
+_BASES = 3
+_PACK = Struct(f"{10 + 2 * _BASES}q").pack_into
+"""Writes a job: how many pieces, the function, the rows' address and length, the address of
+what threads pass themselves, where it goes and how many words it has, how many threads, the
+address and length of what is read next, and numbers of arguments, each with what is added to it."""
+_STRIDE = 2**10
+"""Bytes that a thread brings nearer between two looks."""
+_NEARER = 3 * 2**19
+"""Bytes that it brings nearer at most: what its second cache has room for."""
+
+_TEXT = f"""\
+import numpy as np
+from numba import njit
+from einsql.kernels.runtime.atomics import add, load, pause, replace, store, unite
+from einsql.kernels.runtime.address_calls import ARGUMENTS, call, give_way
+from einsql.kernels.runtime.compiled_functions import prefetch
+
+
+@njit("int64(int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def kernel(state, worker, looks, begins, others):
+    done, awake, failed, leave, job, tickets = (
+        state + {8 * _DONE}, state + {8 * _AWAKE}, state + {8 * _FAILED},
+        state + {8 * _LEAVE}, state + {8 * _JOB}, state + {8 * _TICKETS},
+    )
+    args = np.empty(ARGUMENTS + 1, np.int64)
+    at = args.ctypes.data
+    if begins:
+        store(done, 0)
+        store(failed, 0)
+        pieces, threads = load(job), load(job + 56)
+        for n in range(threads):
+            ticket = tickets + {8 * _LINE} * n
+            number = ((load(ticket) >> 40) + 1) & 0x3FFFFF
+            first, end = pieces * n // threads, pieces * (n + 1) // threads
+            store(ticket, number << 40 | end << 20 | first)
+    elif worker:
+        add(awake, 1)
+    seen, found, length = 0, load(job + 64), 0
+    near = until = 0
+    while seen < looks:
+        threads = load(job + 56)
+        for n in range(threads if worker < threads else 0):
+            # A ticket is the work's number, and the end and begin of the pieces that are left of
+            # a thread's own. It takes them from the begin, others from the end: who replaces the
+            # ticket has the piece, and the work is not over before the piece is.
+            ticket = tickets + {8 * _LINE} * ((worker + n) % threads)
+            now = load(ticket)
+            end, piece = (now >> 20) & 0xFFFFF, now & 0xFFFFF
+            if piece >= end:
+                continue
+            if n:
+                piece = end - 1
+            if replace(ticket, now, now - {1 << 20} if n else now + 1):
+                width, row = load(job + 24), load(job + 16) + 8 * piece * load(job + 24)
+                for m in range(width):
+                    args[m] = load(row + 8 * m)
+                first, count = load(job + 40), load(job + 48)
+                for m in range({_BASES}):
+                    args[load(job + 80 + 16 * m)] += load(job + 88 + 16 * m)
+                for m in range(count):
+                    args[first + m] = load(load(job + 32) + 8 * (worker * count + m))
+                args[ARGUMENTS] = 0
+                if call(load(job + 8), at, at + 8 * ARGUMENTS):
+                    unite(failed, {_RAISED})
+                unite(failed, args[ARGUMENTS])
+                add(done, 1)
+            seen = -1
+            break
+        if seen < 0:
+            seen = 0
+            continue
+        if not worker:
+            if load(done) == load(job):
+                return 1
+        elif load(leave):
+            break
+        elif load(job + 64) != found and worker < threads:
+            found, length = load(job + 64), load(job + 72)
+            near = length * worker // threads
+            until = near + min(length, {_NEARER})
+        if near < until:  # brings nearer what it is likely to read next: first its own pieces
+            for _ in range({_STRIDE} // 64):
+                prefetch(found + (near - length if near >= length else near))
+                near += 64
+        else:
+            pause()
+        seen += 1
+        if others and not seen % {_POLITE}:
+            give_way(others)
+    if worker:
+        add(awake, -1)
+    return 0
+"""
+"""Takes pieces: as the caller, number 0, until all are done, or as a thread of the pool until
+there has been none for so many looks. `others` is the address of what lets other threads run,
+or 0. Returns 1 to a caller if all are done."""
+
+
+class _Words:
+    """The words that threads share.
+
+    Args:
+        shared: Whether other threads than the caller look at them.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        self.threads = 1 + (os.cpu_count() or 1) if shared else 1
+        count = _TICKETS + self.threads * _LINE
+        words = np.zeros(count + _LINE, np.int64)
+        if shared:  # until the process is gone, which is later than modules are
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
+        start = -words.ctypes.data % (8 * _LINE) // 8
+        self.words = words[start : start + count]
+        self.at = self.words.ctypes.data
+        self.bytes = self.words.data.cast("B")
+        self.ints: memoryview[int] = self.bytes.cast("q")
+
+    def lead(
+        self, kernel: _Kernel, job: tuple[int, ...], patience: int, others: int
+    ) -> int:  # fmt: skip
+        """Does the pieces of a job with whoever looks; returns their united results."""
+        _PACK(self.bytes, 8 * _JOB, *job)
+        over = 0
+        try:
+            over = kernel(self.at, 0, patience, 1, others)
+        finally:
+            while not over:  # whatever interrupts it: the memory of pieces is in use
+                over = kernel(self.at, 0, patience, 0, others)
+                if not over:
+                    sleep(1e-4)
+        return self.ints[_FAILED]
+
+
+class _Team:
+    """The threads, and what they look at."""
+
+    def __init__(self) -> None:
+        self.kernel: _Kernel = compile_cache.load(_TEXT)
+        self.lock = threading.Lock()
+        self.words = _Words(shared=True)
+        others = getattr(ctypes.CDLL(None), "sched_yield", None) if os.name == "posix" else None
+        self.others = ctypes.cast(others, ctypes.c_void_p).value or 0 if others else 0
+        self.before = 0
+        self.followers: dict[int, tuple[int, int]] = {}
+        start = perf_counter()
+        self.kernel(self.words.at, 1, _TRIALS, 0, self.others)
+        look = (perf_counter() - start) / _TRIALS
+        self.looks, self.patience = int(SPIN / look) + 1, int(PATIENCE / look) + 1
+        thread_pool.stay(self.stay, self.leave)
+        atexit.register(self.leave, True)
+
+    def stay(self, worker: int) -> None:
+        """Takes pieces for a while; a thread of the pool does, after each other work."""
+        self.kernel(self.words.at, worker, self.looks, 0, self.others)
+
+    def leave(self, now: bool) -> None:
+        """Lets threads end to look, or look again."""
+        self.words.words[_LEAVE] = now
+
+    def follow(self, reads: tuple[int, int]) -> tuple[int, int]:
+        """What was read after this when it was read last, its address and length; or nothing.
+
+        Nobody has to keep that alive: to bring nearer what is not there does nothing.
+        """
+        if not reads[1]:
+            return _NOTHING
+        if len(self.followers) >= _KNOWN:
+            self.followers.clear()
+        self.followers[self.before] = reads
+        self.before = reads[0]
+        return self.followers.get(reads[0], _NOTHING)
+
+    def awake(self) -> int:
+        """How many threads look for work, or are at some."""
+        return self.words.ints[_AWAKE]
+
+    def run(
+        self, job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
+    ) -> int:
+        """Does the pieces of a job on so many threads, or those that are not at work."""
+        if threads > 1 and self.lock.acquire(blocking=False):
+            try:
+                thread_pool.used()
+                thread_pool.call_up(threads - 1, self.awake())
+                threads = min(threads, self.words.threads)
+                job = (*job, threads, *self.follow(reads), *bases)
+                return self.words.lead(self.kernel, job, self.patience, self.others)
+            finally:
+                self.lock.release()
+        job = (*job, 1, *_NOTHING, *bases)
+        return _Words(shared=False).lead(self.kernel, job, self.patience, 0)
+
+
+_NOTHING = 0, 0
+_NOWHERE = (0,) * (2 * _BASES)
+_KNOWN = 2**12
+"""Of how many places is known at most what was read after them."""
+_Kernel = Callable[[int, int, int, int, int], int]
+_team: _Team | None = None
+_asked = -inf
+"""When work was last asked about."""
+_threads = 1
+"""How many threads there were when it last followed no other."""
+
+
+def at_hand(seconds: float) -> int:
+    """On how many threads work is done soonest: on all, or on one.
+
+    Args:
+        seconds: What it takes one thread.
+    """
+    global _asked, _threads
+    if not LEAST <= seconds < LONG or thread_pool.is_piece():
+        return 1
+    now, before = perf_counter(), _asked
+    _asked = now
+    if now - before >= STREAM:  # what the environment says takes 10 µs to find out
+        _threads = thread_pool.threads()
+    if seconds >= WAKE:
+        # Who has not needed Numba does not load it for this.
+        return _threads if _team is not None or "numba" in sys.modules else 1
+    return _threads if _team is not None and (now - before < STREAM or _team.awake()) else 1
+
+
+def run(
+    function: int, rows: np.ndarray, threads: int, own: np.ndarray | None = None, first: int = 0
+) -> int:
+    """Calls a compiled function for every row of arguments.
+
+    Args:
+        function: Its address, of `cache.address`.
+        rows: `[pieces, arguments]`, int64, in C order: integers and addresses, an array as
+            `array_rows` has it; at most 2^20 - 1 pieces, which write to different places.
+        threads: How many take pieces, if they are not at other work.
+        own: `[threads, arguments]`: what each thread passes in place of some arguments.
+        first: The number of the first of these.
+
+    Returns:
+        The bits that any piece returned.
+
+    Raises:
+        InternalError: The function raised an exception.
+    """
+    theirs = (0, first, 0) if own is None else (address(own), first, own.shape[1])
+    return start((*job_of(function, rows), *theirs), threads, _NOTHING, _NOWHERE)
+
+
+def job_of(function: int, rows: np.ndarray) -> tuple[int, ...]:
+    """The words that begin a job: those of a function and rows of arguments, as `run` has them."""
+    return len(rows), function, address(rows), rows.shape[1]
+
+
+def start(
+    job: tuple[int, ...], threads: int, reads: tuple[int, int], bases: tuple[int, ...]
+) -> int:
+    """As `run`, for a job that is kept.
+
+    Args:
+        job: Its words: those of `job_of`, whose rows live on, and of what threads pass.
+        threads: How many take pieces.
+        reads: The address of what the pieces read one after another, and how many bytes it has:
+            threads without work bring nearer what was read next the last time.
+        bases: The numbers of three arguments, each followed by what is added to it in every row.
+    """
+    global _team
+    if _team is None:
+        _team = _Team()
+    found = _team.run(job, threads, reads, bases)
+    if found & _RAISED:
+        raise InternalError("a compiled kernel raised an exception")
+    return found
+
+
+def _by_interface(array: np.ndarray) -> int:
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def _by_place(array: np.ndarray) -> int:
+    """The first word of an array behind what every object has; the interface takes 2 µs."""
+    found: int = _WORD(id(array) + object.__basicsize__).value or 0
+    return found
+
+
+_WORD = ctypes.c_void_p.from_address
+_ARRAY = np.empty(8)
+address = _by_interface
+"""Where an array begins; sooner than by its `ctypes`."""
+if sys.implementation.name == "cpython" and _by_place(_ARRAY) == _by_interface(_ARRAY):
+    address = _by_place
+
+
+def array_words(array: np.ndarray) -> tuple[int, ...]:
+    """The arguments that an array of one axis in C order is; it has to live on."""
+    return 0, 0, len(array), array.itemsize, address(array), len(array), array.itemsize
+
+
+def array_rows(arrays: np.ndarray) -> np.ndarray:
+    """Arguments that are one array for each row of a table in C order, which has to live on."""
+    rows = np.zeros((len(arrays), 7), np.int64)
+    rows[:, 2] = rows[:, 5] = arrays.shape[1]
+    rows[:, 3] = rows[:, 6] = arrays.itemsize
+    rows[:, 4] = address(arrays) + arrays.strides[0] * np.arange(len(arrays))
+    return rows
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _team
+    if _team is not None:
+        atexit.unregister(_team.leave)
+        _team = None
+
+
+forks.at_fork(_forget)

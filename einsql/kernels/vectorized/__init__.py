@@ -1,0 +1,1 @@
+"""Kernels that are NumPy calls over whole arrays or blocks."""

@@ -1,0 +1,82 @@
+"""One arithmetic operation on floats: a single NumPy call, with nothing to fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from einsql.core.buffer_pool import empty
+from einsql.core.source_writer import Laid, Page
+from einsql.ir.einsum.graph import TRUE, Call, Const, EinSum, Expr, Value
+from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.vectorized.views import is_plain, spread, write_view
+
+LARGEST = 1 << 24
+"""Points up to which one thread is as good as several, and below any tick."""
+
+_STREAMED = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+"""Functions that run as fast as memory does."""
+
+Read = Callable[[Sequence[Fields]], np.ndarray]
+
+
+def compile_map(node: EinSum) -> Runner | None:
+    """Matches element-wise nodes that are one sum, difference, product or quotient."""
+    if len(node.outputs) != 1 or not node.is_elementwise or node.guard != TRUE:
+        return None
+    (output,) = node.outputs
+    call = output.args[0]
+    if isinstance(call, Call) and call.fn == "nearest":  # NumPy rounds what it stores
+        (call,) = call.args
+    if (
+        not isinstance(call, Call)
+        or call.fn not in _STREAMED
+        or not call.dtype.is_float
+        or any(a.dtype is not call.dtype for a in call.args)
+        or not all(is_plain(node, a) for a in call.args)
+        or not any(isinstance(a, Value) for a in call.args)
+        or any(a.define is not None for a in node.axes)
+        or node.points > LARGEST
+    ):
+        return None
+    name, function = output.name, _STREAMED[call.fn]
+    shape, dtype = node.schema.shape, output.dtype.numpy
+    first, second = (_read(node, a) for a in call.args)
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        out = empty(shape, dtype)
+        return {name: function(first(operands), second(operands), out=out)}
+
+    def write(page: Page, operands: Sequence[Laid]) -> dict[str, str]:
+        args = [_written(node, a, page, operands) for a in call.args]
+        out = page.line(f"{page.held(empty, 'f')}({shape!r}, {page.held(dtype)})")
+        page.lines.append(f"{page.held(function, 'f')}({', '.join(args)}, {out})")
+        return {name: out}
+
+    return ignoring(run, write)
+
+
+def _written(node: EinSum, expr: Expr, page: Page, operands: Sequence[Laid]) -> str:
+    """The name of an argument, which NumPy itself repeats over the keys that it does not have."""
+    if not isinstance(expr, Value):
+        assert isinstance(expr, Const)
+        return page.held(expr.dtype.numpy.type(expr.value))
+    view = spread(node, node.operands[expr.operand], node.schema.shape)
+    return write_view(page, view, operands[expr.operand].array(expr.field), repeats=False)
+
+
+def _read(node: EinSum, expr: Expr) -> Read:
+    """How an argument is read: over all keys, or as a scalar."""
+    if not isinstance(expr, Value):
+        assert isinstance(expr, Const)
+        literal = expr.dtype.numpy.type(expr.value)
+        return lambda operands: literal
+    operand, field = expr.operand, expr.field
+    view = spread(node, node.operands[operand], node.schema.shape)
+    if view is None:
+        return lambda operands: operands[operand][field]
+    return lambda operands: view(operands[operand][field])
+
+
+MAPS = Kernel("map", "one float operation on values re-indexed is one NumPy call", compile_map)

@@ -1,0 +1,411 @@
+"""Short nodes of the vector tier as straight-line Python: the same NumPy calls and no others.
+
+What the closures of `scalar.py` decide at every run is decided once here: which part of an
+operand is read, what labels are, which results have their type already. A node that runs again
+is written out as a function that makes the calls one after another, so that its results are the
+closures', bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from einsql.core.bfloat16 import narrow, widen
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page, Shown, Taken
+from einsql.ir.einsum.graph import (
+    TRUE,
+    Call,
+    Const,
+    EinSum,
+    Expr,
+    Label,
+    Output,
+    Value,
+    exprs,
+    subexpressions,
+)
+from einsql.ir.einsum.intervals import never_overflows
+from einsql.ir.functions import REDUCTIONS, SCALARS, Failure
+from einsql.ir.functions.casts import cast_array, cast_failure
+from einsql.kernels.dispatch.kernel import Runner
+from einsql.kernels.vectorized.reductions import UFUNCS, running_type
+from einsql.kernels.vectorized.scalar import refuse
+from einsql.kernels.vectorized.sums import CHAIN, add_up
+
+LARGEST = 2**16
+"""Points up to which calls take so little that what is decided between them counts."""
+KEPT = 2**16
+"""Elements of labels and other constants that a node may keep."""
+LONGEST = 256
+"""Expressions of a node beyond which it is left as it is."""
+
+_FLOATS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
+    "neg": np.negative,
+}  # fmt: skip
+_WHOLE: dict[str, Callable[..., Any]] = {
+    **_FLOATS, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "greatest": np.maximum, "least": np.minimum,
+}  # fmt: skip
+"""The NumPy functions that an entry's spelling comes to for operands of one type: of floats,
+which have NaN, and of integers and booleans."""
+_NEW = frozenset({"add", "sub", "mul", "div", "neg", "exp", "ln", "sqrt", "tanh", "sin", "cos"})
+"""Functions whose results are arrays of their own, of their operands' type for floats."""
+
+
+class UnsuitedError(Exception):
+    """A node that is left to the closures."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Var:
+    """What a name in the function stands for.
+
+    Attributes:
+        name: The name.
+        shape: Its extents over the enumerated axes; () for what has none of them.
+        dtype: Its type's carrier.
+        own: Whether it is a new array that nothing else shows.
+        constant: Its value, if that is known.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    own: bool = False
+    constant: np.ndarray | None = None
+
+
+Reading = Callable[[np.ndarray], np.ndarray]
+"""How an operand's array is laid over the enumerated axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An operand's array that is read by one index.
+
+    Attributes:
+        index: What NumPy takes between brackets.
+    """
+
+    index: tuple[Any, ...]
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        """The elements that are read."""
+        return np.asarray(array[self.index])
+
+    def is_whole(self, extents: Sequence[int]) -> bool:
+        """True if that is all of an array of some extents, as it is."""
+        return self.index == tuple(slice(0, n) for n in extents)
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The one block of a node, as the vector tier visits it.
+
+    Attributes:
+        shape: Extents of the enumerated axes.
+        kept: How many of them are keys.
+        pointwise: Whether a key has one point at most.
+        labels: Values of every label.
+        mask: Where points exist by their labels; None is everywhere.
+        guards: Whether the guard has to be looked at.
+        reads: How each operand is read.
+    """
+
+    shape: tuple[int, ...]
+    kept: int
+    pointwise: bool
+    labels: dict[str, np.ndarray]
+    mask: np.ndarray | None
+    guards: bool
+    reads: tuple[Reading, ...]
+
+
+def is_suited(node: EinSum) -> bool:
+    """True for small nodes of which no label and no reduction needs the data to be known."""
+    size = sum(1 for root in exprs(node) for _ in subexpressions(root))
+    if node.points > LARGEST or size > LONGEST:
+        return False
+    defines = [a.define for a in node.axes if a.define is not None]
+    if any(isinstance(e, Value) for d in defines for e in subexpressions(d)):
+        return False
+    return all(_is_plain(o.reduction, o.dtype) for o in node.outputs)
+
+
+def _is_plain(reduction: str | None, dtype: DType) -> bool:
+    """True unless what is reduced has to be checked, or is a pair."""
+    if reduction is None:
+        return True
+    found = REDUCTIONS[reduction]
+    checked = dtype.is_integer and found.monoid in ("add", "mul")
+    return found.better is None and found.monoid in UFUNCS and not checked
+
+
+def compile_straight(node: EinSum, domain: Domain) -> Runner | None:
+    """A function that makes a node's NumPy calls, or None where they are left to closures.
+
+    Floating-point conditions are ignored by who calls this, for constants, and what it makes.
+    """
+    page = Page("tick")
+    operands = [Taken(page, f"o{n}") for n in range(len(node.operands))]
+    names = write_straight(node, domain, page, operands)
+    if names is None:
+        return None
+    if operands:
+        page.lines.insert(0, f"{''.join(f'{o.name}, ' for o in operands)} = operands")
+    shown = Shown(names).whole
+    made: Runner = page.function("run(operands, tick)", "tick(1.0)", f"return {shown}")
+    return made
+
+
+def write_straight(
+    node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
+) -> dict[str, str] | None:
+    """Writes a node's NumPy calls; gives the names of its fields, or None as above."""
+    if not domain.pointwise and domain.kept < len(node.keys):
+        return None  # each point says to which key it belongs
+    try:
+        return _Writer(node, domain, page, operands).fields()
+    except UnsuitedError:
+        return None
+
+
+_NAMES: dict[str, Any] = {
+    "empty": np.empty, "where": np.where, "refuse": refuse, "cast_array": cast_array,
+    "widen": widen, "narrow": narrow, "broadcast_to": np.broadcast_to, "both": np.bitwise_and,
+}  # fmt: skip
+
+
+class _Writer:
+    def __init__(
+        self, node: EinSum, domain: Domain, page: Page, operands: Sequence[Laid]
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.domain = domain
+        self.page = page
+        self.operands = operands
+        self.bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+        self.known: dict[object, _Var] = {}
+        self.given: set[str] = set()
+        self.kept = 0
+        page.names.update(_NAMES)
+
+    def fields(self) -> dict[str, str]:
+        """Writes the node."""
+        node = self.node
+        mask = None if self.domain.mask is None else self.literal(self.domain.mask)
+        if self.domain.guards:
+            mask = self.both(mask, self.expr(node.guard, mask))
+        make = self.single if self.domain.pointwise else self.reduced
+        return {o.name: make(o, mask).name for o in node.outputs}
+
+    # ---- names
+
+    def held(self, value: object, stem: str = "c") -> str:
+        """A name for a value that is there already."""
+        return self.page.held(value, stem)
+
+    def literal(self, value: np.ndarray) -> _Var:
+        """A name for an array that is the same at every run."""
+        self.keep(value.size)
+        value = np.asarray(value).view()
+        value.flags.writeable = False
+        return _Var(self.held(value), value.shape, value.dtype, constant=value)
+
+    def keep(self, size: int) -> None:
+        """Counts elements that are kept from run to run."""
+        self.kept += size
+        if self.kept > KEPT:
+            raise UnsuitedError
+
+    def line(self, text: str, shape: tuple[int, ...], dtype: np.dtype, own: bool = False) -> _Var:
+        """A new name for what an expression gives; without axes NumPy gives scalars."""
+        name = self.page.line(text if shape else f"asarray({text})")
+        return _Var(name, shape, dtype, own)
+
+    # ---- expressions
+
+    def expr(self, e: Expr, mask: _Var | None) -> _Var:
+        """Writes what computes an expression where points are selected."""
+        if isinstance(e, Const):
+            literal = np.asarray(e.value, e.dtype.carrier)
+            return self.once((literal.dtype, literal.tobytes()), lambda: self.literal(literal))
+        if isinstance(e, Label):
+            return self.once(e, lambda: self.literal(self.domain.labels[e.name]))
+        if isinstance(e, Value):
+            return self.once(e, lambda: self.value(e))
+        args = [self.expr(a, mask) for a in e.args]
+        failure = self.failure(e)
+        selected = None if failure is None or mask is None else mask.name
+        key = (e.fn, e.dtype, *(a.name for a in args), failure is None, selected)
+        return self.once(key, lambda: self.call(e, args, failure, mask))
+
+    def once(self, key: object, make: Callable[[], _Var]) -> _Var:
+        """What is known under a key, which is written the first time."""
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = make()
+        return found
+
+    def failure(self, e: Call) -> Failure | None:
+        """How a call may fail; where a choice decides that, closures do."""
+        source = e.args[0].dtype
+        if e.fn == "cast":
+            failure = cast_failure(source, e.dtype)
+        else:
+            failure = SCALARS[e.fn].fails.get(source)
+        if failure is not None and never_overflows(e, self.bounds):
+            failure = None
+        lazy = e.fn in ("and", "or", "if")
+        if lazy and any(self.fails(a) for a in e.args[1:]):
+            raise UnsuitedError
+        return failure
+
+    def fails(self, e: Expr) -> bool:
+        calls = [x for x in subexpressions(e) if isinstance(x, Call)]
+        return any(self.failure(x) is not None for x in calls)
+
+    def call(
+        self, e: Call, args: Sequence[_Var], failure: Failure | None, mask: _Var | None
+    ) -> _Var:  # fmt: skip
+        given = ", ".join(a.name for a in args)
+        if failure is not None:
+            selected = "None" if mask is None else mask.name
+            self.page.lines.append(f"refuse({self.held(failure)}, {selected}, {given})")
+        if e.fn in ("cast", "nearest"):
+            return self.cast(args[0], e.dtype)
+        target = e.dtype.carrier
+        same = all(a.dtype == args[0].dtype for a in args)
+        table = _FLOATS if args[0].dtype.kind == "f" else _WHOLE
+        function = table.get(e.fn) if same else None
+        new = e.fn in _NEW or function is not None
+        if function is None:
+            function = SCALARS[e.fn].numpy
+        if failure is None and all(a.constant is not None for a in args):
+            found = np.asarray(function(*(a.constant for a in args)))
+            return self.literal(found if found.dtype == target else cast_array(found, e.dtype))
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        made = self.line(f"{self.held(function, 'f')}({given})", shape, target, new)
+        if not (new and same and args[0].dtype == target and target.kind == "f"):
+            self.page.lines.append(
+                f"if {made.name}.dtype != {self.held(target)}: "
+                f"{made.name} = cast_array({made.name}, {self.held(e.dtype)})"
+            )
+            if not made.shape or function is SCALARS[e.fn].numpy:
+                self.page.lines.append(f"{made.name} = asarray({made.name})")
+        return made
+
+    def cast(self, a: _Var, dtype: DType) -> _Var:
+        """Writes `cast_array`."""
+        target = dtype.carrier
+        if a.constant is not None:
+            return self.literal(np.asarray(cast_array(a.constant, dtype)))
+        if dtype is not DType.BFLOAT16 and a.dtype == target:
+            return a
+        plain = target.kind == "f" or (dtype is not DType.BOOLEAN and a.dtype.kind != "f")
+        if plain and dtype is not DType.BFLOAT16:
+            return self.line(f"{a.name}.astype({self.held(target)})", a.shape, target, True)
+        return self.line(f"cast_array({a.name}, {self.held(dtype)})", a.shape, target)
+
+    def both(self, a: _Var | None, b: _Var | None) -> _Var | None:
+        """Writes the conjunction of two selections."""
+        if a is None or b is None:
+            return b if a is None else a
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        return self.line(f"both({a.name}, {b.name})", shape, np.dtype(np.bool_), True)
+
+    # ---- operands
+
+    def value(self, e: Value) -> _Var:
+        """Writes how an operand's field is read."""
+        fields = self.node.operands[e.operand].source.schema
+        dtype, read = fields.dtype(e.field), self.domain.reads[e.operand]
+        extents = tuple(k.extent for k in fields.keys)
+        shape = read(np.broadcast_to(np.zeros((), dtype.numpy), extents)).shape
+        text = self.operands[e.operand].array(e.field)
+        if isinstance(read, Indexed) and all(isinstance(x, slice | None) for x in read.index):
+            if read.is_whole(extents) and dtype is not DType.BFLOAT16:
+                return _Var(text, shape, dtype.carrier)
+            if not read.is_whole(extents):
+                text = f"{text}[{self.held(read.index)}]"
+        else:
+            self.keep(prod(shape))  # numbers of what is read, perhaps
+            text = f"{self.held(read)}({text})"
+        if dtype is DType.BFLOAT16:
+            text = f"widen({text})"
+        return self.line(text, shape, dtype.carrier)
+
+    # ---- outputs
+
+    def single(self, o: Output, mask: _Var | None) -> _Var:
+        """Writes the one contribution at each key, or the identity where there is none."""
+        if o.reduction is None:
+            return self.shown(self.cast(self.expr(o.args[0], mask), o.dtype), o.dtype)
+        selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
+        value = self.cast(self.expr(o.args[0], selected), o.dtype)
+        if selected is not None:
+            value = self.chosen(selected, value, REDUCTIONS[o.reduction].identity(o.dtype))
+        if o.reduction == "sum" and value.dtype.kind == "f":
+            value = self.from_zero(value)
+        return self.shown(value, o.dtype)
+
+    def reduced(self, o: Output, mask: _Var | None) -> _Var:
+        """Writes a reduction over the axes that are no keys."""
+        selected = mask if o.where == TRUE else self.both(mask, self.expr(o.where, mask))
+        value = self.expr(o.args[0], selected)
+        whole, kept = self.domain.shape, self.domain.kept
+        if value.shape != whole:
+            text = f"broadcast_to({value.name}, {whole!r})"
+            value = self.line(text, whole, value.dtype)
+        value = self.cast(value, o.dtype)
+        function = REDUCTIONS[o.reduction or ""].monoid or ""
+        running = running_type(function, o.dtype)
+        identity = REDUCTIONS[o.reduction or ""].identity(running)
+        if selected is not None:
+            value = self.chosen(selected, value, identity)
+        ufunc, state = self.held(UFUNCS[function], "f"), self.held(running.carrier)
+        if gone := tuple(range(kept, len(whole))):
+            if function == "add" and o.dtype is DType.DOUBLE and prod(whole[kept:]) > 2 * CHAIN:
+                text = f"{self.held(add_up, 'f')}({value.name}, {gone!r}, True)"
+            else:
+                reduce = self.held(UFUNCS[function].reduce, "f")
+                text = f"{reduce}({value.name}, {gone!r}, {state})"
+            value = self.line(text, whole[:kept], running.carrier, True)
+        start = self.literal(np.asarray(identity, running.carrier))
+        text = f"{ufunc}({start.name}, {value.name})"
+        return self.shown(self.line(text, whole[:kept], running.carrier, True), o.dtype)
+
+    def chosen(self, mask: _Var, value: _Var, otherwise: object) -> _Var:
+        """Writes a choice between values and a constant."""
+        other = self.literal(np.asarray(otherwise, value.dtype))
+        shape = np.broadcast_shapes(mask.shape, value.shape)
+        text = f"where({mask.name}, {value.name}, {other.name})"
+        return self.line(text, shape, value.dtype, True)
+
+    def from_zero(self, value: _Var) -> _Var:
+        """Writes what a sum of one term is."""
+        zero = self.literal(np.asarray(0, value.dtype))
+        add = self.held(np.add, "f")
+        return self.line(f"{add}({value.name}, {zero.name})", value.shape, value.dtype, True)
+
+    def shown(self, value: _Var, dtype: DType) -> _Var:
+        """Writes a field of the result: an array of its own, of the result's shape and type."""
+        shape, stored = self.node.schema.shape, dtype.numpy
+        if dtype is DType.BFLOAT16:
+            value = self.line(f"narrow({value.name})", value.shape, stored, True)
+        elif value.dtype != stored:
+            text = f"{value.name}.astype({self.held(stored)})"
+            value = self.line(text, value.shape, stored, True)
+        if value.shape == shape and value.own and value.name not in self.given:
+            self.given.add(value.name)  # another output gets an array of its own
+            return value
+        made = self.line(f"empty({shape!r}, {self.held(stored)})", shape, stored)
+        self.page.lines.append(f"{made.name}[...] = {value.name}")
+        return made

@@ -1,0 +1,106 @@
+"""Extremes that matter only where a sum is not finite: they are reduced when one is met.
+
+The mean of equal values may be off by a rounding, whose square may leave DOUBLE. Whether values
+are equal is told by their extremes, which nobody reads while the sums of squares are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from einsql.core.source_writer import Laid, Page, write_of
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import always, beside
+from einsql.kernels.dispatch.kernel import Fields, Runner, Tick
+
+Compile = Callable[[EinSum], tuple[str, Runner]]
+
+
+def compile_seldom(node: EinSum, compile_node: Compile) -> tuple[str, Runner] | None:
+    """Compiles a node with reductions of `beside(x, term)`, next to SUM(term).
+
+    Args:
+        node: Any node.
+        compile_node: Compiles nodes without them.
+
+    Returns:
+        The kernel's name and the runner, or None for other nodes.
+    """
+    marks = {o: mark for o in node.outputs if (mark := beside(o)) is not None}
+    if not marks:
+        return None
+    sums = {(o.args[0], o.where): o.name for o in node.outputs if o.reduction == "sum"}
+    rare = {o.name: sums.get((mark.args[1], o.where)) for o, mark in marks.items()}
+    plain = always(node)
+    if None in rare.values():
+        return compile_node(plain)
+    often = replace(node, outputs=tuple(o for o in node.outputs if o.name not in rare))
+    rest = replace(plain, outputs=tuple(o for o in plain.outputs if o.name in rare))
+    name, run = compile_node(often)
+    nothing = {
+        o.name: np.broadcast_to(o.dtype.numpy.type(0), node.schema.shape) for o in rest.outputs
+    }
+    told = tuple(dict.fromkeys(s for s in rare.values() if s is not None))
+    return name, _Seldom(run, told, _Rest(rest, compile_node, nothing))
+
+
+@dataclass(slots=True)
+class _Rest:
+    """The reductions that are seldom needed, compiled when they are.
+
+    Attributes:
+        node: Computes them.
+        compile_node: Compiles it.
+        nothing: What stands for them where nobody reads them.
+        run: Its runner, once it has been needed.
+    """
+
+    node: EinSum
+    compile_node: Compile
+    nothing: Mapping[str, np.ndarray]
+    run: Runner | None = field(default=None)
+
+    def __call__(
+        self, sums: Sequence[np.ndarray], operands: Sequence[Fields], tick: Tick
+    ) -> Mapping[str, np.ndarray]:
+        """Their fields."""
+        if all(np.isfinite(s).all() for s in sums):
+            return self.nothing
+        if self.run is None:
+            _, self.run = self.compile_node(self.node)
+        return self.run(operands, tick)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seldom:
+    """Runs what is always needed, then the rest if it is.
+
+    Attributes:
+        often: The runner of the former.
+        sums: The fields that tell.
+        rest: The latter.
+    """
+
+    often: Runner
+    sums: tuple[str, ...]
+    rest: _Rest
+
+    def __call__(self, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        """See `Runner`."""
+        fields = self.often(operands, tick)
+        return {**fields, **self.rest([fields[s] for s in self.sums], operands, tick)}
+
+    def write(self, page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+        """See `lines.Write`."""
+        write = write_of(self.often)
+        names = None if write is None else write(page, operands)
+        if names is None:
+            return None
+        sums = ", ".join(names[s] for s in self.sums)
+        given = ", ".join(o.whole for o in operands)
+        rest = page.line(f"{page.held(self.rest, 'f')}(({sums},), ({given},), {page.tick})")
+        more = {o.name: page.line(f"{rest}[{o.name!r}]") for o in self.rest.node.outputs}
+        return {**names, **more}

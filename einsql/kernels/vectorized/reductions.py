@@ -1,0 +1,300 @@
+"""Running values of the vector tier: a reduction over masked arrays, block after block.
+
+A block contributes either densely, its reduced labels being axes of the block, or
+scattered, each selected point naming the result element it belongs to. Float sums and
+products run in float64 and round once, and sums of DOUBLE are made of short ones; integers are
+checked, never wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from einsql.core.bfloat16 import stored
+from einsql.core.schema import DType
+from einsql.errors import DataError
+from einsql.ir.einsum.graph import Output
+from einsql.ir.functions import REDUCTIONS, SCALARS, Reduction, equal, less
+from einsql.ir.functions.casts import cast_array
+from einsql.kernels.vectorized.scalar import Mask, refuse
+from einsql.kernels.vectorized.sums import CHAIN, add_up
+
+# NaN is the greatest float: fmin passes over it, maximum lets it through.
+UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "least": np.fmin,
+    "greatest": np.maximum,
+    "or": np.logical_or,
+    "and": np.logical_and,
+}
+"""The NumPy functions that merge running values, by the scalar function's name."""
+
+Where = tuple[slice, ...]
+"""The elements of the result a block reaches."""
+
+
+class Accumulator(Protocol):
+    """The running values of one output."""
+
+    def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
+        """Merges a block.
+
+        Args:
+            where: The result elements reached, one slice per axis of the result.
+            args: The output's arguments, broadcast to the block: first the result's axes,
+                then the reduced ones.
+            mask: Which points contribute, broadcastable to the block.
+        """
+
+    def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
+        """Merges points, one-dimensional; `at` are flat positions in the result."""
+
+    def result(self) -> np.ndarray:
+        """The reduced values in the output's dtype."""
+
+
+def accumulator(output: Output, shape: tuple[int, ...]) -> Accumulator:
+    """Running values of an output, all at the reduction's identity."""
+    reduction = REDUCTIONS[output.reduction or ""]
+    if reduction.better is not None:
+        return _Pair(output, reduction, shape)
+    return _Monoid(output, reduction, shape)
+
+
+class _Monoid:
+    def __init__(self, output: Output, reduction: Reduction, shape: tuple[int, ...]) -> None:
+        self.dtype = output.dtype
+        self.function = reduction.monoid or ""
+        self.ufunc = UFUNCS[self.function]
+        self.running_type = running_type(self.function, output.dtype)
+        self.identity = reduction.identity(self.running_type)
+        self.state = np.full(shape, self.identity, self.running_type.carrier)
+
+    def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
+        gone = tuple(range(self.state.ndim, args[0].ndim))
+        values = cast_array(args[0], self.dtype)
+        if mask is not None:
+            values = np.where(mask, values, np.asarray(self.identity, values.dtype))
+        part = self._reduce(values, gone) if gone else values
+        self.state[where] = self._merge(self.state[where], part)
+
+    def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
+        values = cast_array(args[0], self.dtype)
+        state = self.state.reshape(-1)
+        if self.dtype is DType.BOOLEAN:
+            # One deciding value is enough, and indexed stores are the fastest scatter.
+            deciding = self.function in ("or", "greatest")
+            state[at[values if deciding else ~values]] = deciding
+        elif self.function == "mul" and self.dtype.is_integer:
+            part = np.full(state.shape, 1, state.dtype)
+            elements, factors = _segment_products(at, values, self.dtype)
+            part[elements] = factors
+            state[...] = self._merge(state, part)
+        elif self.function == "add" and self.dtype.is_integer:
+            state[...] = self._merge(state, _segment_sums(at, values, len(state)))
+        elif self.function == "add" and self.dtype is DType.DOUBLE and _repeats(at):
+            _add_sorted(state, at, values)
+        elif self.function == "add" and len(at) >= len(state):
+            state += np.bincount(at, values, len(state))
+        else:
+            self.ufunc.at(state, at, values.astype(state.dtype, copy=False))
+
+    def result(self) -> np.ndarray:
+        if self.dtype.is_integer and self.function == "add":
+            lo, hi = self.dtype.range
+            if np.any((self.state < lo) | (self.state > hi)):
+                raise DataError(SCALARS["add"].fails[self.dtype].reason)
+        return stored(self.state, self.dtype).astype(self.dtype.numpy, copy=False)
+
+    def _reduce(self, values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
+        if self.dtype.is_integer and self.function == "add":
+            return _exact_sum(values, gone)
+        if self.dtype.is_integer and self.function == "mul":
+            return _exact_product(values, len(gone), self.dtype)
+        if self.dtype is DType.DOUBLE and self.function == "add":
+            return add_up(values, gone, exact=True)
+        return np.asarray(self.ufunc.reduce(values, axis=gone, dtype=self.state.dtype))
+
+    def _merge(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        failure = SCALARS[self.function].fails.get(self.running_type)
+        if failure is not None:
+            refuse(failure, None, old, new)
+        return np.asarray(self.ufunc(old, new))
+
+
+def running_type(function: str, dtype: DType) -> DType:
+    """The type in which a scalar function merges values of a type."""
+    if function not in ("add", "mul"):
+        return dtype
+    if dtype.is_float:
+        return DType.DOUBLE
+    return DType.BIGINT if function == "add" else dtype
+
+
+@dataclass(slots=True)
+class _Best:
+    """The extreme value, its least argument, and whether any point was seen."""
+
+    value: np.ndarray
+    arg: np.ndarray
+    found: np.ndarray
+
+
+class _Pair:
+    def __init__(self, output: Output, reduction: Reduction, shape: tuple[int, ...]) -> None:
+        self.output = output
+        self.lowest = reduction.name == "arg_min"
+        self.extreme = REDUCTIONS["min" if self.lowest else "max"]
+        self.empty: Any = reduction.identity(output.dtype)
+        self.best = self._start(shape)
+
+    def _start(self, shape: tuple[int, ...]) -> _Best:
+        value_type = self.output.args[1].dtype
+        return _Best(
+            np.full(shape, self.extreme.identity(value_type), value_type.carrier),
+            np.full(shape, self._no_arg(), self.output.dtype.carrier),
+            np.zeros(shape, bool),
+        )
+
+    def _no_arg(self) -> Any:
+        return REDUCTIONS["min"].identity(self.output.dtype)
+
+    def dense(self, where: Where, args: Sequence[np.ndarray], mask: Mask) -> None:
+        arg, value = cast_array(args[0], self.output.dtype), args[1]
+        gone = tuple(range(self.best.value.ndim, value.ndim))
+        selected = np.broadcast_to(True if mask is None else mask, value.shape)
+        ignored = np.asarray(self.extreme.identity(self.output.args[1].dtype), value.dtype)
+        candidates = np.where(selected, value, ignored)
+        extreme = UFUNCS[self.extreme.monoid or ""].reduce(candidates, axis=gone, keepdims=True)
+        attained = selected & equal(value, extreme)
+        least = np.fmin.reduce(
+            np.where(attained, arg, np.asarray(self._no_arg(), arg.dtype)), axis=gone
+        )
+        part = _Best(
+            np.asarray(extreme).reshape(least.shape),
+            np.asarray(least),
+            np.asarray(selected.any(axis=gone)),
+        )
+        self._merge(where, part)
+
+    def scatter(self, at: np.ndarray, args: Sequence[np.ndarray]) -> None:
+        arg, value = cast_array(args[0], self.output.dtype), args[1]
+        part = self._start((self.best.value.size,))
+        UFUNCS[self.extreme.monoid or ""].at(part.value, at, value)
+        attained = equal(value, part.value[at])
+        np.fmin.at(part.arg, at[attained], arg[attained])
+        part.found[at] = True
+        shape = self.best.value.shape
+        part = _Best(*(x.reshape(shape) for x in (part.value, part.arg, part.found)))
+        self._merge(tuple(slice(None) for _ in shape), part)
+
+    def _merge(self, where: Where, new: _Best) -> None:
+        value, arg, found = self.best.value[where], self.best.arg[where], self.best.found[where]
+        worse, better = less(value, new.value), less(new.value, value)
+        wins = better if self.lowest else worse
+        ties = ~worse & ~better & (new.arg < arg)
+        take = new.found & (~found | wins | ties)
+        self.best.value[where] = np.where(take, new.value, value)
+        self.best.arg[where] = np.where(take, new.arg, arg)
+        self.best.found[where] = found | new.found
+
+    def result(self) -> np.ndarray:
+        empty = np.asarray(self.empty, self.output.dtype.carrier)
+        found = np.where(self.best.found, self.best.arg, empty)
+        return stored(found, self.output.dtype)
+
+
+def _repeats(at: np.ndarray) -> bool:
+    """True if more points name an element than may be added one after another in DOUBLE."""
+    most = 2 * CHAIN
+    if len(at) <= most:
+        return False
+    ordered = np.sort(at)
+    return bool((ordered[most:] == ordered[:-most]).any())
+
+
+def _add_sorted(state: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
+    """Adds points to the elements they name: in order, for NumPy adds neighbours in pairs."""
+    order = np.argsort(at, kind="stable")
+    elements, starts = np.unique(at[order], return_index=True)
+    with np.errstate(all="ignore"):
+        state[elements] += np.add.reduceat(values[order], starts)
+
+
+def _exact_sum(values: np.ndarray, gone: tuple[int, ...]) -> np.ndarray:
+    """Sums integers in int64; only a total out of range is an error.
+
+    Raises:
+        DataError: A total does not fit BIGINT.
+    """
+    count = int(np.prod([values.shape[axis] for axis in gone]))
+    if count * _magnitude(values) < 2**63:
+        return np.asarray(np.add.reduce(values, axis=gone, dtype=np.int64))
+    return _carry(
+        np.asarray(np.add.reduce(values >> 32, axis=gone)),
+        np.asarray(np.add.reduce(values & 0xFFFFFFFF, axis=gone)),
+    )
+
+
+def _segment_sums(at: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """As `_exact_sum`, over the points that name the same element."""
+    if len(at) * _magnitude(values) < 2**63:
+        total = np.zeros(size, np.int64)
+        np.add.at(total, at, values.astype(np.int64, copy=False))
+        return total
+    high, low = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    np.add.at(high, at, values >> 32)
+    np.add.at(low, at, values & 0xFFFFFFFF)
+    return _carry(high, low)
+
+
+def _carry(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """The number `high`·2³² + `low`, refused if it does not fit int64."""
+    high = high + (low >> 32)
+    if np.any((high < -(2**31)) | (high >= 2**31)):
+        raise DataError(SCALARS["add"].fails[DType.BIGINT].reason)
+    return np.asarray((high << 32) | (low & 0xFFFFFFFF))
+
+
+def _magnitude(values: np.ndarray) -> int:
+    return max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
+
+
+def _exact_product(values: np.ndarray, gone: int, dtype: DType) -> np.ndarray:
+    """Multiplies integers along the last `gone` axes, in halves.
+
+    Raises:
+        DataError: A product does not fit the type.
+    """
+    rows = values.reshape(*values.shape[: values.ndim - gone], -1)
+    failure = SCALARS["mul"].fails[dtype]
+    while rows.shape[-1] > 1:
+        half = rows.shape[-1] // 2
+        left, right = rows[..., :half], rows[..., half : 2 * half]
+        refuse(failure, None, left, right)
+        rows = np.concatenate([left * right, rows[..., 2 * half :]], axis=-1)
+    return rows[..., 0]
+
+
+def _segment_products(
+    at: np.ndarray, values: np.ndarray, dtype: DType
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `_exact_product`, over the points that name the same element."""
+    order = np.argsort(at, kind="stable")
+    at, values = at[order], values[order]
+    failure = SCALARS["mul"].fails[dtype]
+    while True:
+        first = np.flatnonzero(np.diff(at, prepend=-1))
+        rank = np.arange(len(at)) - np.repeat(first, np.diff(first, append=len(at)))
+        keep = np.flatnonzero(rank % 2 == 0)
+        partner = np.flatnonzero(rank % 2 == 1)
+        if not len(partner):
+            return at, values
+        refuse(failure, None, values[partner - 1], values[partner])
+        values[partner - 1] *= values[partner]
+        at, values = at[keep], values[keep]

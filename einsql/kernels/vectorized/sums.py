@@ -1,0 +1,277 @@
+"""Float sums over axes, fast and at least as accurate as pairwise summation.
+
+NumPy sums pairwise only along the innermost axis in memory, adds row to row otherwise,
+and is slow for short rows. Here at most `SHORT` terms are added one after another in the
+array's own type; partial sums, which are much fewer, are added in float64.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from einsql.core.source_writer import Page
+from einsql.kernels.runtime import blas, thread_pool
+
+SPREAD = 2**20
+"""Elements from which threads are worth starting."""
+PIECE = 2**24
+"""Elements that one of them sums at a time at most."""
+SMALL = 2**12
+"""Elements below which one call of NumPy sums in float64."""
+ORDERED = 2**11
+"""Terms of DOUBLE that may be added one after another, as NumPy does but for whole arrays."""
+CHAIN = 2**9
+"""DOUBLE terms that are added one after another, of long sums over rows that lie apart."""
+PLANES = 16
+"""How many rows are added one after another in float32."""
+WIDE = 32
+"""Length from which rows are added to each other by a compiled kernel."""
+LONGEST = 2**10
+"""Length up to which another one sums rows, in lanes that are added one after another."""
+SHORT = 64
+"""Length up to which a row is summed by BLAS, which adds several lanes side by side."""
+MIDDLE = 2**11
+"""Bytes of a row up to which np.einsum does so sooner; it is less accurate for longer ones."""
+
+
+def accurate_sum(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool = False
+) -> np.ndarray:
+    """Sums an array over axes.
+
+    Args:
+        array: Any real array, of any strides.
+        axes: The axes to sum, at least one.
+        dtype: float32 or float64, the type of the result.
+        compiles: Whether large arrays may be summed by compiled kernels.
+
+    Returns:
+        The sums over the remaining axes, which keep their order; no sum is -0.0.
+    """
+    compiles = compiles and array.size >= SPREAD
+    spread = array.size >= SPREAD and thread_pool.threads() > 1
+    sums = (_spread if spread else _sum)(array, axes, dtype, compiles).astype(dtype, copy=False)
+    return from_zero(sums, out=sums)  # NumPy's sum of -0.0 alone is -0.0
+
+
+def _spread(
+    array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool
+) -> np.ndarray:
+    """Sums on all threads: pieces of the result, or of the sum where the result is small."""
+    kept = [n for n in range(array.ndim) if n not in axes]
+    # The slowest axis in memory, so that pieces are read from one end to the other.
+    slowest = sorted(range(array.ndim), key=lambda n: -abs(array.strides[n]))
+    long = [n for n in slowest if array.shape[n] >= 2 * thread_pool.threads()]
+    axis = next(iter(long), slowest[0])
+    parts = min(array.shape[axis], max(2 * thread_pool.threads(), array.size // PIECE))
+    edges = [array.shape[axis] * n // parts for n in range(parts + 1)]
+    shape = tuple(array.shape[n] for n in kept)
+    whole = axis in axes
+    if whole and prod(shape) * parts > array.size // 8:
+        return _sum(array, axes, dtype, compiles)
+    out = np.empty((parts, *shape) if whole else shape, np.float64 if whole else dtype)
+
+    def work(n: int) -> None:
+        piece = slice(edges[n], edges[n + 1])
+        part = _sum(array[(slice(None),) * axis + (piece,)], axes, dtype, compiles)
+        if whole:
+            out[n] = part
+        else:
+            out[(slice(None),) * kept.index(axis) + (piece,)] = part
+
+    with blas.OneThread():
+        thread_pool.run(work, range(parts), parts, lambda done: None)
+    if not whole:
+        return out
+    return np.asarray(np.add.reduce(out, axis=0))
+
+
+def _sum(array: np.ndarray, axes: tuple[int, ...], dtype: np.dtype, compiles: bool) -> np.ndarray:
+    """As `accurate_sum`, on the calling thread; not rounded to the type yet."""
+    exact = dtype == np.float64
+    if array.size < SMALL and (not exact or array.size <= ORDERED or _is_pairwise(array, axes)):
+        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64, initial=0.0))
+    if array.dtype != dtype:
+        return add_up(array, axes, exact)
+    order = sorted(range(array.ndim), key=lambda n: (-abs(array.strides[n]), n))
+    flat = array.transpose(order)
+    gone = [n in axes for n in order]
+    if flat.flags.c_contiguous and flat.flags.aligned:
+        sums = _contiguous(flat, gone, compiles, exact)
+    else:
+        sums = _strided(flat, gone, exact)
+    kept = [n for n in order if n not in axes]
+    turn = sorted(range(len(kept)), key=kept.__getitem__)
+    return sums.transpose(turn)
+
+
+def _is_pairwise(array: np.ndarray, axes: tuple[int, ...]) -> bool:
+    """True if NumPy sums an array in pairs: it reads all of it as one row."""
+    return len(axes) == array.ndim and array.flags.c_contiguous
+
+
+def _contiguous(
+    array: np.ndarray, gone: list[bool], compiles: bool, exact: bool
+) -> np.ndarray:  # fmt: skip
+    """Sums the axes marked `gone` of an array in C order."""
+    rows = array.ndim  # the axes from here on are all summed
+    while rows and gone[rows - 1]:
+        rows -= 1
+    if rows < array.ndim:
+        part = _rows(array.reshape(-1, prod(array.shape[rows:])), compiles)
+        return _rest(part.reshape(array.shape[:rows]), gone[:rows], exact)
+    stop = rows  # the last axes that are summed are those from start to stop
+    while not gone[stop - 1]:
+        stop -= 1
+    start = stop
+    while start and gone[start - 1]:
+        start -= 1
+    shape = array.shape
+    stacks = array.reshape(prod(shape[:start]), prod(shape[start:stop]), prod(shape[stop:]))
+    part = _planes(stacks, compiles).reshape(shape[:start] + shape[stop:])
+    return _rest(part, gone[:start] + gone[stop:], exact)
+
+
+def _rows(matrix: np.ndarray, compiles: bool) -> np.ndarray:
+    """Sums along the rows."""
+    if compiles and SHORT < matrix.shape[1] <= LONGEST:
+        from einsql.kernels.runtime.row_sums import row_sums  # for large arrays only
+
+        return row_sums(matrix)
+    if matrix.shape[1] <= SHORT:
+        with blas.undisturbed:
+            return np.asarray(matrix @ np.ones(matrix.shape[1], matrix.dtype))
+    if matrix.shape[1] * matrix.itemsize <= MIDDLE:
+        return np.asarray(np.einsum("ij->i", matrix))
+    return np.asarray(np.add.reduce(matrix, axis=1))
+
+
+def _planes(stacks: np.ndarray, compiles: bool) -> np.ndarray:
+    """Sums along the middle axis: whole planes of rows are added to each other."""
+    lead, rows, width = stacks.shape
+    exact = stacks.dtype == np.float64
+    if exact and rows > 2 * CHAIN:  # planes of sums of some rows each
+        even = rows // CHAIN * CHAIN
+        blocks = stacks[:, :even].reshape(lead, -1, CHAIN, width, copy=False)
+        part = np.empty((lead, even // CHAIN, width))
+        for n in range(lead):
+            part[n] = _planes(blocks[n], compiles)
+        sums = _planes(part, compiles)
+        return sums + _planes(stacks[:, even:], compiles) if even < rows else sums
+    if compiles and width >= WIDE:
+        from einsql.kernels.runtime.row_sums import plane_sums  # for large arrays only
+
+        return plane_sums(stacks)
+    if rows <= PLANES or exact:
+        return np.asarray(np.add.reduce(stacks, axis=1))
+    even = rows // PLANES * PLANES
+    # A copy where the stack is not whole: it costs less than adding short rows.
+    planes = stacks[:, :even].reshape(lead, PLANES, even // PLANES, width)
+    part = np.add.reduce(np.add.reduce(planes, axis=1), axis=1, dtype=np.float64)
+    if even < rows:
+        part += np.add.reduce(stacks[:, even:], axis=1, dtype=np.float64)
+    return np.asarray(part)
+
+
+def _strided(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
+    """Sums where rows do not follow each other in memory; the last axis is innermost."""
+    if gone[-1] and array.shape[-1] >= PLANES:
+        array, gone = np.add.reduce(array, axis=-1), gone[:-1]
+    return _rest(array, gone, exact)
+
+
+def _rest(array: np.ndarray, gone: list[bool], exact: bool) -> np.ndarray:
+    axes = tuple(n for n, summed in enumerate(gone) if summed)
+    return add_up(array, axes, exact) if axes else array
+
+
+def add_up(array: np.ndarray, axes: tuple[int, ...], exact: bool) -> np.ndarray:
+    """Sums over axes in DOUBLE.
+
+    Args:
+        array: Any real array, of any strides.
+        axes: The axes, at least one.
+        exact: Whether the sums are to be as accurate as DOUBLE, not as FLOAT: no more than
+            twice `CHAIN` terms are added one after another then, and their sums likewise.
+
+    Returns:
+        float64 sums over the remaining axes, which keep their order.
+    """
+    terms = prod(array.shape[n] for n in axes)
+    if not exact or terms <= 2 * CHAIN:
+        return np.asarray(np.add.reduce(array, axis=axes, dtype=np.float64))
+    axis = max(axes, key=lambda n: array.shape[n])
+    length = array.shape[axis]
+    if length <= CHAIN:
+        sums = np.add.reduce(array, axis=axis, dtype=np.float64)
+        return add_up(sums, tuple(n - (n > axis) for n in axes if n != axis), exact)
+    even = length // CHAIN * CHAIN
+    before = (slice(None),) * axis
+    shape = *array.shape[:axis], even // CHAIN, CHAIN, *array.shape[axis + 1 :]
+    blocks = array[(*before, slice(even))].reshape(shape, copy=False)
+    sums = add_up(np.add.reduce(blocks, axis=axis + 1, dtype=np.float64), axes, exact)
+    if even < length:
+        sums = sums + add_up(array[(*before, slice(even, None))], axes, exact)
+    return np.asarray(sums)
+
+
+class RunningSum:
+    """Arrays that are added one after another, in DOUBLE.
+
+    Sums of DOUBLE are corrected by what rounding took from them, so that their error does not
+    grow with the number of arrays.
+    """
+
+    def __init__(self, first: np.ndarray) -> None:
+        """The first of them, FLOAT or DOUBLE; it is copied."""
+        self._total = first.astype(np.float64)
+        self._lost = np.zeros_like(self._total) if first.dtype == np.float64 else None
+
+    def add(self, values: np.ndarray) -> RunningSum:
+        """Adds an array of the same shape; returns the sum."""
+        if self._lost is None:
+            self._total += values
+            return self
+        before = self._total
+        with np.errstate(all="ignore"):
+            self._total = before + values
+            added = self._total - before
+            self._lost += (before - (self._total - added)) + (values - added)
+        return self
+
+    def result(self) -> np.ndarray:
+        """The sum, float64."""
+        if self._lost is None:
+            return self._total
+        # An infinite sum has lost nothing, and the correction is NaN.
+        return np.where(np.isfinite(self._total), self._total + self._lost, self._total)
+
+
+def write_small_sum(page: Page, array: str, axes: tuple[int, ...], dtype: np.dtype) -> str:
+    """Writes `accurate_sum` of fewer elements than `SMALL`; gives the sums' name.
+
+    Args:
+        page: Where.
+        array: The array's name.
+        axes: The axes to sum.
+        dtype: As of `accurate_sum`.
+    """
+    reduce, wide = page.held(np.add.reduce, "f"), page.held(np.dtype(np.float64))
+    text = f"asarray({reduce}({array}, {axes!r}, {wide}, None, False, 0.0))"
+    if dtype != np.float64:
+        text += f".astype({page.held(dtype)})"
+    sums = page.line(text)
+    page.lines.append(f"{page.held(np.add, 'f')}({sums}, {page.held(dtype.type(0))}, {sums})")
+    return sums
+
+
+def from_zero(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """0 + values: a sum starts at 0, so one of a single -0.0 is 0.0.
+
+    Args:
+        values: What is to be a sum.
+        out: Where to put it, maybe `values` itself.
+    """
+    return np.asarray(np.add(values, values.dtype.type(0), out=out))

@@ -1,0 +1,469 @@
+"""The vector tier: any node, by whole-array NumPy over blocks of the domain.
+
+Enumerated labels are axes of every array; a derived label that is none of them is an
+array of its values. Where every free label is a key, a key has at most one point and
+nothing needs reducing (pointwise); otherwise points are reduced densely, or scattered
+where a derived label is a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from einsql.core.bfloat16 import loaded, stored
+from einsql.core.schema import DType
+from einsql.core.source_writer import Laid, Page
+from einsql.errors import InternalError
+from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Label, Operand, Output, Value, subexpressions
+from einsql.ir.functions import REDUCTIONS
+from einsql.ir.functions.casts import cast_array
+from einsql.kernels.dispatch.kernel import Fields, Kernel, Runner, Tick, ignoring
+from einsql.kernels.vectorized.program_writer import (
+    Domain,
+    Indexed,
+    Reading,
+    compile_straight,
+    is_suited,
+    write_straight,
+)
+from einsql.kernels.vectorized.reductions import accumulator
+from einsql.kernels.vectorized.scalar import Block, Compiled, Mask, both, compile_expr
+from einsql.kernels.vectorized.sums import from_zero
+from einsql.kernels.vectorized.views import arrangement
+
+BLOCK = 1 << 18
+"""Points of a block: temporaries stay in cache, and a block takes milliseconds."""
+GATHER_BLOCK = 1 << 24
+"""Points of a block that only moves values: it has no temporaries but row numbers."""
+
+AGAIN = 2
+"""The run from which a small node is taken to be one that is repeated."""
+
+Ranges = tuple[slice, ...]
+"""The part of each enumerated axis that a block covers, counted from the axis's lo."""
+
+Read = Callable[["_Points"], Reading]
+"""How an operand is read at some points."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """An output with its expressions compiled."""
+
+    output: Output
+    args: tuple[Compiled, ...]
+    where: Compiled | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is decided about a node before its arrays are known.
+
+    Attributes:
+        types: Of each operand's fields.
+        kept: How many leading enumerated axes are keys.
+        room: Points of a block at most.
+        shape: Of the result.
+        once: The one block of a domain that fits into it.
+    """
+
+    node: EinSum
+    enumerated: tuple[Axis, ...]
+    derived: tuple[tuple[Axis, Compiled], ...]
+    guard: Compiled | None
+    outputs: tuple[_Output, ...]
+    reads: tuple[Read, ...]
+    pointwise: bool
+    selective: bool
+    types: tuple[Mapping[str, DType], ...]
+    kept: int
+    room: int
+    shape: tuple[int, ...]
+    once: Ranges | None
+
+
+def compile_vector(node: EinSum) -> Runner:
+    """Compiles any node; costs about 10 µs per NumPy call and block when first run.
+
+    A small node that runs again is written out for what is to come, see `straight.py`.
+    """
+    if any(a.extent == 0 for a in node.axes):
+        return lambda operands, tick: _no_points(node)
+    plan = _plan(node)
+    compute = _pointwise if plan.pointwise else _reduced
+
+    def run(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        return compute(plan, operands, tick)
+
+    if plan.once is None:
+        return ignoring(run)
+    runs = 0
+    best: Runner = run
+
+    def short(operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+        nonlocal runs, best
+        runs += 1
+        if runs == AGAIN and is_suited(node):
+            best = compile_straight(node, _domain(plan)) or run
+        return best(operands, tick)
+
+    def write(page: Page, operands: Sequence[Laid]) -> Mapping[str, str] | None:
+        suited = is_suited(node)
+        return write_straight(node, _domain(plan), page, operands) if suited else None
+
+    return ignoring(short, write)
+
+
+def is_gather(node: EinSum) -> bool:
+    """True for nodes that only move values, which NumPy does as fast as memory allows."""
+    free = {a.label for a in node.axes if a.define is None}
+    return free == set(node.keys) and all(
+        isinstance(e, Value) for o in node.outputs for e in o.args
+    )
+
+
+def _no_points(node: EinSum) -> dict[str, np.ndarray]:
+    shape = node.schema.shape
+    return {
+        o.name: stored(np.full(shape, _identity(o), o.dtype.carrier), o.dtype) for o in node.outputs
+    }
+
+
+def _identity(output: Output) -> object:
+    if output.reduction is None:
+        return 0
+    return REDUCTIONS[output.reduction].identity(output.dtype)
+
+
+# Compilation
+
+
+def _plan(node: EinSum) -> _Plan:
+    free = [a for a in node.axes if a.define is None]
+    pointwise = all(a.label in node.keys for a in free)
+    keys = [node.axis(k) for k in node.keys]
+    enumerated = keys if pointwise else [a for a in keys if a.define is None]
+    enumerated = [*enumerated, *(a for a in free if a.label not in node.keys)]
+    bounds = {a.label: (a.lo, a.hi) for a in node.axes}
+    derived = _in_order(node)
+    outputs = tuple(
+        _Output(
+            o,
+            tuple(compile_expr(e, bounds) for e in o.args),
+            None if o.where == TRUE else compile_expr(o.where, bounds),
+        )
+        for o in node.outputs
+    )
+    extents = [a.extent for a in enumerated]
+    room = GATHER_BLOCK if is_gather(node) else BLOCK
+    return _Plan(
+        node,
+        tuple(enumerated),
+        tuple((a, compile_expr(a.define, bounds)) for a in derived if a.define is not None),
+        None if node.guard == TRUE else compile_expr(node.guard, bounds),
+        outputs,
+        tuple(_compile_read(node, o, enumerated, derived) for o in node.operands),
+        pointwise,
+        any(o.output.reduction is not None or any(a.fails for a in o.args) for o in outputs),
+        tuple({f.name: f.dtype for f in o.source.schema.fields} for o in node.operands),
+        sum(a.label in node.keys for a in enumerated),
+        room,
+        node.schema.shape,
+        tuple(slice(0, n) for n in extents) if prod(extents) <= room else None,
+    )
+
+
+def _reads_of(node: EinSum, axis: Axis) -> set[str]:
+    """Labels an axis's definition depends on, through operands too."""
+    if axis.define is None:
+        return set()
+    found: set[str] = set()
+    for e in subexpressions(axis.define):
+        if isinstance(e, Label):
+            found.add(e.name)
+        elif isinstance(e, Value):
+            found.update(node.operands[e.operand].labels)
+    return found
+
+
+def _in_order(node: EinSum) -> list[Axis]:
+    """The derived axes, each after those its definition reads."""
+    waiting = [a for a in node.axes if a.define is not None]
+    ordered: list[Axis] = []
+    while waiting:
+        blocked = {a.label for a in waiting}
+        ready = [a for a in waiting if not _reads_of(node, a) & blocked]
+        if not ready:
+            raise InternalError(f"Derived labels {sorted(blocked)} define each other.")
+        ordered += ready
+        waiting = [a for a in waiting if a not in ready]
+    return ordered
+
+
+def _compile_read(
+    node: EinSum, operand: Operand, enumerated: Sequence[Axis], derived: Sequence[Axis]
+) -> Read:
+    """How an operand's fields are laid over the enumerated axes."""
+    place = {a.label: n for n, a in enumerate(enumerated)}
+    varies = {x: {x} for x in place}  # the enumerated labels a label's value depends on
+    for a in derived:
+        varies.setdefault(a.label, set()).update(
+            *(varies[x] for x in _reads_of(node, a) if a.label not in place)
+        )
+    gathered = [x for x in operand.labels if x not in place]
+    rows = [x for x in operand.labels if x in place]
+    if not gathered:
+        return _slicing(node, operand, place)
+    if len(gathered) == 1 and len(set(rows)) == len(rows):
+        axes = sorted(varies[gathered[0]], key=place.__getitem__)
+        if not set(axes) & set(rows):
+            return _taking(node, operand, place, gathered[0], axes)
+    return _indexing(node, operand)
+
+
+def _starts(node: EinSum, operand: Operand) -> list[int]:
+    """Where each label's axis begins within the operand's array."""
+    keys = operand.source.schema.keys
+    return [node.axis(x).lo - k.lo for x, k in zip(operand.labels, keys, strict=True)]
+
+
+def _lift(labels: Sequence[str], place: Mapping[str, int]) -> tuple[slice | None, ...]:
+    return tuple(slice(None) if x in labels else None for x in place)
+
+
+def _slicing(node: EinSum, operand: Operand, place: Mapping[str, int]) -> Read:
+    starts = _starts(node, operand)
+    axes = [place[x] for x in operand.labels]
+    held = [x for x in place if x in operand.labels]
+    arrange = arrangement(operand.labels, held)
+    lift = _lift(held, place)
+
+    def bind(points: _Points) -> Reading:
+        part = [_shifted(points.ranges[a], s) for a, s in zip(axes, starts, strict=True)]
+        if arrange is None:
+            rest = iter(part)
+            return Indexed(tuple(None if x is None else next(rest) for x in lift))
+        window = tuple(part)
+        return lambda array: np.asarray(arrange(array[window]))[lift]
+
+    return bind
+
+
+def _taking(
+    node: EinSum, operand: Operand, place: Mapping[str, int], gathered: str, axes: Sequence[str]
+) -> Read:
+    """Whole rows by number: the row numbers vary along other axes than the rows' own."""
+    starts = _starts(node, operand)
+    at = operand.labels.index(gathered)
+    now = [*operand.labels[:at], *axes, *operand.labels[at + 1 :]]
+    held = [x for x in place if x in now]
+    arrange = arrangement(now, held)
+    lift = _lift(held, place)
+    squeezed = tuple(n for x, n in place.items() if x not in axes)
+    first = node.axis(gathered).lo
+
+    def bind(points: _Points) -> Reading:
+        numbers = points.label(gathered).squeeze(squeezed) + (starts[at] - first)
+        window: list[slice | np.ndarray] = [
+            slice(None) if x == gathered else _shifted(points.ranges[place[x]], s)
+            for x, s in zip(operand.labels, starts, strict=True)
+        ]
+        rows = tuple(window)
+        window[at] = numbers
+        index = tuple(window)
+
+        def read(array: np.ndarray) -> np.ndarray:
+            part = array[rows]
+            # take() would first copy a table whose rows are apart
+            taken = part.take(numbers, axis=at) if part.flags.c_contiguous else array[index]
+            return np.asarray(taken if arrange is None else arrange(taken))[lift]
+
+        return read
+
+    return bind
+
+
+def _indexing(node: EinSum, operand: Operand) -> Read:
+    keys = operand.source.schema.keys
+
+    def bind(points: _Points) -> Reading:
+        return Indexed(
+            tuple(points.label(x) - k.lo for x, k in zip(operand.labels, keys, strict=True))
+        )
+
+    return bind
+
+
+def _shifted(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+def _domain(plan: _Plan) -> Domain:
+    """The one block of a node whose labels do not depend on data."""
+    assert plan.once is not None  # there is no other
+    points = _Points(replace(plan, guard=None), (), plan.once)
+    mask = points.derive()
+    node, guard = plan.node, plan.guard
+    return Domain(
+        points.shape,
+        plan.kept,
+        plan.pointwise,
+        {a.label: points.label(a.label) for a in node.axes},
+        mask,
+        guard is not None and (plan.selective or guard.fails),
+        tuple(read(points) for read in plan.reads),
+    )
+
+
+# Running
+
+
+class _Points(Block):
+    """The points of one block: labels and operand values, each made once."""
+
+    def __init__(self, plan: _Plan, operands: Sequence[Fields], ranges: Ranges) -> None:
+        self.plan = plan
+        self.operands = operands
+        self.ranges = ranges
+        self.shape = tuple(r.stop - r.start for r in ranges)
+        self.labels: dict[str, np.ndarray] = {}
+        self.values: dict[tuple[int, str], np.ndarray] = {}
+
+    def label(self, name: str) -> np.ndarray:
+        if name not in self.labels:
+            axes = self.plan.enumerated
+            n = next(n for n, a in enumerate(axes) if a.label == name)
+            lo = axes[n].lo
+            numbers = np.arange(lo + self.ranges[n].start, lo + self.ranges[n].stop)
+            shape = [-1 if m == n else 1 for m in range(len(axes))]
+            self.labels[name] = numbers.reshape(shape)
+        return self.labels[name]
+
+    def value(self, operand: int, field: str) -> np.ndarray:
+        if (operand, field) not in self.values:
+            array = self.plan.reads[operand](self)(self.operands[operand][field])
+            self.values[operand, field] = loaded(array, self.plan.types[operand][field])
+        return self.values[operand, field]
+
+    def derive(self) -> Mask:
+        """Computes the derived labels; returns where points exist by them and the guard."""
+        mask: Mask = None
+        if not self.plan.derived and self.plan.guard is None:
+            return mask
+        enumerated = {a.label for a in self.plan.enumerated}
+        for axis, define in self.plan.derived:
+            number = define.run(self, mask).astype(np.int64, copy=False)
+            if axis.label in enumerated:
+                mask = both(mask, np.asarray(number == self.label(axis.label)))
+                continue
+            inside = (number >= axis.lo) & (number < axis.hi)
+            if not inside.all():
+                mask = both(mask, inside)
+                number = np.clip(number, axis.lo, axis.hi - 1)
+            self.labels[axis.label] = number.reshape(
+                number.shape or (1,) * len(self.shape)  # literals have no axes
+            )
+        guard = self.plan.guard
+        if guard is not None and (self.plan.selective or guard.fails):
+            mask = both(mask, guard.run(self, mask))
+        return mask
+
+
+def _blocks(shape: Sequence[int], room: int) -> Iterator[Ranges]:
+    """Cuts a domain into blocks of `room` points, keeping trailing axes whole if they fit."""
+    steps: list[int] = []
+    for extent in reversed(shape):
+        step = max(1, min(extent, room))
+        steps.append(step)
+        room //= extent if step == extent else room
+    return _tiles(tuple(shape), tuple(reversed(steps)))
+
+
+def _tiles(shape: tuple[int, ...], steps: tuple[int, ...]) -> Iterator[Ranges]:
+    """The tiles of a grid, one at a time: 2⁶⁰ points have too many to list them."""
+    if not shape:
+        yield ()
+        return
+    for start in range(0, shape[0], steps[0]):
+        first = slice(start, min(shape[0], start + steps[0]))
+        for rest in _tiles(shape[1:], steps[1:]):
+            yield (first, *rest)
+
+
+def _points(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> Iterator[tuple[_Points, Mask]]:
+    """The blocks of the domain with their existing points, reporting progress."""
+    if plan.once is not None:  # most of what comes here is small
+        points = _Points(plan, operands, plan.once)
+        yield points, points.derive()
+        tick(1.0)
+        return
+    shape = [a.extent for a in plan.enumerated]
+    total, done = prod(shape), 0
+    for ranges in _blocks(shape, plan.room):
+        points = _Points(plan, operands, ranges)
+        yield points, points.derive()
+        done += prod(points.shape)
+        tick(done / total)
+
+
+def _pointwise(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    shape = plan.shape
+    fields: dict[str, np.ndarray] = {}
+    for points, mask in _points(plan, operands, tick):
+        for o in plan.outputs:
+            values = stored(_only(o, points, mask), o.output.dtype)
+            if values.shape == shape and values.flags.owndata and values.flags.writeable:
+                fields[o.output.name] = values
+                continue
+            if o.output.name not in fields:
+                fields[o.output.name] = np.empty(shape, o.output.dtype.numpy)
+            fields[o.output.name][points.ranges] = values
+    return fields
+
+
+def _only(o: _Output, points: _Points, mask: Mask) -> np.ndarray:
+    """The single contribution at each key, or the identity where there is none."""
+    if o.output.reduction is None:
+        return np.asarray(cast_array(o.args[0].run(points, mask), o.output.dtype))
+    selected = mask if o.where is None else both(mask, o.where.run(points, mask))
+    args = [a.run(points, selected) for a in o.args]
+    value = cast_array(args[0], o.output.dtype)
+    if selected is not None:
+        value = np.where(selected, value, np.asarray(_identity(o.output), value.dtype))
+    if o.output.reduction == "sum" and value.dtype.kind == "f":
+        return from_zero(value)
+    return np.asarray(value)
+
+
+def _reduced(plan: _Plan, operands: Sequence[Fields], tick: Tick) -> dict[str, np.ndarray]:
+    node, kept = plan.node, plan.kept
+    scattered = kept < len(node.keys)
+    # Densely reduced results have the kept axes in key order, which is the result's order.
+    running = [accumulator(o.output, plan.shape) for o in plan.outputs]
+    for points, mask in _points(plan, operands, tick):
+        for o, run in zip(plan.outputs, running, strict=True):
+            selected = mask if o.where is None else both(mask, o.where.run(points, mask))
+            args = [np.broadcast_to(a.run(points, selected), points.shape) for a in o.args]
+            if scattered:
+                at = np.broadcast_to(_positions(node, points), points.shape)
+                chosen = ... if selected is None else np.broadcast_to(selected, points.shape)
+                run.scatter(at[chosen].reshape(-1), [a[chosen].reshape(-1) for a in args])
+            else:
+                run.dense(points.ranges[:kept], args, selected)
+    return {o.output.name: r.result() for o, r in zip(plan.outputs, running, strict=True)}
+
+
+def _positions(node: EinSum, points: _Points) -> np.ndarray:
+    """Flat position in the result of each point's key."""
+    flat = np.zeros((), np.int64)
+    for k in node.keys:
+        axis = node.axis(k)
+        flat = flat * axis.extent + (points.label(k) - axis.lo)
+    return flat
+
+
+VECTOR = Kernel("vector", "any node, by whole-array NumPy over blocks of points", compile_vector)
