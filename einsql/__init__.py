@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from einsql import tra
-    from einsql.cluster.driver import Cluster
     from einsql.cursor import Cursor
-    from einsql.engine.database.memory import Database
+    from einsql.engine.ranks.driver import Cluster
     from einsql.frontends import Traced, trace
     from einsql.integrations.duckdb import Attached
     from einsql.session import Connection
+    from einsql.storage.database.memory import Database
 else:
     # `import einsql` itself is quick: what a program does not use is not loaded.
     _LATER = {
@@ -126,8 +126,8 @@ def connect(
 def _opened(path: str, read_only: bool) -> tuple[Database, object]:
     """The database of a file, and what keeps it open."""
     from einsql.catalog import definition
-    from einsql.engine.boundary import boundary
-    from einsql.engine.database.opening import open_database  # files are for who names one
+    from einsql.storage.database.opening import open_database  # files are for who names one
+    from einsql.storage.error_boundary import boundary
 
     with boundary:
         return open_database(path, bool(read_only), definition)
@@ -137,7 +137,7 @@ def _cluster(options: Mapping[str, object]) -> Cluster | None:
     """The MPI ranks that options ask for."""
     if all(value is None for value in options.values()):
         return None
-    from einsql.cluster.start import cluster  # MPI is for who asks for it
+    from einsql.engine.ranks.start import cluster  # MPI is for who asks for it
 
     return cluster(options)
 

@@ -10,7 +10,7 @@ from einsql.errors import Error, NotSupportedError
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Program, Tick
-    from einsql.engine.relation import Fields
+    from einsql.storage.relation import Fields
 
 WIDEST = 2**31
 """A range of values wider than this is no tensor key."""

@@ -32,11 +32,11 @@ from einsql.ir.einsum.graph import (
 from einsql.programs import compiler
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
-    from einsql.cluster.program import RankProgram
-    from einsql.engine.relation import Fields
-    from einsql.engine.sites import SiteProgram
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.ranks.program import RankProgram
+    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program
+    from einsql.storage.relation import Fields
 
 BUDGET = 0.08
 """Seconds for each measurement, which is repeated as long; the fastest counts."""
@@ -214,11 +214,11 @@ class _Measures:
                 inputs[step.source.name] = {schema.values[0].name: ones}
         program: SiteProgram | RankProgram
         if self._cluster is None:
-            from einsql.engine.sites import SiteProgram
+            from einsql.engine.spmd_executor import SiteProgram
 
             program = SiteProgram(placed, root.schema, compiler(self._settings))
         else:
-            from einsql.cluster.program import RankProgram
+            from einsql.engine.ranks.program import RankProgram
 
             def keep(name: str, _: Fields, found: Fields) -> None:
                 inputs[name] = found

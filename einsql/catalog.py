@@ -10,8 +10,6 @@ from sqlglot import exp
 from einsql.core.big_stack import with_deep_stack
 from einsql.core.schema import DType, Key, Schema
 from einsql.core.settings import SETTINGS, setting_text
-from einsql.engine.objects import Body, Definition, Tensor, is_local, kind_of
-from einsql.engine.relation import PlacedFields, lies
 from einsql.errors import Error, OperationalError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Input
 from einsql.ir.layout import described
@@ -21,6 +19,8 @@ from einsql.sql.parser.create_headers import head_of
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import CreateMacro, CreateView, Drop, Show
+from einsql.storage.objects import Body, Definition, Tensor, is_local, kind_of
+from einsql.storage.relation import PlacedFields, lies
 
 if TYPE_CHECKING:
     from einsql.session import Connection
@@ -228,7 +228,7 @@ _DESCRIBED = ("column_name", "column_type", "key", "placement")
 
 
 def _tile_columns(relation: TileRelation) -> list[tuple[Any, ...]]:
-    from einsql.engine.tile_result import type_text  # few statements need it
+    from einsql.storage.results.tile_result import type_text  # few statements need it
 
     schema = relation.node.schema
     return [

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from einsql.arrays import array_relation, file_relation
 from einsql.engine.executor import Tick
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields
-from einsql.engine.store import Store
 from einsql.plans import Dependency, Plan
+from einsql.storage.host_arrays import array_relation, file_relation
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields
+from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
     from einsql.staged import TilePlan

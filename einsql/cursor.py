@@ -12,18 +12,18 @@ from uuid import UUID
 import numpy as np
 
 from einsql.core.schema import DType
-from einsql.engine.boundary import boundary
-from einsql.engine.result import Result
-from einsql.engine.rows_result import RowsResult
 from einsql.errors import DataError, InterfaceError, ProgrammingError
 from einsql.sql.parameters.parameters import refuse_names, values_by_name
+from einsql.storage.error_boundary import boundary
+from einsql.storage.results.result import Result
+from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from einsql.engine.duck.table_result import TableResult
-    from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
+    from einsql.storage.duckdb.table_result import TableResult
+    from einsql.storage.results.tile_result import TileResult
 
     _Results: TypeAlias = Result | TileResult | TableResult | RowsResult
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from einsql.core.machine import Topology
 from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
-from einsql.engine.relation import Fields
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.printer import format_graph
 from einsql.plans import Plan
 from einsql.programs import sited
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
+from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from einsql.engine.sites import SiteMeasure
+    from einsql.engine.spmd_executor import SiteMeasure
     from einsql.staged import TilePlan
     from einsql.tile_report import TileMeasure
 
@@ -119,7 +119,7 @@ class GraphExplanation(Explanation):
     @cached_property
     def _costs(self) -> dict[str, Any]:
         """The report without what the rewrite rules changed."""
-        from einsql.engine.sites import SiteMeasure  # 20 ms, and only EXPLAIN needs it
+        from einsql.engine.spmd_executor import SiteMeasure  # 20 ms, and only EXPLAIN needs it
         from einsql.graph_report import with_graph, with_kernels
         from einsql.report import as_json, nodes_of
 
@@ -164,7 +164,7 @@ class GraphExplanation(Explanation):
 
     def _program_lines(self) -> list[str]:
         """What runs: the kernel of each step, or what the sites do."""
-        from einsql.engine.sites import SiteMeasure  # as in `_costs`
+        from einsql.engine.spmd_executor import SiteMeasure  # as in `_costs`
         from einsql.report_text import as_text
 
         if isinstance(self.plan.program, Program):

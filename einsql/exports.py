@@ -15,15 +15,6 @@ from typing import TYPE_CHECKING
 from einsql import foreign
 from einsql.catalog import definition
 from einsql.core.quoting import in_quotes, literal
-from einsql.engine.database.backup import back_up
-from einsql.engine.database.exported import (
-    in_memory,
-    manifest_of,
-    read_objects,
-    write_objects,
-)
-from einsql.engine.files.drafts import part_name, synchronise, writing
-from einsql.engine.objects import Object, Tensor, is_local
 from einsql.errors import (
     Error,
     InterruptedError,
@@ -35,6 +26,15 @@ from einsql.sql.hybrid import guard
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.syntax import Backup, Export, Import
 from einsql.sql.parser.tokens import tokenize
+from einsql.storage.database.backup import back_up
+from einsql.storage.database.export_manifest import (
+    in_memory,
+    manifest_of,
+    read_objects,
+    write_objects,
+)
+from einsql.storage.files.drafts import part_name, synchronise, writing
+from einsql.storage.objects import Object, Tensor, is_local
 
 if TYPE_CHECKING:
     from sqlglot import Token

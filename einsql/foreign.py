@@ -12,16 +12,16 @@ from sqlglot import Token, TokenType
 from einsql import hybrid
 from einsql.core.quoting import in_quotes, literal
 from einsql.core.settings import SETTINGS, Settings, setting_text
-from einsql.engine.boundary import boundary
-from einsql.engine.duck.failures import translated
-from einsql.engine.duck.table_result import TableResult
-from einsql.engine.objects import Tensor, is_local, kind_of
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
 from einsql.sql.hybrid import guard
 from einsql.sql.hybrid.blocks import Structure
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import is_qualified
 from einsql.sql.parser.tokens import tokenize, word_of
+from einsql.storage.duckdb.failures import translated
+from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.error_boundary import boundary
+from einsql.storage.objects import Tensor, is_local, kind_of
 
 if TYPE_CHECKING:
     from sqlglot import Token
@@ -215,7 +215,9 @@ def _check_import(con: Connection, tokens: Sequence[Token]) -> None:
     for token in tokens[2:]:
         if token.token_type is TokenType.STRING:
             folder, position = token.text, token.start
-    from einsql.engine.database.exported import manifest_of  # 10 ms, and few statements need it
+    from einsql.storage.database.export_manifest import (
+        manifest_of,  # 10 ms, and few statements need it
+    )
 
     if os.path.exists(manifest_of(folder)):
         raise NotSupportedError(

@@ -11,11 +11,6 @@ import numpy as np
 from sqlglot import exp
 
 from einsql.current import current_inputs
-from einsql.engine.duck.operands import Named, Tables
-from einsql.engine.duck.streams import stream
-from einsql.engine.objects import Definition
-from einsql.engine.relation import DistantFields
-from einsql.engine.result import Result
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
 from einsql.ir.einsum.graph import Input
 from einsql.planning import BinderCatalog
@@ -26,13 +21,18 @@ from einsql.sql.hybrid.operands import names_in, refusal, sources
 from einsql.sql.hybrid.sharing import share
 from einsql.sql.hybrid.split import Fragment
 from einsql.sql.macros.macros import Macro
+from einsql.storage.duckdb.operands import Named, Tables
+from einsql.storage.duckdb.streams import stream
+from einsql.storage.objects import Definition
+from einsql.storage.relation import DistantFields
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick
-    from einsql.engine.relation import Fields
-    from einsql.engine.tile_result import TileResult
     from einsql.session import Connection
     from einsql.staged import TilePlan
+    from einsql.storage.relation import Fields
+    from einsql.storage.results.tile_result import TileResult
 
 
 Answer = tuple["Result | TileResult", tuple[tuple[Any, ...], ...]]

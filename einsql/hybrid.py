@@ -15,12 +15,6 @@ from sqlglot import TokenType, exp
 
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
-from einsql.engine.duck.failures import is_stopped, place, translate
-from einsql.engine.duck.operands import Tables
-from einsql.engine.duck.streams import no_rows
-from einsql.engine.duck.table_result import TableResult
-from einsql.engine.files import READABLE, suffix_of
-from einsql.engine.objects import Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
 from einsql.fragments import Computing
 from einsql.hybrid_definitions import Defined, definitions
@@ -37,6 +31,12 @@ from einsql.sql.macros.expansion import count_expansion
 from einsql.sql.macros.substitution import expand
 from einsql.sql.parser.dialect import EinSQL
 from einsql.sql.tiles.names import FUNCTIONS as TILE_FUNCTIONS
+from einsql.storage.duckdb.failures import is_stopped, place, translate
+from einsql.storage.duckdb.operands import Tables
+from einsql.storage.duckdb.streams import no_rows
+from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.files import READABLE, suffix_of
+from einsql.storage.objects import Damaged, Definition, damage
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -11,7 +11,6 @@ from sqlglot import exp
 
 from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
-from einsql.engine.objects import Body, Damaged, Definition, damage
 from einsql.errors import Error, NotSupportedError
 from einsql.sql.hybrid.edits import Edited
 from einsql.sql.hybrid.prelude import PRELUDE, called
@@ -19,6 +18,7 @@ from einsql.sql.hybrid.split import Parts, Splitter
 from einsql.sql.hybrid.statement import split_statement
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
+from einsql.storage.objects import Body, Damaged, Definition, damage
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.core.schema import DType
 from einsql.cursor import Cursor
-from einsql.engine.rows_result import RowsResult
 from einsql.errors import (
     DataError,
     Error,
@@ -19,6 +18,7 @@ from einsql.errors import (
 from einsql.sql.binder.scalar import locate
 from einsql.sql.binder.scope import deduplicated
 from einsql.sql.parser import syntax as st
+from einsql.storage.results.rows_result import RowsResult
 
 if TYPE_CHECKING:
     from sqlglot import exp

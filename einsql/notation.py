@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.arrays import array_relation, is_sparse
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.memory import enough_memory
-from einsql.engine.relation import Fields
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
@@ -21,6 +18,9 @@ from einsql.plans import Plan
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.binder.scope import Column, Relation
 from einsql.sql.parameters.parameter_use import Given
+from einsql.storage.host_arrays import array_relation, is_sparse
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -12,11 +12,11 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Runner, Tick
-from einsql.engine.relation import DistantFields, Fields, copied
 from einsql.ir.einsum.graph import EinSum, Node
 from einsql.kernels.cuda import Handle, Memory, compile_on_device, device
 from einsql.kernels.cuda.device import Device
 from einsql.kernels.cuda.operators import Runner as DeviceRunner
+from einsql.storage.relation import DistantFields, Fields, copied
 
 IsStored = Callable[[str, Fields], bool]
 """True for the name and fields of an input that is a stored tensor, which never change."""

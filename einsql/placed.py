@@ -9,8 +9,7 @@ import numpy as np
 
 from einsql.core.bfloat16 import loaded
 from einsql.core.settings import MOST_SITES
-from einsql.engine.blocks import RunKernel, assemble
-from einsql.engine.implementation import SiteRun, run_on_sites
+from einsql.engine.tra.site_executor import SiteRun, run_on_sites
 from einsql.errors import ProgrammingError
 from einsql.ir.ia import plan as ia
 from einsql.ir.tra import plan as ra
@@ -18,10 +17,11 @@ from einsql.ir.tra.block_schema import KeyTuple
 from einsql.ir.tra.kernels import VALUE
 from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import Cost, ImplementationStep, Implemented, Stored, Weights, implement
+from einsql.storage.block_relation import RunKernel, assemble
 
 if TYPE_CHECKING:
-    from einsql.cluster.blocks import RankBlockProgram
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.blocks import RankBlockProgram
+    from einsql.engine.ranks.driver import Cluster
 
 
 class Placed:
@@ -53,7 +53,7 @@ class Placed:
         self._run = run
         self._ranks: RankBlockProgram | None = None
         if cluster is not None:
-            from einsql.cluster.blocks import RankBlockProgram  # for ranks only
+            from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
 
             self._ranks = RankBlockProgram(cluster, found.root, "auto", lambda *_: None)
 

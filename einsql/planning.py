@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.arrays import array_relation, file_relation
 from einsql.bounds import Probe, bounds_in
 from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
 from einsql.core.sparse_matrix import Sparse
-from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
-from einsql.engine.files.tables import is_table, may_be_table
-from einsql.engine.objects import Body, Damaged, Definition, Tensor, damage
-from einsql.engine.relation import Fields, lies
-from einsql.engine.relation import Relation as Stored
-from einsql.engine.result import ResultColumn
-from einsql.engine.spill import Memory
-from einsql.engine.store import Store
 from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph
@@ -33,11 +24,20 @@ from einsql.sql.binder.scope import Column, Relation, TileRelation, known_bounds
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.sql.parameters.parameter_use import Given
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.files.tables import is_table, may_be_table
+from einsql.storage.host_arrays import array_relation, file_relation
+from einsql.storage.memory import Memory
+from einsql.storage.objects import Body, Damaged, Definition, Tensor, damage
+from einsql.storage.relation import Fields, lies
+from einsql.storage.relation import Relation as Stored
+from einsql.storage.results.result import ResultColumn
+from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
-    from einsql.cluster.program import RankProgram
-    from einsql.engine.sites import SiteProgram
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.ranks.program import RankProgram
+    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
     from einsql.staged import Part, TilePlan, TileProgram
@@ -337,10 +337,10 @@ def _sites(
     """What runs a placed program: the ranks of the session, or virtual sites."""
     settings = catalog.settings
     if catalog.cluster is None:
-        from einsql.engine.sites import SiteProgram  # as in `sited`
+        from einsql.engine.spmd_executor import SiteProgram  # as in `sited`
 
         return SiteProgram(placed, schema, compiler(settings), joining(settings))
-    from einsql.cluster.program import RankProgram  # for ranks only
+    from einsql.engine.ranks.program import RankProgram  # for ranks only
 
     return RankProgram(catalog.cluster, placed, schema, settings.jit, catalog.store.placed)
 
@@ -380,8 +380,8 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.engine.tile_result import type_text  # as in BinderCatalog
     from einsql.staged import TilePlan, scanned
+    from einsql.storage.results.tile_result import type_text  # as in BinderCatalog
 
     types = (
         type_text(relation.node.schema) if c.key is None else DType.BIGINT.value
@@ -423,7 +423,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     placed = implement(node, settings.sites, disabled=disabled, tick=catalog.tick)
     if cluster is None:
         return TileProgram(node, settings.jit, placed)
-    from einsql.cluster.blocks import RankBlockProgram  # for ranks only
+    from einsql.engine.ranks.blocks import RankBlockProgram  # for ranks only
 
     ranks = RankBlockProgram(cluster, placed.root, settings.jit, catalog.store.placed)
     return TileProgram(node, settings.jit, placed, ranks)

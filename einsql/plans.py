@@ -11,21 +11,21 @@ import numpy as np
 
 from einsql.bounds import Probe
 from einsql.core.schema import Schema
-from einsql.engine.database.stored import StoredFields
 from einsql.engine.executor import Program, Tick
-from einsql.engine.private import owner, show
-from einsql.engine.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
-from einsql.engine.result import Result, ResultColumn
-from einsql.engine.spill import Memory
 from einsql.optimizer import Optimized
 from einsql.sql.binder.scope import Relation
 from einsql.sql.parameters.parameter_use import NOTHING, Use
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
+from einsql.storage.array_ownership import owner, show
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.memory import Memory
+from einsql.storage.relation import DistantFields, Fields, PlacedFields, copied, frozen, here
+from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
-    from einsql.cluster.program import RankProgram
-    from einsql.engine.sites import SiteProgram
+    from einsql.engine.ranks.program import RankProgram
+    from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
     from einsql.staged import Part

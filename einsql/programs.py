@@ -9,16 +9,16 @@ from einsql import kernels
 from einsql.core.schema import DType
 from einsql.core.settings import Settings
 from einsql.engine.executor import Compile, FindGroups, Program
-from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Node, walk
 from einsql.optimizer import GROUP_NODES
+from einsql.storage.relation import MAX_AXES
 
 if TYPE_CHECKING:
-    from einsql.engine.fused import Join
-    from einsql.engine.spill import Memory
+    from einsql.engine.fused_steps import Join
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition, Objective
+    from einsql.storage.memory import Memory
 
 MOST_POINTS = 2**62
 """A domain larger than this is a mistake; no machine visits it."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from einsql.core.boxes import volumes
 from einsql.core.machine import Machine
-from einsql.engine.sites import SiteMeasure
+from einsql.engine.spmd_executor import SiteMeasure
 from einsql.ir.einsum.flops import flops, flops_at_point
 from einsql.ir.einsum.graph import EinSum
 from einsql.ir.spmd.program import COPIES, Collective, Complete, Exchange, Local, Program

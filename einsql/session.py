@@ -16,20 +16,13 @@ import numpy as np
 from sqlglot import exp
 
 from einsql import errors
-from einsql.arrays import array_in_scope, array_relation, check_names, is_table, shown_columns
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
 from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
-from einsql.engine.boundary import boundary
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields
-from einsql.engine.result import Result
-from einsql.engine.spill import Memory
-from einsql.engine.store import Store
-from einsql.engine.watch import Interrupts, watched
+from einsql.engine.cancellation import Interrupts, watched
 from einsql.errors import Error
 from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
 from einsql.kernels.runtime.blas import Statement
@@ -43,18 +36,31 @@ from einsql.sql.binder.query import QueryBinder
 from einsql.sql.binder.scope import Relation, TileRelation
 from einsql.sql.parameters.parameter_use import Given
 from einsql.sql.parser.lexical import is_complete, scan
+from einsql.storage.error_boundary import boundary
+from einsql.storage.host_arrays import (
+    array_in_scope,
+    array_relation,
+    check_names,
+    is_table,
+    shown_columns,
+)
+from einsql.storage.memory import Memory
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields
+from einsql.storage.results.result import Result
+from einsql.storage.session_store import Store
 from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 
 if TYPE_CHECKING:
     from einsql.changes import Changing
-    from einsql.cluster.driver import Cluster
-    from einsql.engine.database.memory import Database
-    from einsql.engine.duck.connection import Duck
-    from einsql.engine.tile_result import TileResult
+    from einsql.engine.ranks.driver import Cluster
     from einsql.explain import Explanation
     from einsql.hybrid import Hybrid
     from einsql.several import Several
     from einsql.staged import TilePlan
+    from einsql.storage.database.memory import Database
+    from einsql.storage.duckdb.connection import Duck
+    from einsql.storage.results.tile_result import TileResult
 
     Planned: TypeAlias = Plan | TilePlan | Changing
 
@@ -86,7 +92,7 @@ class Connection(Lifetime):
         self.store: Store = Store(database, lambda: self.settings)
         self.cluster = None if cluster is None else cluster.join(self.regrouped)
         if self.cluster is not None:
-            from einsql.cluster.windows import lent  # for ranks only
+            from einsql.engine.ranks.windows import lent  # for ranks only
 
             self.store.lent = lent
         self.memory = Memory(self.settings, self.store.states, self.store.database.path)

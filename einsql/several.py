@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from einsql.current import current_inputs
-from einsql.engine.boundary import boundary
 from einsql.engine.executor import Program
-from einsql.engine.relation import Fields
-from einsql.engine.result import Result
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
 from einsql.planning import BinderCatalog, make_plan, result_columns
@@ -19,6 +16,9 @@ from einsql.plans import Plan
 from einsql.sql.binder.scope import Relation
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
+from einsql.storage.error_boundary import boundary
+from einsql.storage.relation import Fields
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.session import Connection

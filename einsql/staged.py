@@ -16,14 +16,9 @@ import numpy as np
 
 from einsql import kernels
 from einsql.core.schema import PRESENT, Field, Key, Schema, is_flag
-from einsql.engine.block_work import counting
-from einsql.engine.blocks import PlacedBlocks, run_blocks
-from einsql.engine.implementation import SiteRun, run_on_sites
-from einsql.engine.private import owner, show
-from einsql.engine.relation import Fields, PlacedFields, Term, copied, count
-from einsql.engine.result import Result
-from einsql.engine.sites import SiteMeasure
-from einsql.engine.tile_result import TileResult, tensor_fields
+from einsql.engine.spmd_executor import SiteMeasure
+from einsql.engine.tra.site_executor import SiteRun, run_on_sites
+from einsql.engine.tra.site_ops import counting
 from einsql.errors import DataError, IntegrityError
 from einsql.ir.einsum.graph import EinSum, Input
 from einsql.ir.tra import plan as ra
@@ -33,9 +28,14 @@ from einsql.ir.tra.printer import format_implementation, format_plan
 from einsql.ir.tra.typing import assembled
 from einsql.kernels import Runner
 from einsql.sql.parameters.parameter_use import NOTHING, Use
+from einsql.storage.array_ownership import owner, show
+from einsql.storage.block_relation import PlacedBlocks, run_blocks
+from einsql.storage.relation import Fields, PlacedFields, Term, copied, count
+from einsql.storage.results.result import Result
+from einsql.storage.results.tile_result import TileResult, tensor_fields
 
 if TYPE_CHECKING:
-    from einsql.cluster.blocks import RankBlockProgram
+    from einsql.engine.ranks.blocks import RankBlockProgram
     from einsql.optimizer.tra import Implemented
 
 Tick = Callable[[float], None]

@@ -11,13 +11,13 @@ from sqlglot import exp
 from einsql import catalog, changes, errors
 from einsql.core.big_stack import NeedsRoom
 from einsql.core.settings import SETTINGS, changed_settings
-from einsql.engine import files
 from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
 from einsql.plans import Plan
 from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.parser.tokens import tokenize
+from einsql.storage import files
 from einsql.what_if import assumed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsql.core.units import duration
-from einsql.engine.implementation import SiteRun
+from einsql.engine.tra.site_executor import SiteRun
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import Cost, Costs, Implemented, translate

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einsql.arrays import array_relation, is_sparse
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType, Schema
-from einsql.engine.blocks import assemble, run_blocks
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum, Expr, Input
 from einsql.ir.tra import plan as ra
@@ -29,6 +27,8 @@ from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, ele
 from einsql.ir.tra.lambda_tracing import call, cast, recorded, trace
 from einsql.ir.tra.printer import format_plan
 from einsql.staged import compiled_kernel
+from einsql.storage.block_relation import assemble, run_blocks
+from einsql.storage.host_arrays import array_relation, is_sparse
 
 if TYPE_CHECKING:
     from einsql.placed import Placed

@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 
-from einsql.cluster.start import starting
+from einsql.engine.ranks.start import starting
 from tests.oracle.campaign import Report, campaign
 from tests.oracle.everywhere import Everywhere, everywhere
 from tests.oracle.ranks import WatchedCluster, changing, tiled

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from einsql.core.schema import PRESENT, valid
-from einsql.engine.blocks import assemble, run_blocks
 from einsql.engine.executor import Program
 from einsql.errors import DataError, NotSupportedError
 from einsql.ir.einsum.graph import EinSum, Input, Node, walk
@@ -22,6 +21,7 @@ from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.optimizer.tra.lower_operands import scanned_field
 from einsql.staged import compiled_kernel
+from einsql.storage.block_relation import assemble, run_blocks
 
 if TYPE_CHECKING:
     import einsql

@@ -9,9 +9,9 @@ import numpy as np
 
 import einsql
 from einsql.core.schema import Schema
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields, PlacedFields, Term, count_here, from_array
 from einsql.ir.layout import Entry, Layout, Mesh, Replicate, Shard, Single, Tiles, region
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields, Term, count_here, from_array
 
 
 class InMemory(PlacedFields):

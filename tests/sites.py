@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 
 from einsql import tra
-from einsql.engine.block_work import reading
-from einsql.engine.implementation import gathered, run_sites
+from einsql.engine.tra.site_executor import gathered, run_sites
+from einsql.engine.tra.site_ops import reading
 from einsql.engine.transport import LocalTransport
 from einsql.errors import IntegrityError, ProgrammingError
 from einsql.ir.einsum.graph import EinSum

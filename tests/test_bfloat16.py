@@ -11,7 +11,7 @@ import pytest
 import einsql
 from einsql.core.bfloat16 import narrow, rounded, widen
 from einsql.core.schema import DType
-from einsql.engine import files
+from einsql.storage import files
 from tests.test_sites import explained
 
 VALUES = np.array([[0.1, -2.5, 3e38], [np.nan, np.inf, 2.0**-133]])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.objects import Tensor
 from einsql.ir.layout import (
     Layout,
     Mesh,
@@ -24,6 +23,7 @@ from einsql.ir.layout import (
 )
 from einsql.optimizer.decomposition.problem import nearest_cut
 from einsql.plans import Plan
+from einsql.storage.objects import Tensor
 from tests.placed_tensors import lay, on_mesh, random_layout, random_tiles
 from tests.test_sites import QUERIES, TENSORS, connection, explained
 

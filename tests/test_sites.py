@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.sites import SiteProgram
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.spmd.program import Local
 from einsql.plans import Plan
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.fused import Fused
+from einsql.engine.fused_steps import Fused
 from einsql.ir.spmd.program import Together
 from einsql.plans import Plan
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con

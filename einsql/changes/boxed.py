@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from einsql.changes.writing import Write
 from einsql.core.schema import Schema, is_flag
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields
 from einsql.sql.parameters.host_expr import FIELD
 from einsql.sql.parameters.runtime_windows import Shift
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields
 
 if TYPE_CHECKING:
-    from einsql.engine.result import Result
+    from einsql.storage.results.result import Result
 
 
 @dataclass(frozen=True, slots=True)

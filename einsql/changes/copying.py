@@ -9,8 +9,6 @@ from sqlglot import exp
 
 from einsql.changes.target import changed, rows
 from einsql.core.schema import Schema
-from einsql.engine import files, outgoing
-from einsql.engine.result import Result
 from einsql.errors import (
     DataError,
     IntegrityError,
@@ -19,6 +17,8 @@ from einsql.errors import (
     suggest,
 )
 from einsql.sql.parser.syntax import Copy
+from einsql.storage import export, files
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.session import Connection
@@ -95,7 +95,7 @@ def _copy_out(
     if suffix in _TABLES or (as_rows and suffix in (".parquet", ".arrow")):
         if member is not None:
             raise ProgrammingError(f"A file of rows has no names; TENSOR '{member}' means nothing")
-        made = outgoing.batches(result, con._tick)
+        made = export.batches(result, con._tick)
         return files.write_rows(path, result.arrow_schema(), made, form)
     if as_rows:
         raise ProgrammingError(
@@ -128,19 +128,19 @@ def _arrays(
                 hint="An .npz, .safetensors, .arrow, .parquet or .zarr file does.",
             )
     names = tuple(values) if len(values) > 1 else (member or statement.name or "val",)
-    made = outgoing.columns(result, names, member is not None or len(values) > 1, con._tick)
+    made = export.columns(result, names, member is not None or len(values) > 1, con._tick)
     if con.cluster is not None and files.in_parts(suffix) and len(names) == 1:
         from einsql.changes.distant import written  # for ranks only
 
         if suffix == files.suffix_of(path) and written(con, result, path, names[0]):
             return result.schema.size
-    files.write_arrays(path, outgoing.shape(result), made, suffix)
+    files.write_arrays(path, export.shape(result), made, suffix)
     return result.schema.size
 
 
 def _matrix(con: Connection, result: Result, path: str) -> int:
     """Writes a Matrix Market file: whole if every key is there, else its elements."""
-    from einsql.engine.files import matrix_market  # pyarrow takes 60 ms
+    from einsql.storage.files import matrix_market  # pyarrow takes 60 ms
 
     values = [c for c in result.columns if c.field is not None]
     if len(values) != 1:
@@ -150,12 +150,10 @@ def _matrix(con: Connection, result: Result, path: str) -> int:
     _refuse_offset({c.name: starts[c.key or ""] for c in keys}, "SELECT {key} - {lo} AS {key}, …")
     (value,) = values
     every = not result.hidden and result.dense(value)
-    ordered = outgoing.matrix(result)
+    ordered = export.matrix(result)
     listed = None if every else len(result)
-    made = (
-        outgoing.columnwise(ordered, con._tick) if every else outgoing.batches(ordered, con._tick)
-    )
-    return matrix_market.write_rows(path, value.dtype, outgoing.shape(result), listed, made)
+    made = export.columnwise(ordered, con._tick) if every else export.batches(ordered, con._tick)
+    return matrix_market.write_rows(path, value.dtype, export.shape(result), listed, made)
 
 
 # ---- in

@@ -13,13 +13,13 @@ from einsql.changes.target import as_declared, constant, refuse_null, rows
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.settings import MOST_SITES
-from einsql.engine.objects import Tensor, is_local, kind_of
-from einsql.engine.private import owned
-from einsql.engine.relation import PlacedFields, Relation
-from einsql.engine.result import Result
 from einsql.errors import Error, IntegrityError, ProgrammingError, suggest
 from einsql.sql.binder.typed_expr import convert
 from einsql.sql.parser.syntax import CreateTensor
+from einsql.storage.array_ownership import owned
+from einsql.storage.objects import Tensor, is_local, kind_of
+from einsql.storage.relation import PlacedFields, Relation
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -10,13 +10,9 @@ import numpy as np
 
 from einsql.changes.target import as_declared, refuse_null, rows, settled
 from einsql.changes.writing import Write
-from einsql.cluster.program import RankFields
-from einsql.cluster.storage import load, reads, write
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.engine import files
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields, Relation, lies
-from einsql.engine.result import Result
+from einsql.engine.ranks.program import RankFields
+from einsql.engine.ranks.storage import load, reads, write
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -35,6 +31,10 @@ from einsql.ir.einsum.graph import (
 )
 from einsql.planning import BinderCatalog
 from einsql.sql.binder.dml import Touch
+from einsql.storage import files
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields, Relation, lies
+from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -9,10 +9,10 @@ import numpy as np
 
 from einsql.changes.target import changed
 from einsql.core.schema import DType, Schema
-from einsql.engine.files.rows import Batch, Rows
-from einsql.engine.memory import require
-from einsql.engine.objects import Tensor
 from einsql.errors import DataError, IntegrityError
+from einsql.storage.files.rows import Batch, Rows
+from einsql.storage.objects import Tensor
+from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
     from einsql.session import Connection

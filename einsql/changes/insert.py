@@ -13,9 +13,6 @@ from einsql.changes.writing import Made, Write
 from einsql.core import buffer_pool
 from einsql.core.bfloat16 import loaded, stored
 from einsql.core.schema import DType, Key, Schema, valid
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields, distinct
-from einsql.engine.result import Result, ResultColumn
 from einsql.errors import DataError, Error, IntegrityError, ProgrammingError, suggest
 from einsql.ir.einsum.graph import Call, Const, EinSum, Input, Value
 from einsql.ir.functions.casts import cast_array, cast_failure
@@ -23,6 +20,9 @@ from einsql.sql.binder.dml import Insertion, LiteralRow
 from einsql.sql.binder.scalar import position
 from einsql.sql.binder.scope import Relation
 from einsql.sql.binder.typed_expr import convert
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields, distinct
+from einsql.storage.results.result import Result, ResultColumn
 
 if TYPE_CHECKING:
     from einsql.session import Connection

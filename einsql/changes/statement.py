@@ -24,9 +24,6 @@ from einsql.changes.writing import Made, store
 from einsql.core.schema import Key, Schema
 from einsql.current import current_inputs
 from einsql.engine.executor import Program
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields, PlacedFields
-from einsql.engine.result import Result, ResultColumn
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
 from einsql.fragments import Reader, bound_over_tables, check_groups
 from einsql.ir.einsum.graph import Input, Node, apart
@@ -50,6 +47,9 @@ from einsql.sql.parameters.parameter_use import Use
 from einsql.sql.parameters.runtime_bounds import Cut, within
 from einsql.sql.parameters.runtime_windows import Shift, shifted
 from einsql.sql.parser.sqlglot_trees import changing
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields
+from einsql.storage.results.result import Result, ResultColumn
 from einsql.variants import bound_late
 
 if TYPE_CHECKING:

@@ -11,9 +11,6 @@ from einsql.changes.insert import cells, insert_rows
 from einsql.changes.target import changed
 from einsql.core.bfloat16 import stored
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.engine.duck.table_result import TableResult
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Relation
 from einsql.errors import (
     DataError,
     Error,
@@ -24,6 +21,9 @@ from einsql.errors import (
 )
 from einsql.ir.functions.casts import cast_array, cast_failure
 from einsql.sql.hybrid.rows import touching
+from einsql.storage.duckdb.table_result import TableResult
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     import pyarrow as pa

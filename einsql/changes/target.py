@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsql.core.schema import PRESENT, DType, Field, Schema, valid
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields, PlacedFields, Relation, Term, count, distinct
 from einsql.errors import DataError, Error, ProgrammingError
 from einsql.ir.einsum.graph import TRUE, Const
 from einsql.sql.binder.dml import Target
 from einsql.sql.binder.scalar import locate
 from einsql.sql.binder.typed_expr import Typed
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields, Relation, Term, count, distinct
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -11,10 +11,10 @@ import numpy as np
 from einsql.changes.target import refuse_null, rows
 from einsql.changes.writing import Index, Made, Write
 from einsql.core.schema import PRESENT
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Fields, PlacedFields, Term, count
 from einsql.errors import IntegrityError
 from einsql.sql.binder.dml import COUNT, Touch
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import Fields, PlacedFields, Term, count
 
 if TYPE_CHECKING:
     from einsql.session import Connection

@@ -11,8 +11,8 @@ import numpy as np
 
 from einsql.changes.target import changed
 from einsql.core import buffer_pool
-from einsql.engine.objects import Tensor
-from einsql.engine.private import behind, owned
+from einsql.storage.array_ownership import behind, owned
+from einsql.storage.objects import Tensor
 
 if TYPE_CHECKING:
     from einsql.session import Connection

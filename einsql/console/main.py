@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     world = launched()
     if world is None:
         return _console(arguments)
-    from einsql.cluster.joined import end, follow  # for who runs on ranks
+    from einsql.engine.ranks.joined import end, follow  # for who runs on ranks
 
     if world.rank:
         follow(world)

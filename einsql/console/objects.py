@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import einsql
 from einsql.console.values import format_value
 from einsql.core.quoting import in_quotes
-from einsql.engine.objects import Damaged, Definition, Tensor, damage
 from einsql.sql.parser.create_headers import Head, head_of
+from einsql.storage.objects import Damaged, Definition, Tensor, damage
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from einsql.console.work import Worker
 from einsql.errors import Error, InterruptedError
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.driver import Cluster
 
 T = TypeVar("T")
 

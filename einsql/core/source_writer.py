@@ -1,7 +1,7 @@
 """Runs written out as Python text: for short work, calling and looking up takes the most time.
 
 Who runs a node may say in lines over names what it does; a program that is repeated makes one
-function of the lines of all its nodes, see `engine/straight.py`.
+function of the lines of all its nodes, see `engine/program_writer.py`.
 """
 
 from __future__ import annotations

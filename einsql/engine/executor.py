@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from einsql.core.fp_errors import Ignored
-from einsql.engine.memory import require
 from einsql.ir.einsum.graph import EinSum, Input, Node, children, walk
+from einsql.storage.out_of_memory import require
 
 if TYPE_CHECKING:
-    from einsql.engine.spill import Memory
+    from einsql.storage.memory import Memory
 
 Fields = Mapping[str, np.ndarray]
 Tick = Callable[[float], None]
@@ -163,7 +163,7 @@ class Program:
         if memory is None:
             self._peak = max((s.nbytes for s in self.steps), default=0)
         elif not self._sure:
-            from einsql.engine.spill.within import peak  # for large statements only
+            from einsql.engine.spilling_executor import peak  # for large statements only
 
             self._peak = peak(self.steps, (slot for slot, _ in self.inputs))
             self._sure = self._peak <= memory.sure
@@ -195,7 +195,7 @@ class Program:
         if self._runs < REPEATED:
             self._runs += 1
             if self._runs == REPEATED:
-                from einsql.engine.straight import write_program  # for what is repeated only
+                from einsql.engine.program_writer import write_program  # for what is repeated only
 
                 self._written = write_program(self.inputs, self.steps, self.roots, _Part)
         if self._written is not None:
@@ -246,7 +246,7 @@ class Program:
     def _within(
         self, inputs: Mapping[str, Fields], tick: Tick
     ) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
-        from einsql.engine.spill.within import run_within  # as in `__init__`
+        from einsql.engine.spilling_executor import run_within  # as in `__init__`
 
         assert self._memory is not None  # else nothing exceeds it
         given = {slot: inputs[name] for slot, name in self.inputs}

@@ -44,7 +44,7 @@ def _array(value: Any) -> Any:
         except (TypeError, ValueError):
             return None
     if hasattr(value, "detach"):  # a parameter of a torch module
-        from einsql.arrays import as_numpy
+        from einsql.storage.host_arrays import as_numpy
 
         return as_numpy(value)
     return value

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.arrays import array_relation, is_array, is_sparse
 from einsql.core import forks
 from einsql.core.schema import DType
-from einsql.engine.relation import Relation as Stored
 from einsql.errors import DataError, Error, InterfaceError, ProgrammingError, suggest
 from einsql.frontends.array import TracedArray, lifted
 from einsql.frontends.statement import write
@@ -23,6 +21,8 @@ from einsql.frontends.steps import Graph, Step
 from einsql.frontends.views import whole
 from einsql.session import Connection
 from einsql.several import fetch_together
+from einsql.storage.host_arrays import array_relation, is_array, is_sparse
+from einsql.storage.relation import Relation as Stored
 
 if TYPE_CHECKING:
     from einsql.explain import Explanation

@@ -16,9 +16,9 @@ from harlequin.exception import (
 )
 from harlequin.options import HarlequinAdapterOption, ListOption
 
-from einsql.engine.objects import Tensor
 from einsql.errors import Error, InterruptedError
 from einsql.session import Connection
+from einsql.storage.objects import Tensor
 
 SETTINGS = ListOption(
     name="set",

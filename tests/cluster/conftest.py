@@ -11,7 +11,7 @@ import pytest
 import einsql
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.driver import Cluster
 
 Connected = Callable[[int], einsql.Connection]
 """Gives a connection of its own to so many ranks."""
@@ -20,8 +20,8 @@ Connected = Callable[[int], einsql.Connection]
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Callable[[int], Cluster]]:
     """Gives so many ranks; those that were started are kept until the module's tests are done."""
-    from einsql.cluster.driver import Cluster
-    from einsql.cluster.start import starting
+    from einsql.engine.ranks.driver import Cluster
+    from einsql.engine.ranks.start import starting
 
     known: dict[int, Cluster] = {}
 

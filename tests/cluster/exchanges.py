@@ -15,14 +15,14 @@ from unittest import mock
 import numpy as np
 
 import einsql
-from einsql.engine import fabric, mpi, streaming
+from einsql.engine import communicator, mpi_transport, streaming_exchange
+from einsql.engine.communicator import Fabric
+from einsql.engine.exchange import Held
 from einsql.engine.executor import Tick
-from einsql.engine.fabric import Fabric
-from einsql.engine.moving import Held
-from einsql.engine.mpi import CANCELLED, FAILED, READY, Abandoned, RankTransport
-from einsql.engine.sites import Loading, SiteMeasure, SiteProgram
+from einsql.engine.mpi_transport import CANCELLED, FAILED, READY, Abandoned, RankTransport
+from einsql.engine.mpi_wait import finish
+from einsql.engine.spmd_executor import Loading, SiteMeasure, SiteProgram
 from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
-from einsql.engine.waiting import finish
 
 DTYPES: dict[str, np.dtype] = {
     "val": np.dtype(np.float32),
@@ -105,9 +105,12 @@ def collectives(rounds: int = 6) -> None:
 
     comm = MPI.COMM_WORLD
     Fabric.of(comm).nodes = np.arange(comm.size)
-    with mock.patch.object(fabric, "GROUPS", 1), mock.patch("einsql.engine.schedule.FAR", 1):
+    with (
+        mock.patch.object(communicator, "GROUPS", 1),
+        mock.patch("einsql.engine.mpi_schedule.FAR", 1),
+    ):
         for small in (0, 100, 2**16):
-            with mock.patch("einsql.engine.schedule.SMALL", small):
+            with mock.patch("einsql.engine.mpi_schedule.SMALL", small):
                 exchanges(small, rounds)
 
 
@@ -138,7 +141,7 @@ def counting(rounds: int = 20) -> None:
 
 def chunks() -> None:
     """Arrays of more bytes than a message may have."""
-    with mock.patch.object(mpi, "LARGEST", 13):
+    with mock.patch.object(mpi_transport, "LARGEST", 13):
         exchanges(3, rounds=3)
         collectives(rounds=1)
 
@@ -173,7 +176,7 @@ def programs() -> None:
 
     rng = np.random.default_rng(0)
     with (
-        mock.patch.multiple(streaming, PIECE=0, DEPTH=0, MARGIN=-1000),
+        mock.patch.multiple(streaming_exchange, PIECE=0, DEPTH=0, MARGIN=-1000),
         mock.patch.object(SiteProgram, "execute", both),
         einsql.connect() as con,
     ):

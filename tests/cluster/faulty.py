@@ -1,4 +1,4 @@
-"""A rank that fails when it is told to: `faulty.py PLAN python -m mpi4py -m einsql.cluster …`.
+"""A rank that fails when it is told to: `faulty.py PLAN python -m mpi4py -m einsql.engine.ranks …`.
 
 PLAN is a file of a rank's number, a phase and a fault; who fails deletes it first, so that
 it does so once. einsql knows nothing of this: here its functions are wrapped before it runs.
@@ -14,9 +14,9 @@ from typing import Any
 
 import mpi4py.run
 
-from einsql.cluster import keeping, rank, wire
-from einsql.cluster.messages import Fetch
-from einsql.engine import mpi, sites
+from einsql.engine import mpi_transport, spmd_executor
+from einsql.engine.ranks import framing, rank, tile_store
+from einsql.engine.ranks.messages import Fetch
 
 PLAN = Path(sys.argv[1])
 
@@ -99,22 +99,22 @@ def main() -> None:
     """Wraps what ranks do, and becomes one."""
     before(rank, "share_cores", "start")
     before(rank, "SiteProgram", "load")
-    before(mpi.RankTransport, "agree", "agree")
+    before(mpi_transport.RankTransport, "agree", "agree")
     before(rank, "receive", "listen")
     before(rank.Rank, "_reply", "serve")
-    before(mpi._Flight, "begin", "begin")
+    before(mpi_transport._Flight, "begin", "begin")
     flights, local, send, parts = (
-        mpi._Flight.arrivals, sites.SiteProgram._local, wire.send, keeping._parts
+        mpi_transport._Flight.arrivals, spmd_executor.SiteProgram._local, framing.send, tile_store._parts
     )  # fmt: skip
-    mpi._Flight.arrivals = lambda self: arriving(flights, self)  # type: ignore[method-assign]  # as above
-    sites.SiteProgram._local = lambda *args: while_working(local, *args)  # type: ignore[method-assign]  # as above
+    mpi_transport._Flight.arrivals = lambda self: arriving(flights, self)  # type: ignore[method-assign]  # as above
+    spmd_executor.SiteProgram._local = lambda *args: while_working(local, *args)  # type: ignore[method-assign]  # as above
     setattr(rank, "send", lambda *args: while_sending(send, *args))  # noqa: B010 - as `before` does
 
     def fetching(command: Fetch, held: Any) -> Any:
         reached("fetch")
         return parts(command, held)
 
-    keeping._parts = fetching
+    tile_store._parts = fetching
     sys.argv = ["mpi4py", *sys.argv[sys.argv.index("mpi4py") + 1 :]]
     mpi4py.run.main()
 

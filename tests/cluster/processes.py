@@ -32,7 +32,7 @@ def ranks_of(pid: int) -> list[int]:
             environ = Path(f"/proc/{p}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"einsql.cluster" in command and os.path.basename(command[0]).startswith(b"python"):
+        if b"einsql.engine.ranks" in command and os.path.basename(command[0]).startswith(b"python"):
             told = dict(e.split(b"=", 1) for e in environ if b"=" in e)
             number = told.get(b"PMI_RANK", told.get(b"PMIX_RANK"))
             if number is not None:

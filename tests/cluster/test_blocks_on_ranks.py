@@ -10,12 +10,12 @@ import pytest
 
 import einsql
 from einsql import tra
-from einsql.cluster.call import Tick
-from einsql.cluster.messages import Command, Kept, Run, Source
-from einsql.engine.implementation import SiteRun
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields
+from einsql.engine.ranks.call import Tick
+from einsql.engine.ranks.messages import Command, Kept, Run, Source
+from einsql.engine.tra.site_executor import SiteRun
 from einsql.optimizer.tra import RULES
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields
 from tests.cluster.conftest import Connected
 from tests.optimizer.test_ia_rules import FORMS, form
 from tests.sites import assert_same, meaning, random_relation

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.cluster.driver import Cluster
-from einsql.cluster.keeping import compact
-from einsql.cluster.messages import Count, Fetch, Run
-from einsql.engine import files
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields
-from einsql.engine.result import PIECE
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.messages import Count, Fetch, Run
+from einsql.engine.ranks.tile_store import compact
+from einsql.storage import files
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields
+from einsql.storage.results.result import PIECE
 from tests.cluster.conftest import Connected
 from tests.oracle.ranks import measured
 

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 import pytest
 
 import einsql
-from einsql.cluster.endings import Ended, Loss, loss, reports
-from einsql.cluster.meeting import Meeting
-from einsql.cluster.messages import Started
+from einsql.engine.ranks.failure_diagnosis import Ended, Loss, loss, reports
+from einsql.engine.ranks.messages import Started
+from einsql.engine.ranks.rendezvous import Meeting
 from tests.cluster.processes import descendants, gone, ranks_of
 
 REPEAT = int(os.environ.get("EINSQL_REPEAT", "1"))
@@ -84,7 +84,7 @@ def test_last_words_and_the_launchers_end_come_before_all_else() -> None:
 
 RANK = """
 import sys, time
-from einsql.cluster.meeting import reach
+from einsql.engine.ranks.rendezvous import reach
 line = reach(sys.argv[1], bytes.fromhex(sys.argv[2]))
 time.sleep(600)
 """

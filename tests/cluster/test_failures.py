@@ -26,9 +26,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.cluster import call, interrupts, remains, wire
-from einsql.cluster.messages import Fetch
-from einsql.cluster.rank import _failed
+from einsql.engine.ranks import call, framing, interrupts, leftovers
+from einsql.engine.ranks.messages import Fetch
+from einsql.engine.ranks.rank import _failed
 from tests.cluster.processes import descendants, gone, ranks_of
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -57,7 +57,7 @@ def careful() -> Iterator[einsql.Connection]:
             con.register(name, rng.integers(-9, 9, (SIZE, SIZE)).astype(float), dims=dims)
         con.execute("CREATE TENSOR kept (i DIM(40), val DOUBLE) DEFAULT 0.5")
         assert con.execute("SELECT SUM(val) AS s FROM kept").fetchone() == (20.0,)
-        assert not any(remains.segments(p) for p in ranks_of(os.getpid()))
+        assert not any(leftovers.segments(p) for p in ranks_of(os.getpid()))
         yield con
         pids = set(descendants(os.getpid())) - others
     assert gone(pids)
@@ -68,9 +68,9 @@ def careful() -> Iterator[einsql.Connection]:
 def nothing_shared(since: float) -> bool:
     """True once no shared memory is left; another test's ranks may be ending just now."""
     deadline = time.monotonic() + 10
-    while remains.forsaken(since) and time.monotonic() < deadline:
+    while leftovers.forsaken(since) and time.monotonic() < deadline:
         time.sleep(0.5)
-    return remains.forsaken(since) == []
+    return leftovers.forsaken(since) == []
 
 
 def product(con: einsql.Connection) -> np.ndarray:
@@ -230,27 +230,29 @@ def test_a_message_that_is_withdrawn_or_too_large_leaves_the_line_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends = [Connection(s.detach()) for s in socket.socketpair()]
-    array = np.arange(3 * wire.PIECE, dtype=np.uint8)
+    array = np.arange(3 * framing.PIECE, dtype=np.uint8)
 
     def sent(wanted: Callable[[], bool] = lambda: True) -> threading.Thread:
-        thread = threading.Thread(target=wire.send, args=(ends[0], [array, array.copy()], wanted))
+        thread = threading.Thread(
+            target=framing.send, args=(ends[0], [array, array.copy()], wanted)
+        )
         thread.start()
         return thread
 
     left = iter([True, True, True, True, False])
     thread = sent(lambda: next(left))
-    with pytest.raises(wire.Withdrawn):
-        wire.receive(ends[1])
+    with pytest.raises(framing.Withdrawn):
+        framing.receive(ends[1])
     thread.join()
     with monkeypatch.context() as patch:
         patch.setattr(np, "empty", _no_memory)
         thread = sent()
-        with pytest.raises(wire.Unread) as failure:
-            wire.receive(ends[1])
+        with pytest.raises(framing.Unread) as failure:
+            framing.receive(ends[1])
         assert isinstance(failure.value.reason, MemoryError)
         thread.join()
     thread = sent()
-    assert all((a == array).all() for a in wire.receive(ends[1]))
+    assert all((a == array).all() for a in framing.receive(ends[1]))
     thread.join()
     for end in ends:
         end.close()
@@ -262,11 +264,11 @@ def _no_memory(*_: object) -> np.ndarray:
 
 def test_small_arrays_come_as_large_ones_do() -> None:
     ends = [Connection(s.detach()) for s in socket.socketpair()]
-    arrays = [np.arange(n, dtype=np.int64).reshape(2, -1) for n in (4, 0, wire.PACKED)]
+    arrays = [np.arange(n, dtype=np.int64).reshape(2, -1) for n in (4, 0, framing.PACKED)]
     wanted = [np.zeros_like(a) for a in arrays]
     for into in ([], wanted, [np.zeros(3)] * 3):
-        wire.send(ends[0], arrays)
-        found = wire.receive(ends[1], into=into)
+        framing.send(ends[0], arrays)
+        found = framing.receive(ends[1], into=into)
         for n, (a, b) in enumerate(zip(found, arrays, strict=True)):
             np.testing.assert_array_equal(a, b)
             assert a.flags.writeable
@@ -362,7 +364,7 @@ def test_ranks_leave_when_their_session_is_killed_before_all_have_reached_it() -
         [sys.executable, "-c", textwrap.dedent("""
             import os, signal
             import einsql
-            from einsql.cluster.meeting import Meeting
+            from einsql.engine.ranks.rendezvous import Meeting
             from tests.cluster.processes import descendants
 
             whole = Meeting.accepting

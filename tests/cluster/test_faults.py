@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import einsql
-from einsql.cluster import call, job
+from einsql.engine.ranks import call, job
 from tests.cluster.processes import ranks_of
 from tests.cluster.test_failures import MATMUL, RANKS, careful, product, work
 

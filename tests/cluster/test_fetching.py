@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from einsql.cluster import call, wire
-from einsql.engine.result import Result
+from einsql.engine.ranks import call, framing
 from einsql.errors import InterruptedError
+from einsql.storage.results.result import Result
 from tests.cluster.conftest import Connected
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
@@ -39,7 +39,7 @@ def test_what_is_fetched_from_ranks_can_be_interrupted(
                 thread.join()
             else:
                 os.kill(os.getpid(), signal.SIGINT)
-        return wire.receive(*args)
+        return framing.receive(*args)
 
     monkeypatch.setattr(call, "receive", receive)
     with pytest.raises(InterruptedError if by == "interrupt" else KeyboardInterrupt):

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import einsql
-from einsql.cluster import meeting, processes
-from einsql.cluster.meeting import Meeting, reach
-from einsql.cluster.messages import Started
+from einsql.engine.ranks import processes, rendezvous
+from einsql.engine.ranks.messages import Started
+from einsql.engine.ranks.rendezvous import Meeting, reach
 
 HOSTS = [None, "127.0.0.1"]
 """Where a meeting listens: at an abstract socket of this machine, and by TCP."""
@@ -101,7 +101,7 @@ def test_a_wrong_key_is_refused_and_its_owner_is_told(host: str | None, noted: N
 def test_a_caller_has_so_long_and_no_longer(
     host: str | None, noted: Noted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "HANDSHAKE", 0.1)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE", 0.1)
     with Meeting(host) as place, place.accepting(1, noted), caller(place.address) as silent:
         silent.settimeout(30)
         while silent.recv(4096):  # what the meeting begins with, and then the end
@@ -109,8 +109,8 @@ def test_a_caller_has_so_long_and_no_longer(
 
 
 def test_a_driver_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "HANDSHAKE", 0.1)
-    monkeypatch.setattr(meeting, "REACH", 0.3)
+    monkeypatch.setattr(rendezvous, "HANDSHAKE", 0.1)
+    monkeypatch.setattr(rendezvous, "REACH", 0.3)
     silent = socket.create_server(("127.0.0.1", 0))
     with silent, pytest.raises(OSError, match="timed out"):
         reach(f"127.0.0.1:{silent.getsockname()[1]}", secrets.token_bytes(32))
@@ -155,7 +155,7 @@ def test_another_user_is_not_heard(noted: Noted) -> None:
 
 LAUNCHER = """
 import os, subprocess, sys
-from einsql.cluster.meeting import KEY, reach
+from einsql.engine.ranks.rendezvous import KEY, reach
 from tests.cluster.test_meeting import callers
 address = sys.argv[-1]
 with callers(address, 60):
@@ -184,6 +184,6 @@ def test_a_rank_that_stops_in_a_message_ends_the_meeting() -> None:
     left, right = socket.socketpair()
     with right, Connection(left.detach()) as line:
         right.sendall(b"\0\0\0\x09half")
-        meeting.patience(line, 0.1)
+        rendezvous.patience(line, 0.1)
         with pytest.raises(BlockingIOError):
             line.recv_bytes()

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
-from einsql.cluster.start import starting
+from einsql.engine.ranks.start import starting
 from tests.cluster.conftest import close_alone
 from tests.oracle.campaign import campaign
 from tests.oracle.oracle import Oracle

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")
 
 import einsql
-from einsql.cluster.messages import Kept, Run, Sent, Slice
-from einsql.cluster.start import starting
-from einsql.engine.objects import Tensor
+from einsql.engine.ranks.messages import Kept, Run, Sent, Slice
+from einsql.engine.ranks.start import starting
+from einsql.storage.objects import Tensor
 from tests.cluster.conftest import close_alone
 from tests.oracle.parameters import alike, answer, parameter_campaign
 from tests.oracle.ranks import WatchedCluster

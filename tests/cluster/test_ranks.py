@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields
 from tests.cluster.conftest import Connected
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")

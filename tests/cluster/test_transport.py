@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from einsql.engine.schedule import AllGather, Broadcast, Schedule, scheduled
+from einsql.engine.mpi_schedule import AllGather, Broadcast, Schedule, scheduled
 from einsql.engine.transport import Routes
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ SESSION = """
 import os, signal, sys, threading, time
 import numpy as np
 import einsql
-from einsql.cluster import remains
+from einsql.engine.ranks import remains
 from tests.cluster.processes import descendants, gone, ranks_of
 
 MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"

@@ -13,7 +13,7 @@ import pytest
 
 import einsql
 from einsql import calibration
-from einsql.cluster import job
+from einsql.engine.ranks import job
 from tests.terminal import Terminal
 
 pytest.importorskip("mpi4py", reason="needs mpi4py and an MPI")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import einsql
-from einsql.engine.database.rows import payload_of
+from einsql.storage.database.rows import payload_of
 from tests.database.forking import import_everything
 
 KEYS = "i DIM(300), j DIM(5)"

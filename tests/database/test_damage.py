@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.database.checks import CHUNK
+from einsql.storage.database.checks import CHUNK
 
 ROWS, COLUMNS = 64, CHUNK // 8
 """A row of DOUBLEs is one chunk."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.database.checks import CHUNK
+from einsql.storage.database.checks import CHUNK
 
 CHECK = "PRAGMA integrity_check"
 OK = [("ok", None, None)]

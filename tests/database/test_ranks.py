@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine.database import payload
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import PlacedFields
+from einsql.storage.database import payload
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import PlacedFields
 
 pytest.importorskip("mpi4py", reason="it starts MPI ranks")
 

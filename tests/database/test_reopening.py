@@ -11,8 +11,8 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.engine.database import checks, payload, rows
-from einsql.engine.objects import Tensor
+from einsql.storage.database import checks, payload, rows
+from einsql.storage.objects import Tensor
 
 VALUES = {
     DType.BOOLEAN: np.array([[True, False, True]]),

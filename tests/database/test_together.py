@@ -15,10 +15,10 @@ import pytest
 
 import einsql
 from einsql.catalog import definition
-from einsql.engine.database.directory import Directory
-from einsql.engine.database.file import FileDatabase
-from einsql.engine.database.opening import open_database
 from einsql.session import Connection
+from einsql.storage.database.directory import Directory
+from einsql.storage.database.file import FileDatabase
+from einsql.storage.database.opening import open_database
 from tests.database.victim import SHAPE, commits, prepare, state
 
 COMMITS, READS, BACKUPS = 12, 3, 2

@@ -22,7 +22,7 @@ from statistics import median
 import numpy as np
 
 import einsql
-from einsql.engine.database.rows import payload_of
+from einsql.storage.database.rows import payload_of
 from tests.database.forking import import_everything
 
 SHAPE = (300, 500)

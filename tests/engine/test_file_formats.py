@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from einsql.core.schema import DType
-from einsql.engine import files
-from einsql.engine.relation import from_array, to_batches
 from einsql.errors import InterfaceError, NotSupportedError, OperationalError
+from einsql.storage import files
+from einsql.storage.relation import from_array, to_batches
 
 SUFFIXES = ("npy", "npz", "safetensors", "arrow")
 IN_PARTS = ("npy", "safetensors", "arrow")
@@ -91,7 +91,7 @@ def test_boxes_make_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, array: np.ndarray,
     data: st.DataObject,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("einsql.engine.files.drafts.SLAB", data.draw(st.integers(1, 200)))
+    monkeypatch.setattr("einsql.storage.files.drafts.SLAB", data.draw(st.integers(1, 200)))
     path = tmp_path / f"a.{suffix}"
     kind = DType.of(array.dtype)
     assert kind is not None

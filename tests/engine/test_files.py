@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine import files
 from einsql.errors import OperationalError
+from einsql.storage import files
 
 
 def npy(header: str, version: int = 1) -> bytes:

@@ -23,7 +23,7 @@ import pytest
 from pyarrow import parquet
 
 import einsql
-from einsql.engine.files.blocks import _blocks
+from einsql.storage.files.blocks import _blocks
 
 HERE = Path(__file__)
 FORMATS = [

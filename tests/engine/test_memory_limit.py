@@ -15,10 +15,10 @@ import pytest
 import scipy.sparse
 
 import einsql
-from einsql.engine.objects import Tensor
-from einsql.engine.private import owner
-from einsql.engine.spill.memory import in_memory
-from einsql.engine.spill.space import Space, is_mapped, sweep
+from einsql.storage.array_ownership import owner
+from einsql.storage.memory.budget import in_memory
+from einsql.storage.memory.spill_files import Space, is_mapped, sweep
+from einsql.storage.objects import Tensor
 from tests.oracle.campaign import campaign
 
 LIMIT = 200_000

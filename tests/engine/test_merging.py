@@ -10,8 +10,8 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
-from einsql.engine.merging import merged
-from einsql.engine.sites import SiteProgram
+from einsql.engine.partial_merge import merged
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
 from einsql.ir.spmd.program import Complete, Local, with_state
 from einsql.ir.spmd.reduce_tree import Round, rounds

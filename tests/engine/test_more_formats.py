@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 import einsql
 from einsql.core.schema import DType
-from einsql.engine import files
+from einsql.storage import files
 
 gguf = pytest.importorskip("gguf", reason="the extra [formats] is not installed")
 zarr = pytest.importorskip("zarr", reason="the extra [formats] is not installed")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 from einsql.core.schema import PRESENT, DType, Field, Schema
-from einsql.engine.relation import Relation, from_array, from_batches, to_batches
 from einsql.errors import InterfaceError
+from einsql.storage.relation import Relation, from_array, from_batches, to_batches
 
 
 def test_one_tile_shares_memory_both_ways() -> None:

@@ -15,8 +15,8 @@ from pyarrow import csv, parquet
 
 import einsql
 from einsql.core.schema import DType
-from einsql.engine.files import parquet as files_parquet
-from einsql.engine.files.mapped import Found
+from einsql.storage.files import parquet as files_parquet
+from einsql.storage.files.mapped import Found
 
 TYPES = ["BOOLEAN", "TINYINT", "INTEGER", "BIGINT", "HALF", "BFLOAT16", "FLOAT", "DOUBLE"]
 ROWS = ["csv", "tsv", "parquet", "arrow", "mtx"]

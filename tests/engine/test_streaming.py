@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from einsql.engine import streaming
-from einsql.engine.sites import SiteProgram
+from einsql.engine import streaming_exchange
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.plans import Plan
 from tests.test_sites import QUERIES, connection, explained
 
@@ -23,9 +23,9 @@ FORCED = [
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "PIECE", 0)
-    monkeypatch.setattr(streaming, "DEPTH", 0)
-    monkeypatch.setattr(streaming, "MARGIN", -1000)
+    monkeypatch.setattr(streaming_exchange, "PIECE", 0)
+    monkeypatch.setattr(streaming_exchange, "DEPTH", 0)
+    monkeypatch.setattr(streaming_exchange, "MARGIN", -1000)
 
 
 def streams(con_plans: object) -> int:
@@ -72,7 +72,7 @@ def test_small_pieces_are_put_together() -> None:
 def test_large_pieces_are_taken_as_they_arrive_and_merged_only_where_that_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "PIECE", 2**20)  # the pieces here are of 1 and 2 MB
+    monkeypatch.setattr(streaming_exchange, "PIECE", 2**20)  # the pieces here are of 1 and 2 MB
     con = connection(4)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 4, (1024, 1024)).astype(np.float32) for _ in "ab")

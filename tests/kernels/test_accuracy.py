@@ -17,7 +17,7 @@ import pytest
 import einsql
 from einsql.core.schema import DType
 from einsql.core.sparse_matrix import Compressed
-from einsql.engine.merging import Total
+from einsql.engine.partial_merge import Total
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,

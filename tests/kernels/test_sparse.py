@@ -16,8 +16,6 @@ from scipy import sparse
 
 import einsql
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
-from einsql.engine import sparse_fields
-from einsql.engine.sparse_fields import SparseFields
 from einsql.ir.einsum.graph import (
     TRUE,
     Axis,
@@ -34,6 +32,8 @@ from einsql.ir.einsum.graph import (
 from einsql.kernels import Runner, compile_node
 from einsql.kernels.dispatch import registry
 from einsql.kernels.sparse import compile_sparse, multiply, rows, tiled, tiles
+from einsql.storage import sparse_fields
+from einsql.storage.sparse_fields import SparseFields
 from tests.kernels.compiling import PROPERTY, cache_directory
 from tests.kernels.nodes import Case, check, lay_out, no_tick, random_array
 

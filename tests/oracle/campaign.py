@@ -18,7 +18,7 @@ from tests.oracle.generate import Generator, Query
 from tests.oracle.oracle import INTERPRETED, Outcome, Pair, repro
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.driver import Cluster
 
 QUERIES_PER_DATABASE = 12
 BAD = frozenset({"differ", "crash", "invalid"})

@@ -13,7 +13,7 @@ from typing import Any
 import einsql
 from einsql.core.machine import Machine
 from einsql.core.settings import Settings
-from einsql.engine.sites import SiteProgram
+from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
 from einsql.plans import Plan

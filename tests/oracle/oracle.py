@@ -23,7 +23,7 @@ from tests.oracle.data import SHORT, Database, Tensor
 from tests.oracle.generate import Query
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.driver import Cluster
 
 MACROS = (
     "CREATE MACRO logsumexp(v) AS ln(sum(exp(v)))",

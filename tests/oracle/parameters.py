@@ -19,7 +19,7 @@ from tests.oracle.generate import Generator
 from tests.oracle.oracle import INTERPRETED, Pair
 
 if TYPE_CHECKING:
-    from einsql.cluster.driver import Cluster
+    from einsql.engine.ranks.driver import Cluster
 
 _NUMBER = re.compile(
     rf"(?P<quiet>{QUIET})|(?<![\w.$])(?P<number>\d+(\.\d+)?([eE][+-]?\d+)?)(?![\w.])",

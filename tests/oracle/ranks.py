@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import einsql
-from einsql.cluster.call import Tick
-from einsql.cluster.driver import Cluster
-from einsql.cluster.messages import Command, Run
+from einsql.engine.ranks.call import Tick
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.messages import Command, Run
 from tests.oracle.campaign import BAD
 from tests.oracle.changes import changes, stored
 from tests.oracle.choices import Choices

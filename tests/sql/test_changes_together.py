@@ -192,7 +192,12 @@ RESET = (
 class Stop:
     """Raises KeyboardInterrupt at one line of those that store what has been computed."""
 
-    FILES = ("changes/", "engine/store.py", "engine/private.py", "engine/database/memory.py")
+    FILES = (
+        "changes/",
+        "storage/session_store.py",
+        "storage/array_ownership.py",
+        "storage/database/memory.py",
+    )
 
     def __init__(self, line: int) -> None:
         self.left = line

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql.engine import files
+from einsql.storage import files
 
 
 @pytest.fixture

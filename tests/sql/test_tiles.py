@@ -10,11 +10,11 @@ import pytest
 
 import einsql
 from einsql.console.values import format_cell, format_value
-from einsql.engine.objects import Tensor
 from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
 from einsql.sql.binder.scope import TileRelation
 from einsql.staged import TilePlan, scanned
+from einsql.storage.objects import Tensor
 from tests.test_tra import CORNERS, EXAMPLES, B, U
 
 X = np.arange(35.0).reshape(7, 5) / 2

@@ -17,11 +17,11 @@ import pytest
 import einsql
 from einsql import tra
 from einsql.core.schema import DType
-from einsql.engine.private import owner
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.tra import implement
 from einsql.staged import TilePlan, TileProgram
+from einsql.storage.array_ownership import owner
 from einsql.tile_report import measured
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from einsql.arrays import array_relation, as_numpy
 from einsql.core.schema import DType
 from einsql.errors import Error, NotSupportedError, ProgrammingError
 from einsql.frontends.array import TracedArray, lifted
@@ -20,6 +19,7 @@ from einsql.frontends.modules.registry import ELEMENTWISE, OPERATORS, numpy_dtyp
 from einsql.frontends.refusals import way_out
 from einsql.frontends.source import MODULE
 from einsql.frontends.steps import Graph
+from einsql.storage.host_arrays import array_relation, as_numpy
 
 _TABLES = (elements, layers, places, windows)  # they fill OPERATORS
 _LEAVES = "torch.nn.modules."

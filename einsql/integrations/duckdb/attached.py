@@ -11,14 +11,10 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from einsql import errors
-from einsql.arrays import array_in_scope
 from einsql.core import forks
 from einsql.core.big_stack import with_room
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import DType
-from einsql.engine.memory import enough_memory
-from einsql.engine.objects import Tensor
-from einsql.engine.relation import Relation
 from einsql.errors import InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from einsql.integrations.duckdb.calls import STANDS_FOR, find_calls, replaced
 from einsql.integrations.duckdb.functions import register, unregister, unregister_all
@@ -29,6 +25,10 @@ from einsql.sql.parameters.parameters import mark
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import parse
+from einsql.storage.host_arrays import array_in_scope
+from einsql.storage.objects import Tensor
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Relation
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation

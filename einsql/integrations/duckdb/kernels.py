@@ -13,7 +13,6 @@ import numpy as np
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.engine.memory import enough_memory, require
 from einsql.errors import NotSupportedError, ProgrammingError, suggest
 from einsql.integrations.duckdb.tiles import Column, Lists, Shape, groups, size_of
 from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
@@ -25,6 +24,7 @@ from einsql.sql.binder.casts import Decimal
 from einsql.sql.binder.typed_expr import Typed, apply, integer
 from einsql.sql.tiles.names import AGGREGATES, PREFIX
 from einsql.staged import compiled_kernel
+from einsql.storage.out_of_memory import enough_memory, require
 
 AT_ONCE = 2**22
 """Elements of arguments and results that one run of a kernel handles; at least one row."""

@@ -12,13 +12,13 @@ import pyarrow as pa
 from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
-from einsql.engine.duck import streams
-from einsql.engine.memory import enough_memory
-from einsql.engine.relation import Fields
-from einsql.engine.result import Result, arrow_type
-from einsql.engine.tile_result import TileResult
 from einsql.integrations.duckdb import kernels
 from einsql.plans import Plan
+from einsql.storage.duckdb import streams
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Fields
+from einsql.storage.results.result import Result, arrow_type
+from einsql.storage.results.tile_result import TileResult
 
 if TYPE_CHECKING:
     from einsql.staged import TilePlan

@@ -11,10 +11,10 @@ import numpy as np
 from einsql.core.quoting import in_quotes
 from einsql.core.schema import PRESENT, DType, Field, Key, Schema
 from einsql.core.sparse_matrix import Compressed
-from einsql.engine.memory import require
-from einsql.engine.relation import Relation
-from einsql.engine.sparse_fields import SparseFields
 from einsql.errors import DataError, IntegrityError, InterfaceError, ProgrammingError
+from einsql.storage.out_of_memory import require
+from einsql.storage.relation import Relation
+from einsql.storage.sparse_fields import SparseFields
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyRelation

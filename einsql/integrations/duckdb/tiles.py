@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from einsql.core.schema import DType
-from einsql.engine.relation import MAX_AXES
 from einsql.errors import DataError, ProgrammingError
+from einsql.storage.relation import MAX_AXES
 
 Shape = tuple[int, ...]
 

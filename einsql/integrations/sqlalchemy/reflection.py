@@ -9,10 +9,10 @@ from sqlalchemy import exc
 from sqlalchemy.engine import reflection
 from sqlalchemy.engine.interfaces import Dialect
 
-from einsql.engine.objects import Damaged, Definition, Object, Tensor, damage, kind_of
 from einsql.errors import Error
 from einsql.integrations.sqlalchemy.types import DIM, named_type
 from einsql.session import Connection
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage, kind_of
 
 MAIN = "main"
 """The schema of tensors, and of tables without another."""

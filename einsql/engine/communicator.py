@@ -1,0 +1,116 @@
+"""A communicator with what is kept beside it: groups of ranks, and how they stand."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from einsql.engine.mpi_wait import finish
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+GROUPS = 64
+"""Groups that are kept at most; MPI has some two thousand communicators."""
+
+STATUS, GROUP = 1, 2
+"""Tags; arrays have tag 0."""
+
+
+class Fabric:
+    """The ranks of a communicator.
+
+    Attributes:
+        comm: All of them.
+        nodes: int64 (ranks,), equal where ranks share their memory.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        """Learns which ranks are together; all of them call it at the same point."""
+        from mpi4py import MPI
+
+        self.comm = comm
+        own = np.array([crc32(MPI.Get_processor_name().encode())], np.int64)
+        self.nodes = np.empty(comm.size, np.int64)
+        finish([comm.Iallgather(own, self.nodes)])
+        self._groups: OrderedDict[tuple[int, ...], MPI.Intracomm | None] = OrderedDict()
+        self._mine, self._other = np.zeros(1, np.int32), np.zeros(1, np.int32)
+
+    @classmethod
+    def of(cls, comm: MPI.Intracomm) -> Fabric:
+        """The one of a communicator, which lasts as long as it does."""
+        key = _key()
+        found = comm.Get_attr(key)
+        if found is None:
+            found = cls(comm)
+            comm.Set_attr(key, found)
+        assert isinstance(found, Fabric)
+        return found
+
+    def worst(self, status: int) -> int:
+        """The greatest of what all ranks say.
+
+        In ⌈log₂ ranks⌉ rounds each hears, from ever further away, what others have heard.
+        This is twice as fast as a reduction that does not block.
+        """
+        comm, mine, other = self.comm, self._mine, self._other
+        mine[0], distance = status, 1
+        while distance < comm.size:
+            source, target = (comm.rank - distance) % comm.size, (comm.rank + distance) % comm.size
+            finish([comm.Irecv(other, source, STATUS), comm.Isend(mine, target, STATUS)])
+            mine[0] = max(mine[0], other[0])
+            distance *= 2
+        return int(mine[0])
+
+    def group(self, members: Sequence[int]) -> MPI.Intracomm | None:
+        """A communicator of some ranks, or None at others.
+
+        All ranks call this for all groups in the same order, members or not: so all of
+        them give up the same group, the one not used for longest, at the same point. What
+        is under way in that one is completed all the same.
+        """
+        members = tuple(members)
+        if members in self._groups:
+            self._groups.move_to_end(members)
+            return self._groups[members]
+        if len(self._groups) >= GROUPS:
+            _free(self._groups.popitem(last=False)[1])
+        made = None
+        if self.comm.rank in members:
+            everyone = self.comm.Get_group()
+            some = everyone.Incl(members)
+            made = self.comm.Create_group(some, GROUP)
+            some.Free()
+            everyone.Free()
+        self._groups[members] = made
+        return made
+
+    def close(self) -> None:
+        """Frees the groups."""
+        while self._groups:
+            _free(self._groups.popitem()[1])
+
+
+def _free(comm: MPI.Intracomm | None) -> None:
+    if comm is not None:
+        comm.Free()
+
+
+_keys: list[int] = []
+
+
+def _key() -> int:
+    """The attribute of communicators that a fabric is."""
+    from mpi4py import MPI
+
+    if not _keys:
+
+        def leave(_: MPI.Comm, __: int, fabric: Any) -> None:
+            fabric.close()
+
+        _keys.append(MPI.Comm.Create_keyval(delete_fn=leave))
+    return _keys[0]

@@ -1,0 +1,314 @@
+"""Exchanges and completions of a placed program, at the sites that a transport owns.
+
+What follows from the program alone, such as which part of which tile goes where, is found out
+when a step first runs and kept: the steps of a statement over small tensors take as long as
+finding that out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from types import EllipsisType
+
+import numpy as np
+
+from einsql.core.boxes import extents
+from einsql.core.buffer_pool import empty
+from einsql.engine.partial_merge import merged
+from einsql.engine.routes import Moves, completing, gathering
+from einsql.engine.transport import Arrays, Cut, Transport
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.layout import Tiles
+from einsql.ir.spmd.program import Complete, Exchange, Program
+
+Held = dict[int, dict[str, np.ndarray]]
+"""Fields of the tiles that lie at owned sites, by the tile's number."""
+Index = tuple[slice | EllipsisType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What of one tile makes another one at its site.
+
+    Attributes:
+        tile: The tile that is wanted.
+        step: The step that holds the other one.
+        number: The number of that.
+        at: What of it; None if it is all.
+    """
+
+    tile: int
+    step: int
+    number: int
+    at: Index | None
+
+    def fields(self, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+        """The wanted tile."""
+        found = held[self.step][self.number]
+        return found if self.at is None else {k: a[self.at] for k, a in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchanging:
+    """What an exchange does at owned sites: tiles taken from others, and those put together."""
+
+    taken: tuple[_Taken, ...]
+    gathered: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Where a piece that moves belongs.
+
+    Attributes:
+        tile: The tile it becomes part of.
+        at: Where in it; None if it is the whole tile.
+        is_empty: Whether it has no elements.
+    """
+
+    tile: int
+    at: Index | None
+    is_empty: bool
+
+
+class Moving:
+    """The steps of a program in which arrays get from site to site.
+
+    Attributes:
+        stated: By their numbers the nodes of partial steps, with what merging needs.
+    """
+
+    def __init__(self, program: Program, stated: Mapping[int, EinSum]) -> None:
+        self.stated = stated
+        self._program = program
+        self._sites: Sequence[int] = ()
+        self._owned: dict[int, list[int]] = {}
+        self._exchanging: dict[int, _Exchanging] = {}
+        self._moves: dict[int, Moves] = {}
+        self._rounds: dict[int, list[Moves]] = {}
+        self._shares: dict[tuple[int, int], tuple[int, Index | None]] = {}
+        self._pieces: dict[tuple[int, int], _Piece] = {}
+        self._members: dict[tuple[int, int, int], list[tuple[int, Index | None]]] = {}
+
+    def begin(self, transport: Transport) -> None:
+        """Makes ready for a run at a transport's own sites."""
+        if transport.owned != self._sites:
+            self._sites = transport.owned
+            self._owned.clear()
+            self._exchanging.clear()
+
+    def owned(self, number: int, tiles: Tiles, transport: Transport) -> list[int]:
+        """The numbers of a step's tiles that lie at owned sites."""
+        found = self._owned.get(number)
+        if found is None:
+            here = np.zeros(len(transport.sent), bool)
+            here[transport.owned] = True
+            found = self._owned[number] = np.flatnonzero(here[tiles.sites]).tolist()
+        return found
+
+    # ---- exchanges
+
+    def exchange(
+        self, number: int, step: Exchange, held: Mapping[int, Held], transport: Transport
+    ) -> Held:  # fmt: skip
+        """Cuts what is at hand, and sends each owned tile's share of every other tile."""
+        need, base = step.tiles, step.sources[0]
+        does = self._exchanging.get(number)
+        if does is None:
+            does = self._exchanging[number] = self._does(number, step, transport)
+        whole: Held = {t.tile: t.fields(held) for t in does.taken}
+        whole.update((n, {}) for n in does.gathered)
+        moves = self.gathering(number, step)
+        if len(moves.routes):
+            self._gather(number, step, moves, whole, held, transport)
+        for n in does.gathered:
+            if not whole[n]:  # a tile without elements meets no other
+                whole[n].update(self.nothing(base, need.boxes[n]))
+        return whole
+
+    def _gather(
+        self, number: int, step: Exchange, moves: Moves, whole: Held, held: Mapping[int, Held],
+        transport: Transport,
+    ) -> None:  # fmt: skip
+        """Puts tiles together of their shares of others."""
+        places: dict[int, Arrays] = {}
+        need, base = step.tiles, step.sources[0]
+
+        def room(n: int) -> Arrays | None:
+            piece = self._piece(number, need, moves, n)
+            if piece.at is None:
+                return None  # it is taken as it is
+            if not whole[piece.tile]:
+                whole[piece.tile].update(self.nothing(base, need.boxes[piece.tile]))
+            places[n] = {k: a[piece.at] for k, a in whole[piece.tile].items()}
+            return places[n]
+
+        share = self.share(number, moves, step, held)
+        for n, arrays in transport.exchange(moves.routes, share, room):
+            if arrays is places.get(n):
+                continue
+            piece = self._piece(number, need, moves, n)
+            fields = whole[piece.tile]
+            if not fields and piece.at is None:
+                fields.update(arrays)
+            elif not (fields and piece.is_empty):  # a tile taken as it is may be read-only
+                for name, part in arrays.items():
+                    if name not in fields:
+                        shape = tuple(extents(need.boxes[piece.tile]).tolist())
+                        fields[name] = empty(shape, part.dtype)
+                    fields[name][... if piece.at is None else piece.at] = part
+
+    def _does(self, number: int, step: Exchange, transport: Transport) -> _Exchanging:
+        own = self.owned(number, step.tiles, transport)
+        taken = [t for n in own if (t := self._taken(step, n)) is not None]
+        gathered = tuple(n for n in own if step.at_hand[n, 0] < 0)
+        return _Exchanging(tuple(taken), gathered)
+
+    def _taken(self, step: Exchange, tile: int) -> _Taken | None:
+        """How a tile is cut from one at its site; None if it is put together."""
+        source, number = (int(k) for k in step.at_hand[tile])
+        if source < 0:
+            return None
+        at = step.sources[source]
+        box, other = step.tiles.boxes[tile], self._program.steps[at].tiles.boxes[number]
+        return _Taken(tile, at, number, cut_of(box, other))
+
+    def at_hand(self, step: Exchange, tile: int, held: Mapping[int, Held]) -> dict[str, np.ndarray]:
+        """A tile that is cut from one at its site; nothing if it is put together."""
+        taken = self._taken(step, tile)
+        return {} if taken is None else taken.fields(held)
+
+    def gathering(self, number: int, step: Exchange) -> Moves:
+        """The pieces of the tiles that are put together."""
+        if number not in self._moves:
+            base = step.sources[0]
+            gathered = np.flatnonzero(step.at_hand[:, 0] < 0)
+            have, schema = self._program.steps[base].tiles, self._program.relation(base).schema
+            sites = self._program.sites
+            self._moves[number] = gathering(have, step.tiles, gathered, sites, schema)
+        return self._moves[number]
+
+    def share(self, number: int, moves: Moves, step: Exchange, held: Mapping[int, Held]) -> Cut:
+        """Cuts what a route carries."""
+        base = step.sources[0]
+        have = self._program.steps[base].tiles
+
+        def share(n: int) -> Arrays:
+            known = self._shares.get((number, n))
+            if known is None:
+                tile = int(moves.have[n])
+                known = tile, cut_of(moves.boxes[n], have.boxes[tile])
+                self._shares[number, n] = known
+            tile, at = known
+            fields = held[base][tile]
+            return fields if at is None else {k: a[at] for k, a in fields.items()}
+
+        return share
+
+    def _piece(self, number: int, need: Tiles, moves: Moves, n: int) -> _Piece:
+        found = self._pieces.get((number, n))
+        if found is None:
+            tile, box = int(moves.need[n]), moves.boxes[n]
+            empty_ = bool((box[:, 0] >= box[:, 1]).any())
+            found = _Piece(tile, cut_of(box, need.boxes[tile]), empty_)
+            self._pieces[number, n] = found
+        return found
+
+    def nothing(self, step: int, box: np.ndarray) -> dict[str, np.ndarray]:
+        """Room for a tile of the relation that a step holds."""
+        fields = self._program.relation(step).schema.fields
+        shape = tuple(extents(box).tolist())
+        return {f.name: empty(shape, f.dtype.numpy) for f in fields}
+
+    # ---- completions
+
+    def complete(self, number: int, step: Complete, held: Held, transport: Transport) -> Held:
+        """Sends on what a site has of a tile, until all of it is merged where it belongs."""
+        local = self._program.maker(step)
+        node = self.stated[step.source]
+        if number not in self._rounds:
+            self._rounds[number] = completing(local, step, node.schema)
+        # What a site has is merged when it leaves, or at the end: sums are rounded once.
+        parts: dict[tuple[int, int], list[Arrays]] = {}
+
+        def at_site(tile: int, site: int) -> list[Arrays]:
+            found = parts.get((tile, site))
+            if found is None:
+                members = self._members.get((number, tile, site))
+                if members is None:
+                    members = self._members[number, tile, site] = _members(
+                        step, local.tiles, tile, site
+                    )
+                found = parts[tile, site] = [
+                    held[m] if at is None else {k: a[at] for k, a in held[m].items()}
+                    for m, at in members
+                ]
+            return found
+
+        for moves in self._rounds[number]:
+            sources, targets = moves.routes.sources.tolist(), moves.routes.targets.tolist()
+            tiles = moves.have.tolist()
+
+            def contribution(
+                n: int, tiles: list[int] = tiles, sources: list[int] = sources
+            ) -> Arrays:
+                found = merged(node, at_site(tiles[n], sources[n]))
+                del parts[tiles[n], sources[n]]
+                return found
+
+            arrived = sorted(transport.exchange(moves.routes, contribution), key=itemgetter(0))
+            for n, arrays in arrived:  # in this order, whichever came first
+                at_site(tiles[n], targets[n]).append(arrays)
+        names = [o.name for o in local.node.outputs]
+        whole = {
+            n: merged(node, at_site(n, int(step.tiles.sites[n])))
+            for n in self.owned(number, step.tiles, transport)
+        }
+        return {n: {k: fields[k] for k in names} for n, fields in whole.items()}
+
+
+def _members(step: Complete, made: Tiles, tile: int, site: int) -> list[tuple[int, Index | None]]:
+    """The partial tiles at a site of which a tile is merged, and what of each."""
+    members, box = step.parts[tile], step.tiles.boxes[tile]
+    there = members[made.sites[members] == site].tolist()
+    return [(m, cut_of(box, made.boxes[m])) for m in there]
+
+
+def cut_of(box: np.ndarray, of: np.ndarray) -> Index | None:
+    """What of a tile lies in a box within it; None if it is all.
+
+    Args:
+        box: int64 (keys, 2).
+        of: int64 (keys, 2), the keys of the tile.
+    """
+    return None if (box == of).all() else slices(box, of[:, 0])
+
+
+def slices(box: np.ndarray | Sequence[Sequence[int]], origin: np.ndarray | Sequence[int]) -> Index:
+    """What of an array lies in a box; with the ellipsis, a single value stays an array."""
+    along = (slice(int(lo - at), int(hi - at)) for (lo, hi), at in zip(box, origin, strict=True))
+    return (*along, ...)
+
+
+def paste(
+    fields: dict[str, np.ndarray], at: np.ndarray, arrays: Arrays, box: np.ndarray
+) -> None:  # fmt: skip
+    """Puts a piece into its tile; a piece that is the whole tile is taken as it is.
+
+    Args:
+        fields: The tile so far.
+        at: int64 (keys, 2), the keys of the piece.
+        arrays: The piece.
+        box: int64 (keys, 2), the keys of the tile.
+    """
+    if not fields and (at == box).all():
+        fields.update(arrays)
+        return
+    if fields and (at[:, 0] >= at[:, 1]).any():
+        return  # beside a tile that was taken as it is and may be read-only
+    for name, part in arrays.items():
+        if name not in fields:
+            fields[name] = empty(tuple(extents(box).tolist()), part.dtype)
+        fields[name][slices(at, box[:, 0])] = part

@@ -1,0 +1,131 @@
+"""Local steps that a site runs together, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from einsql.engine.cell import cell_node, is_relative
+from einsql.engine.executor import Group, Tick
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.graph import EinSum, Input, Node, Operand
+from einsql.ir.spmd.program import Local, Program, Together, with_state
+from einsql.storage.relation import Fields
+
+Join = Callable[[Sequence[EinSum], Sequence[bool]], Group | None]
+"""What the session hands in from the kernels: nodes, producers first, with which of them are
+visible, to what runs them together; None where they do not."""
+
+Place = tuple[int, int]
+"""A step, and the number of one of its tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The steps of one cell that run together, ready to run.
+
+    Attributes:
+        group: What runs them.
+        sources: Where what they read from outside lies.
+        flops: Scalar operations.
+    """
+
+    group: Group
+    sources: tuple[Place, ...]
+    flops: int
+
+
+class Fused:
+    """Steps of a program that run together.
+
+    Attributes:
+        plan: Which they are.
+        last: The number of the last one, in whose place they run.
+        visible: The numbers of those whose tiles something else reads.
+    """
+
+    def __init__(self, program: Program, plan: Together, join: Join) -> None:
+        self.plan = plan
+        self.last = plan.steps[-1]
+        self.visible = [n for n, seen in zip(plan.steps, plan.visible, strict=True) if seen]
+        self._program = program
+        self._join = join
+        self._cells: dict[int, Cell | None] = {}
+        self._groups: dict[object, Group | None] = {}
+        self._nodes = [
+            with_state(s.node) if s.partial else s.node for s in map(self._local, plan.steps)
+        ]
+        self._shifted = all(map(is_relative, self._nodes))
+
+    def run(
+        self, cell: int, held: Mapping[int, Mapping[int, Fields]], tick: Tick
+    ) -> tuple[Sequence[Fields], int] | None:
+        """The fields of each visible step's tile, and the flops; None if it runs step by step."""
+        if cell not in self._cells:
+            self._cells[cell] = self._ready(cell)
+        found = self._cells[cell]
+        if found is None:
+            return None
+        return found.group.run([held[s][t] for s, t in found.sources], tick), found.flops
+
+    def _ready(self, cell: int) -> Cell | None:
+        """Joins the cell's nodes, whose operands are each other or tiles."""
+        steps = self._program.steps
+        inputs: dict[object, Input] = {}
+        places: dict[int, Place] = {}
+        chain: dict[int, EinSum] = {}
+        flops = 0
+        for n, node, edges in zip(self.plan.steps, self._nodes, self.plan.edges, strict=True):
+            step = self._local(n)
+            tiles = [int(pick[cell]) for pick in step.picks]
+            boxes = [steps[s].tiles.boxes[t] for s, t in zip(step.operands, tiles, strict=True)]
+            local = cell_node(node, step.labels, step.cells[cell], boxes, self._shifted)
+            operands: list[Operand] = []
+            for o, source, tile, edge in zip(
+                local.operands, step.operands, tiles, edges, strict=True
+            ):
+                read: Node
+                if edge >= 0:
+                    read = chain[edge]
+                    if read.schema.keys != o.source.schema.keys:
+                        return None
+                else:
+                    at = (source, tile, o.source.schema)
+                    read = inputs.setdefault(at, Input(f"#{source}.{tile}", o.source.schema))
+                    places[id(read)] = source, tile
+                operands.append(replace(o, source=read))
+            chain[n] = replace(local, operands=tuple(operands))
+            flops += local.points * flops_at_point(step.node)
+        group = self._group(tuple(chain.values()))
+        if group is None:
+            return None
+        outside = {id(o.source): None for n in chain.values() for o in n.operands}
+        sources = tuple(places[k] for k in outside if k in places)
+        return Cell(group, sources, flops)
+
+    def _group(self, nodes: tuple[EinSum, ...]) -> Group | None:
+        """What runs nodes; cells that differ in position only share it."""
+        seen: dict[int, int] = {}
+        key = tuple(
+            (
+                tuple((a.lo, a.hi) for a in n.axes),
+                tuple(
+                    (seen.setdefault(id(o.source), len(seen)), o.source.schema.keys)
+                    for o in n.operands
+                ),
+            )
+            for n in nodes
+        )
+        if key not in self._groups:
+            self._groups[key] = self._join(nodes, self.plan.visible)
+        return self._groups[key]
+
+    def _local(self, n: int) -> Local:
+        step = self._program.steps[n]
+        assert isinstance(step, Local)
+        return step
+
+
+def postponed(plans: Sequence[Together]) -> dict[int, int]:
+    """For steps that do nothing in their place the one in whose place they run."""
+    return {n: plan.steps[-1] for plan in plans for n in (*plan.steps[:-1], *plan.links)}

@@ -1,0 +1,293 @@
+"""Arrays between sites on MPI ranks.
+
+Before anything moves all ranks agree that none has failed or was told to stop; else all
+of them leave the program together. So an exchange that has begun is always completed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.buffer_pool import contiguous, empty
+from einsql.engine.communicator import Fabric
+from einsql.engine.mpi_schedule import AllGather, Schedule, scheduled
+from einsql.engine.mpi_wait import arrivals, finish
+from einsql.engine.transport import Arrays, Cut, Room, Routes
+from einsql.ir.layout import ranks_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+READY, FAILED, CANCELLED = range(3)
+"""What a rank says before an exchange; the greatest of all holds for all."""
+
+LARGEST = 2**30
+"""Bytes of a message, at most: counts are 32 bits wide in MPI 3."""
+
+
+class Abandoned(Exception):  # noqa: N818 - it ends a program without being its error
+    """Another rank failed or was cancelled, so this one stops too.
+
+    Attributes:
+        status: FAILED or CANCELLED.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class TornError(Exception):
+    """An exchange has not begun as a whole at this rank, so others wait for it in vain."""
+
+
+class RankTransport:
+    """The sites of one rank of a communicator.
+
+    Attributes:
+        owned: Sites are dealt to the ranks evenly, neighbours together.
+        sent: Bytes of the buffers that were given to MPI, by the owned site that they come
+            from, for each site that gets them: a broadcast counts once for each receiver
+            (the root's copy for none), a gathering at all its own part once for each
+            other member, and one message that several sites of a rank read once for each
+            of them. To these come the arrays that a site hands to another one of its rank.
+        received: Bytes of the buffers that MPI has filled, for each owned site that reads
+            them, and of the arrays from other sites of the rank.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, sites: int, cancelled: Callable[[], bool]) -> None:
+        """Speaks for the sites of this rank; all ranks do so at the same point.
+
+        Args:
+            comm: Of all ranks.
+            sites: How many there are on all ranks together.
+            cancelled: Asked before each exchange whether to stop.
+        """
+        self._comm = comm
+        self._fabric = Fabric.of(comm)
+        self._cancelled = cancelled
+        self.ranks = ranks_of(np.arange(sites), sites, comm.size)
+        self.owned: Sequence[int] = np.flatnonzero(self.ranks == comm.rank).tolist()
+        self.sent = [0] * sites
+        self.received = [0] * sites
+
+    def exchange(
+        self, routes: Routes, cut: Cut, room: Room | None = None, window: int | None = None
+    ) -> Iterator[tuple[int, Arrays]]:
+        """Sends what leaves owned sites, and gives what arrives at them as it does.
+
+        Raises:
+            Abandoned: A rank has failed or was cancelled.
+            TornError: The exchange could not be begun.
+        """
+        here = self._comm.rank
+        schedule = self._schedule(routes)
+        flight = _Flight(self._fabric, schedule, routes, cut, room, window)
+        if schedule.crosses:
+            self.agree(CANCELLED if self._cancelled() else READY)
+        try:
+            flight.begin()
+        except Exception as error:
+            raise TornError from error
+        for n, nbytes in flight.given.items():
+            self.sent[routes.sources[n]] += nbytes * schedule.feeds[n]
+        try:
+            for n in schedule.stays:
+                source, target = int(routes.sources[n]), int(routes.targets[n])
+                if self.ranks[source] != here:
+                    yield n, _nothing(routes, n)
+                    continue
+                arrays = cut(n)
+                if source != target:
+                    nbytes = sum(a.nbytes for a in arrays.values())
+                    self.sent[source] += nbytes
+                    self.received[target] += nbytes
+                yield n, arrays
+            for n, arrays in flight.arrivals():
+                nbytes = flight.taken.pop(n)
+                for served in schedule.serves[n]:
+                    self.received[routes.targets[served]] += nbytes
+                    yield served, arrays
+        finally:  # whoever takes what arrives may fail, but not the exchange
+            flight.end()
+
+    def agree(self, status: int) -> None:
+        """Tells all ranks how this one is; every rank calls it at the same point.
+
+        Raises:
+            Abandoned: One of them is not ready.
+        """
+        worst = self._fabric.worst(status)
+        if worst != READY:
+            raise Abandoned(worst)
+
+    def _schedule(self, routes: Routes) -> Schedule:
+        """What this rank does, found out once for a step."""
+        key = type(self), self._comm.size, self._comm.rank
+        if key not in routes.derived:
+            nodes = self._fabric.nodes
+            routes.derived[key] = scheduled(routes, self.ranks, nodes, self._comm.rank)
+        found: Schedule = routes.derived[key]
+        return found
+
+
+class _Flight:
+    """One exchange of one rank: arrays that leave, and room for those that come.
+
+    Attributes:
+        given: Bytes of the buffers that MPI was given of each route that leaves.
+        taken: Bytes of the buffers that MPI fills of each route that arrives.
+    """
+
+    def __init__(
+        self, fabric: Fabric, schedule: Schedule, routes: Routes, cut: Cut, room: Room | None,
+        window: int | None,
+    ) -> None:  # fmt: skip
+        """Gets everything ready that may fail."""
+        here = fabric.comm.rank
+        self._fabric, self._schedule, self._routes = fabric, schedule, routes
+        self._fields = tuple(routes.dtypes)
+        self._window = window
+        self._lines: dict[AllGather, dict[str, np.ndarray]] = {}
+        self._incoming: dict[int, Arrays] = {}
+        leaving = dict.fromkeys(n for n, _ in schedule.sends)
+        coming = [n for n, _ in schedule.receives[:window]]
+        later = [n for n, _ in schedule.receives[len(coming) :]]
+        for c in (c for c in schedule.collectives if here in c.members):
+            if isinstance(c, AllGather):
+                leaving[c.routes[c.members.index(here)]] = None
+                self._lines[c] = self._line_up(c)
+            elif c.root == here:
+                leaving[c.route] = None
+            else:
+                coming.append(c.route)
+        self._outgoing = {n: {k: contiguous(a) for k, a in cut(n).items()} for n in leaving}
+        for n in coming:
+            given = None if room is None else room(schedule.serves[n][0])
+            fits = given is not None and all(a.flags.c_contiguous for a in given.values())
+            self._incoming[n] = given if given is not None and fits else _nothing(routes, n)
+        # Memory for what nobody takes any more; as long as all is well it is not touched.
+        self._spare = np.empty(int(routes.nbytes[later].max(initial=0)), np.uint8)
+        self._receiving: dict[int, list[MPI.Request]] = {}
+        self._gathering: list[tuple[Sequence[int], list[MPI.Request]]] = []
+        self._sending: list[MPI.Request] = []
+        self.given: dict[int, int] = defaultdict(int)
+        self.taken: dict[int, int] = defaultdict(int)
+
+    def begin(self) -> None:
+        """Starts everything; all ranks do so at the same point."""
+        comm, schedule = self._fabric.comm, self._schedule
+        for n, rank in schedule.receives[: self._window]:
+            self._receive(n, rank)
+        for n, rank in schedule.sends:
+            pieces = self._messages(n, self._outgoing[n], self.given)
+            self._sending += [comm.Isend(p, rank) for p in pieces]
+        for c in schedule.collectives:
+            group = self._fabric.group(c.members)
+            if group is None:
+                continue
+            if isinstance(c, AllGather):
+                self._gathering.append((c.routes, self._gather(c, group)))
+                continue
+            at = c.members.index(c.root)
+            root = group.rank == at
+            arrays = (self._outgoing if root else self._incoming)[c.route]
+            pieces = self._messages(c.route, arrays, self.given if root else self.taken)
+            requests = [group.Ibcast(p, at) for p in pieces]
+            if root:
+                self._sending += requests
+            else:
+                self._gathering.append(((c.route,), requests))
+
+    def arrivals(self) -> Iterator[tuple[int, Arrays]]:
+        """Numbers of routes with what they have brought: as it comes, or in order."""
+        if self._window is None:
+            pairs = [([n], requests) for n, requests in self._receiving.items()]
+            posted = [*pairs, *self._gathering]
+            for at in arrivals([requests for _, requests in posted]):
+                yield from self._brought(posted[at][0])
+            return
+        receives = self._schedule.receives
+        for at, (n, _) in enumerate(receives):
+            finish(self._receiving[n])
+            following = at + self._window
+            if following < len(receives):
+                later, rank = receives[following]
+                self._incoming[later] = _nothing(self._routes, later)
+                self._receive(later, rank)
+            yield from self._brought((n,))
+        for numbers, requests in self._gathering:
+            finish(requests)
+            yield from self._brought(numbers)
+
+    def end(self) -> None:
+        """Waits for everything, wanted or not."""
+        for n, rank in self._schedule.receives:
+            if n not in self._receiving:
+                self._incoming[n] = self._thrown_away(n)
+                self._receive(n, rank)
+                finish(self._receiving[n])
+        finish([r for requests in self._receiving.values() for r in requests])
+        finish([r for _, requests in self._gathering for r in requests] + self._sending)
+
+    def _receive(self, n: int, rank: int) -> None:
+        messages = self._messages(n, self._incoming[n], self.taken)
+        self._receiving[n] = [self._fabric.comm.Irecv(p, rank) for p in messages]
+
+    def _brought(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+        for n in numbers:
+            if n not in self._outgoing:
+                yield n, self._incoming.pop(n)
+
+    def _thrown_away(self, n: int) -> Arrays:
+        shape, at = self._routes.shapes[n], 0
+        found = {}
+        for k, dtype in self._routes.dtypes.items():
+            nbytes = int(shape.prod()) * dtype.itemsize
+            found[k] = self._spare[at : at + nbytes]
+            at += nbytes
+        return found
+
+    def _line_up(self, c: AllGather) -> dict[str, np.ndarray]:
+        """Room for the pieces of all members one after another, by field."""
+        shapes = self._routes.shapes[list(c.routes)]
+        ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64)).tolist()
+        lines = {k: np.empty(ends[-1], d) for k, d in self._routes.dtypes.items()}
+        for n, shape, lo, hi in zip(c.routes, shapes.tolist(), [0, *ends], ends, strict=False):
+            self._incoming[n] = {k: line[lo:hi].reshape(shape) for k, line in lines.items()}
+        return lines
+
+    def _gather(self, c: AllGather, group: MPI.Intracomm) -> list[MPI.Request]:
+        from mpi4py import MPI
+
+        own = c.routes[group.rank]
+        requests = []
+        for k in self._fields:
+            self._incoming[own][k][...] = self._outgoing[own][k]
+            counts = [self._incoming[n][k].nbytes for n in c.routes]
+            for n, nbytes in zip(c.routes, counts, strict=True):
+                (self.given if n == own else self.taken)[n] += nbytes
+            line = self._lines[c][k].view(np.uint8)
+            requests.append(group.Iallgatherv(MPI.IN_PLACE, [line, counts, MPI.BYTE]))
+        return requests
+
+    def _messages(self, n: int, arrays: Arrays, counts: dict[int, int]) -> Iterator[Any]:
+        """The bytes of all fields of a route, in pieces that MPI can count; we count them too."""
+        from mpi4py import MPI
+
+        for k in self._fields:
+            flat = arrays[k].reshape(-1).view(np.uint8)
+            for at in range(0, flat.nbytes, LARGEST):
+                piece = flat[at : at + LARGEST]
+                counts[n] += piece.nbytes
+                yield [piece, MPI.BYTE]
+
+
+def _nothing(routes: Routes, n: int) -> Arrays:
+    """Room for what a route carries."""
+    shape = tuple(routes.shapes[n].tolist())
+    return {k: empty(shape, d) for k, d in routes.dtypes.items()}

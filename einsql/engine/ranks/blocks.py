@@ -1,0 +1,140 @@
+"""A plan over blocks that runs on ranks; the blocks it gives stay there until asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+
+import numpy as np
+
+from einsql.core.schema import Schema
+from einsql.engine.ranks.call import Tick
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.groups import Lease
+from einsql.engine.ranks.messages import Command, Fetch, ShipBlocks
+from einsql.engine.ranks.program import AtRanks, Keep, RankFields
+from einsql.engine.tra.rank_program import loads_of, numbered, tiles_of
+from einsql.engine.tra.site_executor import SiteRun
+from einsql.errors import OperationalError
+from einsql.ir.ia.plan import Node, walk
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.layout import ranks_of
+from einsql.ir.spmd.program import Program
+from einsql.ir.tra.block_schema import Cuts, KeyTuple
+from einsql.ir.tra.kernels import VALUE
+from einsql.storage.block_relation import Blocks, PlacedBlocks, RunKernel, merged
+from einsql.storage.relation import Fields
+
+
+class RankBlocks(PlacedBlocks):
+    """Blocks of a relation that lie at ranks; they are fetched, once, when one is asked for."""
+
+    def __init__(
+        self, cluster: Cluster, lease: Lease, schema: PhysicalSchema, run: RunKernel
+    ) -> None:  # fmt: skip
+        """Describes what ranks hold.
+
+        Args:
+            cluster: The ranks.
+            lease: Keeps them from forgetting the blocks.
+            schema: Which blocks there are, and at which sites.
+            run: Runs the kernel that merges parts.
+        """
+        self._cluster = cluster
+        self._lease = lease
+        self._schema = schema
+        self._run = run
+        self._known: Blocks | None = None
+
+    def __getitem__(self, key: KeyTuple) -> np.ndarray:
+        if self._known is None:
+            self._known = self._fetched()
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[KeyTuple]:
+        return iter(sorted(self._schema.held))
+
+    def __len__(self) -> int:
+        return len(self._schema.held)
+
+    def tensor(self, schema: Schema, cuts: Cuts) -> Fields | None:
+        """The tensor they are parts of, where they lie; None if parts have to be merged first."""
+        held = self._schema.held.values()
+        if any(len(parts) > 1 for parts in held) or len({len(c) for (c,) in held}) != 1:
+            return None
+        (field,) = schema.fields
+        tiles, names = tiles_of(self._schema, cuts), {field.name: VALUE}
+        return RankFields(self._cluster, self._lease, schema, tiles, self._schema.sites, names)
+
+    def _fetched(self) -> Blocks:
+        """One copy of every array from its rank; parts under one key merged by ⊕.
+
+        Raises:
+            OperationalError: A rank that held some of them has ended.
+        """
+        cluster, schema = self._cluster, self._schema
+        now = np.array(self._lease.group.now)
+        ranks = now[ranks_of(np.arange(schema.sites), schema.sites, len(now))].tolist()
+        wanted: dict[int, list[int]] = {}
+        for n, (_, site) in (first := _once(schema)).items():
+            wanted.setdefault(ranks[site], []).append(n)
+        if -1 in wanted:
+            raise OperationalError(
+                f"The result was lost with {self._lease.group.reason}",
+                hint="Run its statement again.",
+            )
+        commands: dict[int, Command] = {
+            rank: Fetch(self._lease.number, (VALUE,), [(n, (...,)) for n in numbers])
+            for rank, numbers in wanted.items()
+        }
+        found: dict[KeyTuple, list[np.ndarray]] = {}
+        arrays: dict[int, np.ndarray] = {}
+        for numbers, given in zip(wanted.values(), cluster.call(commands), strict=True):
+            arrays |= zip(numbers, given, strict=True)
+        for n, (key, _) in first.items():
+            found.setdefault(key, []).append(arrays[n])
+        return {
+            key: reduce(lambda a, b: merged(schema.merge or "", a, b, self._run), parts)
+            for key, parts in sorted(found.items())
+        }
+
+
+def _once(schema: PhysicalSchema) -> dict[int, tuple[KeyTuple, int]]:
+    """The number of one copy of each array, with its key and site."""
+    found: dict[tuple[KeyTuple, int], tuple[int, int]] = {}
+    for n, (key, part, site) in enumerate(numbered(schema)):
+        found.setdefault((key, part), (n, site))
+    return {n: (key, site) for (key, _), (n, site) in found.items()}
+
+
+class RankBlockProgram(AtRanks):
+    """A plan over blocks with the ranks that run it."""
+
+    def __init__(self, cluster: Cluster, root: Node, jit: str, keep: Keep) -> None:
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            root: The relation that is wanted.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        super().__init__(cluster, Program(root.schema.sites, loads_of(root), 0), jit, keep)
+        self._root = root
+
+    def run(self, inputs: Mapping[str, Fields], run: RunKernel, tick: Tick) -> SiteRun:
+        """Runs the plan; its blocks stay at the ranks.
+
+        Args:
+            inputs: Every scanned tensor by its name.
+            run: Runs kernels in this process, where parts of the result meet.
+            tick: Told how far they are; raises to cancel.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        result, measure = self._ran(inputs, tick, measured=True)
+        return SiteRun(RankBlocks(self._cluster, result, self._root.schema, run), measure)
+
+    def _ship(self, plan: int) -> Command:
+        return ShipBlocks(plan, tuple(walk(self._root)), self._jit)

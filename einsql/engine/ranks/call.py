@@ -1,0 +1,228 @@
+"""One command to some ranks, and their answers; cancelled or not, all of them answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+
+from einsql.engine.ranks.framing import Unread, Withdrawn, receive, send
+from einsql.engine.ranks.messages import (
+    Cancel,
+    Command,
+    Decline,
+    Done,
+    Failed,
+    Fallen,
+    Handle,
+    Order,
+    Progress,
+    Regroup,
+)
+from einsql.engine.ranks.processes import Processes
+from einsql.errors import Error, InternalError, InterruptedError
+from einsql.storage.out_of_memory import enough_memory
+
+Tick = Callable[[float], None]
+
+STUBBORN = 10.0
+"""Seconds ranks have to answer once they are told to stop."""
+
+APART = 3.0
+"""Seconds the others have to answer once MPI has failed at a rank, for they may never."""
+
+GLANCE = 0.05
+"""Seconds between two looks whether the statement was cancelled."""
+
+
+class Gone(Exception):  # noqa: N818 - for those who know what to do about it
+    """A rank has ended."""
+
+
+class Stubborn(Exception):  # noqa: N818 - as above
+    """Some ranks do not answer, though they were told to stop.
+
+    Attributes:
+        ranks: Their numbers; some of them may do no more than wait for the others.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__(ranks)
+        self.ranks = ranks
+
+
+class Call:
+    """One command.
+
+    Attributes:
+        stopped: What cancelled it, if anything did.
+        complete: Whether all have answered, so that the lines are free for another one.
+    """
+
+    def __init__(
+        self, job: Processes, number: int, commands: Mapping[int, Command],
+        tick: Tick | None = None, interrupted: Callable[[], None] = lambda: None,
+        into: Mapping[int, Sequence[np.ndarray]] | None = None,
+    ) -> None:  # fmt: skip
+        """Prepares it.
+
+        Args:
+            job: The ranks.
+            number: Of the command.
+            commands: By rank.
+            tick: Told how far they are; raises to cancel.
+            interrupted: Raises if Ctrl-C came.
+            into: By rank where the arrays of its answer belong, as for `wire.receive`.
+        """
+        self.stopped: BaseException | None = None
+        self.complete = False
+        self._job = job
+        self._number = number
+        self._commands = commands
+        self._tick = tick
+        self._interrupted = interrupted
+        self._into = into or {}
+        self._told: list[int] = []
+        self._answers: dict[int, Done | Failed] = {}
+        self._fraction = 0.0
+        self._until = float("inf")
+
+    @property
+    def apart(self) -> bool:
+        """True if MPI failed at a rank."""
+        return any(isinstance(a, Failed) and a.apart for a in self._answers.values())
+
+    def tell(self, released: tuple[Handle, ...], forgotten: tuple[int, ...]) -> None:
+        """Sends the command; once it is cancelled, the rest hear that it was.
+
+        Args:
+            released: Tiles that nobody needs any more.
+            forgotten: Programs likewise.
+
+        Raises:
+            Gone: A rank has ended.
+        """
+        for rank, command in self._commands.items():
+            order = Order(self._number, command, released, forgotten)
+            if not self._goes_on() or not self._send(rank, order):
+                declined = Decline(None, order.together)
+                self._send(rank, Order(self._number, declined, released, forgotten))
+            self._told.append(rank)
+
+    def regroup(self) -> None:
+        """Sends everybody `Regroup` instead.
+
+        Raises:
+            Gone: A rank has ended.
+        """
+        self._until = time.monotonic() + STUBBORN
+        for rank in self._commands:
+            self._send(rank, Regroup(self._number))
+            self._told.append(rank)
+
+    def values(self) -> list[Any]:
+        """Waits until all have answered, and gives what they gave.
+
+        Raises:
+            Error: It failed; the first rank's error, if several failed.
+            InterruptedError: It was cancelled.
+            BaseException: As `tick` or Ctrl-C raised it.
+            Gone: A rank has ended.
+            Stubborn: Some ranks do not answer.
+        """
+        while waiting := [r for r in self._told if r not in self._answers]:
+            lines = {self._job.ranks[r].line: r for r in waiting}
+            for line in wait(list(lines), GLANCE):
+                self._take(lines[line])  # type: ignore[index]  # only connections were given
+            self._look()
+            if not self._commands.keys().isdisjoint(self._job.ended()):
+                raise Gone
+            if time.monotonic() > self._until:
+                if self.apart:
+                    break
+                raise Stubborn(waiting)
+        self.complete = not waiting
+        if self.stopped is not None:
+            raise self.stopped
+        answers = [self._answers[r] for r in self._commands if r in self._answers]
+        failures = [a for a in answers if isinstance(a, Failed)]
+        for failure in failures:
+            if failure.error is not None:
+                raise _error(failure.error)
+        if failures:
+            raise InterruptedError("The statement was cancelled")
+        return [a.value for a in answers if isinstance(a, Done)]
+
+    # ---- messages
+
+    def _send(self, rank: int, message: object) -> bool:
+        line = self._job.ranks[rank].line
+        try:
+            if isinstance(message, Order) and not isinstance(message.command, Decline):
+                return send(line, message, self._goes_on)
+            return send(line, message)
+        except OSError:
+            raise Gone from None
+        except Exception as error:  # it could not be pickled, so nothing of it was sent
+            if self.stopped is not None:
+                raise
+            self._stop(error)
+            return False
+
+    def _take(self, rank: int) -> None:
+        try:
+            message = receive(self._job.ranks[rank].line, self._look, self._into.get(rank, ()))
+        except Withdrawn:
+            return
+        except Unread as unread:
+            message = Failed(unread.number, unread.reason)
+        except (EOFError, OSError):
+            raise Gone from None
+        if isinstance(message, Fallen):
+            self._job.note(self._job.ranks[rank], message)
+            raise Gone
+        if isinstance(message, Progress):
+            self._fraction = message.fraction
+        elif message.number == self._number:
+            self._answers[rank] = message
+            if self.apart:
+                self._until = min(self._until, time.monotonic() + APART)
+
+    # ---- cancelling
+
+    def _goes_on(self) -> bool:
+        self._look()
+        return self.stopped is None
+
+    def _look(self) -> None:
+        """Asks whether to stop, and passes it on to the ranks."""
+        try:
+            self._interrupted()
+            if self._tick is not None and self.stopped is None:
+                self._tick(self._fraction)
+        except BaseException as error:  # whatever it is, the lines must stay in order
+            if self.stopped is None:
+                self._stop(error)
+            else:
+                self._until = 0.0  # a second Ctrl-C: do not wait for the ranks
+
+    def _stop(self, reason: BaseException) -> None:
+        self.stopped = reason
+        self._until = time.monotonic() + STUBBORN
+        for rank in self._told:
+            with contextlib.suppress(OSError):  # whoever has ended is noticed elsewhere
+                send(self._job.ranks[rank].line, Cancel(self._number))
+
+
+def _error(reason: BaseException) -> Error:
+    try:
+        with enough_memory:
+            raise reason
+    except Error as error:
+        return error
+    except BaseException as error:
+        return InternalError(f"The answer of a rank cannot be read: {error}")

@@ -1,0 +1,282 @@
+"""The process that holds the connection: it tells the ranks what to do and asks for tiles."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Self
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.engine.cancellation import watch
+from einsql.engine.ranks.call import GLANCE, STUBBORN, Call, Gone, Stubborn, Tick
+from einsql.engine.ranks.framing import send
+from einsql.engine.ranks.groups import Group, Lease
+from einsql.engine.ranks.interrupts import deferred
+from einsql.engine.ranks.messages import Command, Decline, Handle, Hello, Order, Shutdown
+from einsql.engine.ranks.processes import Processes
+from einsql.errors import Error, InterfaceError, OperationalError, RanksLost
+
+_AGAIN = (
+    "The next statement starts ranks again and sends them what this process holds; "
+    "tensors that lay at the ranks alone are lost."
+)
+
+
+class Cluster:
+    """The ranks of a session; when they have ended, whoever needs them starts others.
+
+    Attributes:
+        ranks: How many there are.
+    """
+
+    def __init__(self, start: Callable[[Callable[[], None]], Processes]) -> None:
+        """Starts the ranks.
+
+        Args:
+            start: Gives their processes, again when all have ended; what it is given is
+                called meanwhile and raises to stop.
+
+        Raises:
+            OperationalError: There is no MPI, or they do not start.
+        """
+        self.ranks = 0
+        self._start = start
+        self._users = 0
+        self._refusal: Callable[[], Error] | None = None
+        self._hearers: list[weakref.WeakMethod[Callable[[RanksLost], None]]] = []
+        self._numbers = count(1)
+        self._released: list[Handle] = []
+        self._forgotten: list[int] = []
+        self._busy = threading.RLock()
+        self._job: Processes | None = None
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        forks.register(self)
+        self._running()
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: sends ranks nothing, when it ends as before."""
+        self._refusal = refusal
+        self._busy = threading.RLock()
+        if self._job is not None:
+            self._end.detach()
+
+    def join(self, hear: Callable[[RanksLost], None] | None = None) -> Self:
+        """Counts one more connection that uses the ranks.
+
+        Args:
+            hear: Its method that is told when some ranks have ended and the others go on.
+
+        Raises:
+            InterfaceError: The ranks have left.
+        """
+        self._open()
+        self._users += 1
+        if hear is not None:
+            self._hearers.append(weakref.WeakMethod(hear))
+        return self
+
+    def part(self) -> None:
+        """Counts one connection less; the ranks leave with the last one."""
+        self._users -= 1
+        if self._users == 0:
+            self.close()
+
+    def kill(self) -> None:
+        """Ends the ranks at once, whatever they do."""
+        self._end.detach()
+        if self._job is not None:
+            self._job.end()
+
+    def tiles(self) -> Lease:
+        """A handle for tiles that ranks are about to make."""
+        return self._lease(self._released)
+
+    def plan(self) -> Lease:
+        """A handle for a program."""
+        return self._lease(self._forgotten)
+
+    def _lease(self, unused: list[int]) -> Lease:
+        if self._job is None:
+            with self._busy:
+                self._running()
+        self._running()  # another connection's call needs not be over for it
+        lease = Lease(next(self._numbers), self._group)
+        weakref.finalize(lease, unused.append, lease.number)
+        return lease
+
+    def knows(self, lease: Lease) -> bool:
+        """True if the ranks are those for which a handle was made."""
+        return self._job is not None and lease.group is self._group
+
+    def close(self) -> None:
+        """Ends the ranks, once the call of another thread is over."""
+        with self._busy:
+            self._refusal = self._refusal or _left
+            self._end()
+
+    def all(self, command: Command, tick: Tick | None = None) -> list[Any]:
+        """Tells every rank the same and gives their answers in order.
+
+        Raises:
+            Error: As `call`.
+        """
+        return self.call(dict.fromkeys(range(self.ranks), command), tick)
+
+    def call(
+        self, commands: Mapping[int, Command], tick: Tick | None = None,
+        into: Mapping[int, Sequence[np.ndarray]] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Tells some ranks what to do and waits for all of their answers.
+
+        Args:
+            commands: By rank.
+            tick: Told how far they are; raises to cancel. By default what watches this thread.
+            into: By rank where the arrays of its answer belong, as for `wire.receive`.
+
+        Returns:
+            What each of them gave, in the order of `commands`.
+
+        Raises:
+            InterruptedError: The work was cancelled.
+            Error: It failed; the first rank's error, if several failed.
+            RanksLost: A rank has ended; the others are a smaller cluster now.
+            OperationalError: A rank has ended, and all others with it.
+        """
+        tick = tick or watch()
+        with self._alone(tick), deferred() as interrupted:
+            job = self._running(interrupted)
+            call = Call(job, next(self._numbers), commands, tick, interrupted, into or {})
+            try:
+                if job.ended():
+                    raise Gone
+                call.tell(*self._unused(everybody=len(commands) == self.ranks))
+                return call.values()
+            except Gone:
+                raise self._lost(job) from None
+            except Stubborn as stop:
+                who = job.named(stop.ranks)
+                self._abandon(who)
+                raise OperationalError(
+                    f"The statement was cancelled, but {who} did not stop within "
+                    f"{STUBBORN:g} s, so all ranks were ended",
+                    hint=_AGAIN,
+                ) from call.stopped
+            except BaseException:
+                if call.apart and job.ended():
+                    raise self._lost(job) from None  # MPI failed for want of it
+                if call.apart or not call.complete:
+                    self._abandon("the ranks")  # nobody knows what is still under way
+                raise
+
+    @contextmanager
+    def _alone(self, tick: Tick | None) -> Iterator[None]:
+        """Waits until no other connection uses the ranks; `tick` may give up."""
+        while not self._busy.acquire(timeout=GLANCE):
+            if tick is not None:
+                tick(0.0)
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _unused(self, everybody: bool) -> tuple[tuple[Handle, ...], tuple[int, ...]]:
+        """What ranks may forget; all must hear of it, so not if some get no message."""
+        if not everybody:
+            return (), ()
+        released, forgotten = tuple(self._released), tuple(self._forgotten)
+        del self._released[: len(released)], self._forgotten[: len(forgotten)]
+        return released, forgotten
+
+    # ---- the ranks begin and end
+
+    def _open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def _running(self, interrupted: Callable[[], None] = lambda: None) -> Processes:
+        self._open()
+        if self._job is None:
+            with deferred() as inner:
+
+                def check() -> None:
+                    inner()
+                    interrupted()
+
+                self._job = self._start(check)
+                self._end = weakref.finalize(self, _leave, self._job)
+            self._form(len(self._job.ranks))
+        return self._job
+
+    def _form(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._group = Group(ranks)
+        self._groups.add(self._group)
+
+    def _abandon(self, reason: str) -> None:
+        """Ends the ranks; the next call starts others."""
+        job, self._job = self._job, None
+        if job is not None:
+            self._end.detach()
+            job.end()
+        for group in self._groups:
+            group.renumber({}, reason)
+
+    def _lost(self, job: Processes) -> OperationalError:
+        """A rank has ended: goes on with the others if MPI can, else ends them too."""
+        loss, before = job.loss(), self.ranks
+        if job.tolerant and self._regrouped(job, loss.who):
+            lost = RanksLost(str(loss), before, self.ranks)
+            for remembered in self._hearers:
+                hear = remembered()
+                if hear is not None:
+                    hear(lost)
+            return lost
+        self._abandon(loss.who)
+        them = "it" if loss.one else "them"
+        error = OperationalError(f"{loss}, and all ranks were ended with {them}", hint=_AGAIN)
+        error.__cause__ = loss.words
+        return error
+
+    def _regrouped(self, job: Processes, who: str) -> bool:
+        """Forms a communicator of the ranks that are left; False if that fails."""
+        while len(job.ended()) < self.ranks:
+            ended = job.ended()
+            left = [n for n in range(self.ranks) if n not in ended]
+            call = Call(job, next(self._numbers), dict.fromkeys(left, Decline(None)))
+            try:
+                call.regroup()
+                hellos: list[Hello] = call.values()
+            except Gone:
+                continue  # another one has ended meanwhile
+            except Stubborn:
+                return False
+            if {h.ranks for h in hellos} != {len(left)}:
+                continue
+            order = sorted(left, key=lambda n: hellos[left.index(n)].rank)
+            job.keep(order)
+            for group in self._groups:
+                group.renumber({old: new for new, old in enumerate(order)}, who)
+            self._form(len(order))
+            return True
+        return False
+
+
+def _left() -> Error:
+    return InterfaceError(
+        "The MPI ranks have left with the last connection that used them",
+        hint='Give "mpi" a number of ranks to start others.',
+    )
+
+
+def _leave(job: Processes) -> None:
+    for process in job.ranks:
+        try:
+            send(process.line, Order(0, Shutdown()))
+        except OSError:
+            break
+    job.close()

@@ -1,0 +1,245 @@
+"""Starts ranks beside this process with mpiexec, and sees to it that they go."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from einsql.core import forks
+from einsql.engine.ranks import leftovers
+from einsql.engine.ranks.failure_diagnosis import Ended, Loss, loss, reports
+from einsql.engine.ranks.processes import Processes
+from einsql.engine.ranks.rendezvous import KEY, Meeting
+from einsql.engine.ranks.threads import limited
+from einsql.errors import OperationalError, ProgrammingError
+from einsql.kernels.runtime import compile_cache
+
+LEAVE = 5.0
+"""Seconds they have to leave before they are killed."""
+LAST_WORDS = 1.0
+"""Seconds the launcher has to say how a rank ended."""
+
+_NO_TOPOLOGY = "/proc/self/einsql-no-topology"
+"""A file that nobody can make."""
+
+MARK = "EINSQL_CLUSTER_JOB"
+"""The variable by which the ranks of a job are found."""
+
+
+class Job(Processes):
+    """Ranks started by mpiexec."""
+
+    def __init__(
+        self, ranks: int, launcher: str | None = None, host: str | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Starts the ranks and waits until all have reported.
+
+        Args:
+            ranks: How many.
+            launcher: The command that takes `-n`, or has `{n}` where their number goes; by
+                default the mpiexec of this environment, else that of the path.
+            host: The name under which ranks on other machines reach this one; by default
+                its own name where the launcher may start any.
+            check: Called meanwhile; raises to stop.
+
+        Raises:
+            OperationalError: There is no MPI, or the ranks do not start.
+        """
+        command = launcher_of(launcher, ranks)
+        here = host is None and launcher is None and not _scattered()
+        with Meeting(None if here else host or "") as meeting:
+            super().__init__()
+            self.tolerant = any("ulfm" in word for word in command)
+            self.ordered = here
+            self._over = False
+            self._since = time.time()
+            token = secrets.token_hex(8)
+            self._mark = f"{MARK}={token}"
+            self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - kept
+            environment = _environment(ranks if here else None)
+            environment |= {KEY: meeting.key.hex(), MARK: token}
+            program = [sys.executable, "-m", "mpi4py", "-m", "einsql.engine.ranks", meeting.address]
+            self._command = [*command, *program]
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                env=environment, start_new_session=True,  # Ctrl-C is for this process alone
+            )  # fmt: skip
+            # Whoever waits for it reaps it, however idle the session is when it ends.
+            threading.Thread(target=self._process.wait, name="einsql mpiexec", daemon=True).start()
+            try:
+                self._gather(meeting, ranks, check)
+            except BaseException:
+                self.end()
+                raise
+
+    def _coming(self) -> bool:
+        return self._process.poll() is None
+
+    def _failed(self, reason: str) -> OperationalError:
+        who = ""
+        if self._gone():
+            self._hush()
+            found = self._judged([self._known(p) for p in self._gone()])
+            who = f"; {found.who} {found.how}"
+        return OperationalError(
+            f"The ranks have not started: {reason}{who}. {self.last_words()}",
+            hint=f"The command was: {shlex.join(self._command)}",
+        )
+
+    def _hush(self) -> None:
+        """Gives the launcher time to say what it knows."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_WORDS)
+
+    def last_words(self) -> str:
+        """The end of what the launcher and the ranks have printed."""
+        lines = [s for s in self._text().splitlines() if s.strip(" =")]
+        return "They said: " + " / ".join(lines[-6:]) if lines else "They said nothing."
+
+    def _text(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size  # its offset is where others append
+        start = max(0, size - 2**16)
+        return os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
+
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
+        status, killed = self._process.poll(), None
+        if status is not None and status < 0:
+            who = f"the launcher (process {self._process.pid} on {socket.gethostname()})"
+            killed = Loss(who, f"was ended by {signal.Signals(-status).name}")
+        return loss(ended, self._left(), self.ordered, reports(self._text()), killed)
+
+    def loss(self) -> Loss:
+        """Which of the ranks that have ended was the first, as far as is known."""
+        if not self.tolerant:
+            self._hush()
+            deadline = time.monotonic() + LAST_WORDS
+            # A launcher that was killed takes all ranks with it, but not at once.
+            while (self._process.poll() or 0) < 0 and time.monotonic() < deadline:
+                if not self._left():
+                    break
+                time.sleep(0.01)
+        return super().loss()
+
+    def close(self) -> None:
+        """Waits for the ranks to leave, and ends what stays."""
+        if self._over:
+            return
+        for process in self.ranks:
+            self._forget(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE)
+        self.end()
+
+    def end(self) -> None:
+        """Ends the launcher and every rank on this machine, and removes what they leave."""
+        if self._over:
+            return
+        self._over = True
+        shared: set[str] = set()
+        for pid in leftovers.marked(self._mark):
+            shared |= leftovers.segments(pid)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1.0)
+        leftovers.end(self._mark)  # the ranks are in sessions of their own
+        leftovers.unlink(shared)
+        if not self.ranks:
+            leftovers.unlink(leftovers.forsaken(self._since))
+        for folder in Path(tempfile.gettempdir()).glob(f"ompi.{self._process.pid}"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._close_lines()
+
+    def _close_lines(self) -> None:
+        super()._close_lines()
+        self._log.close()
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: ends nothing; the launcher is no child of this one."""
+        self._over = True
+        forks.never_destroy(self._process)
+        super().forked(refusal)
+
+
+def launcher_of(given: str | None, ranks: int) -> list[str]:
+    """The words that start ranks, up to the program.
+
+    Raises:
+        OperationalError: There is no launcher, or mpi4py is not installed.
+        ProgrammingError: The given text is no command.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise OperationalError(
+            "Running on MPI ranks needs mpi4py and an MPI", hint="pip install 'einsql[mpi]'."
+        )
+    if given is None:
+        return [_found("mpiexec"), "-n", str(ranks)]
+    try:
+        words = shlex.split(given.replace("{n}", str(ranks)))
+    except ValueError as error:
+        raise ProgrammingError(f"mpiexec is a command, not {given}: {error}") from None
+    if not words:
+        raise ProgrammingError("mpiexec is a command, not an empty text")
+    return [_found(words[0]), *words[1:], *([] if "{n}" in given else ["-n", str(ranks)])]
+
+
+def _found(command: str) -> str:
+    """Where a command is: beside this Python, whose environment may not be active, or elsewhere.
+
+    Raises:
+        OperationalError: It is nowhere.
+    """
+    own = Path(sys.executable).parent / command
+    found = str(own) if own.is_file() else shutil.which(command)
+    if found is None:
+        raise OperationalError(
+            f"There is no {command} that could start MPI ranks",
+            hint="pip install 'einsql[mpi]' brings an mpiexec; config 'mpiexec' names another.",
+        )
+    return found
+
+
+def _scattered() -> bool:
+    """True in a job of several machines, over which a launcher deals its ranks by itself."""
+    return os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" or "PBS_NODEFILE" in os.environ
+
+
+def _environment(ranks: int | None) -> dict[str, str]:
+    """This process's environment for ranks.
+
+    Args:
+        ranks: How many share its cores, or None if that is not known.
+    """
+    environment = dict(os.environ)
+    if ranks is not None:
+        limited(environment, len(os.sched_getaffinity(0)) // ranks)
+    here = str(Path(__file__).parents[2])
+    paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql
+    # MPICH's launcher writes the topology to /tmp for its ranks, and leaves it there if it is
+    # killed. Where this variable names a file it writes none; without the file all discover it.
+    environment.setdefault("HWLOC_XMLFILE", _NO_TOPOLOGY)
+    if environment.get("EINSQL_CACHE_DIR"):
+        environment["EINSQL_CACHE_DIR"] = str(
+            compile_cache.named()
+        )  # ranks may start in another folder
+    return environment

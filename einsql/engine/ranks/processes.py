@@ -1,0 +1,216 @@
+"""The processes behind a session's ranks, however they were started, and the lines to them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+from einsql.core import forks
+from einsql.engine.ranks.failure_diagnosis import Ended, Loss, each, listed, loss
+from einsql.engine.ranks.framing import Unread, Withdrawn, receive
+from einsql.engine.ranks.messages import Fallen, Hello, Started
+from einsql.engine.ranks.rendezvous import Meeting, patience
+from einsql.errors import OperationalError
+
+START = 60.0
+"""Seconds the ranks have to report."""
+
+
+_NAMED = 8
+"""Ranks that an error lists; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Process:
+    """A rank's process and the line to it."""
+
+    line: Connection
+    started: Started
+
+    def __str__(self) -> str:
+        return str(self.started)
+
+
+class Processes(ABC):
+    """Ranks and the lines to them.
+
+    Attributes:
+        ranks: The process of each, by its number.
+        tolerant: Whether the others go on when one ends (Open MPI with ULFM).
+        ordered: Whether the lines close in the order in which ranks end.
+    """
+
+    tolerant = False
+    ordered = False
+
+    def __init__(self) -> None:
+        self.ranks: list[Process] = []
+        self._connected: list[Process] = []
+        self._closed: list[Process] = []
+        self._words: dict[Process, BaseException] = {}
+        self._ends = select.epoll()
+        forks.register(self)
+
+    # ---- they report
+
+    def _gather(self, meeting: Meeting, ranks: int, check: Callable[[], None]) -> None:
+        """Waits for every rank's Hello.
+
+        Args:
+            meeting: Where they call.
+            ranks: How many there will be.
+            check: Called meanwhile; raises to stop.
+
+        Raises:
+            OperationalError: They do not come.
+        """
+        found: dict[int, Process] = {}
+        deadline = time.monotonic() + START
+        with meeting.accepting(ranks, self._note):
+            while len(found) < ranks:
+                check()
+                ready = {p.line: p for p in self._connected if p not in found.values()}
+                for line in wait(list(ready), 0.02):
+                    process = ready[line]  # type: ignore[index]  # only connections were given
+                    try:
+                        patience(process.line, max(0.1, deadline - time.monotonic()))
+                        hello = receive(process.line)
+                        patience(process.line, 0.0)
+                    except (EOFError, OSError):
+                        raise self._failed(self._reported(found, ranks)) from None
+                    if isinstance(hello, Fallen):
+                        self.note(process, hello)
+                        raise self._failed(self._reported(found, ranks))
+                    assert isinstance(hello, Hello)
+                    if hello.ranks != ranks:
+                        raise self._failed(
+                            f"the launcher and mpi4py are of different MPIs: of {ranks} "
+                            f"processes one says that it is rank {hello.rank} of {hello.ranks}"
+                        )
+                    found[hello.rank] = process
+                if len(found) < ranks and (time.monotonic() > deadline or not self._coming()):
+                    raise self._failed(self._reported(found, ranks))
+        self.ranks = [found[n] for n in range(ranks)]
+
+    def _reported(self, found: Mapping[int, Process], ranks: int) -> str:
+        """How many ranks have reported, and which have not."""
+        called = [p for p in self._connected if p not in found.values()]
+        numbers = {p.started.rank for p in called}
+        text = f"{len(found)} of {ranks} have reported"
+        if called:
+            names = [self._known(p) for p in called[:_NAMED]]
+            text += f"; {listed(names)}{_and_more(called)} called, but MPI has not started there"
+        absent = [n for n in range(ranks) if n not in found and n not in numbers]
+        if None in numbers:  # the launcher tells no numbers
+            absent = absent[len(called) :]
+            text += f"; {len(absent)} ranks have not called" if absent else ""
+        elif absent:
+            some = [str(n) for n in absent[:_NAMED]]
+            which = " and ".join(filter(None, [", ".join(some[:-1]), some[-1]]))
+            word = "rank" if len(absent) == 1 else "ranks"
+            verb = "has" if len(absent) == 1 else "have"
+            text += f"; {word} {which}{_and_more(absent)} {verb} not called"
+        return text
+
+    def _note(self, line: Connection, started: Started) -> None:
+        self._connected.append(Process(line, started))
+        # Level-triggered, lines that have been told would be told again, in another order.
+        self._ends.register(line.fileno(), select.EPOLLRDHUP | select.EPOLLET)
+
+    @abstractmethod
+    def _coming(self) -> bool:
+        """True as long as those that are missing may still report."""
+
+    @abstractmethod
+    def _failed(self, reason: str) -> OperationalError:
+        """Why they have not started, with all that is known."""
+
+    # ---- they end
+
+    def ended(self) -> list[int]:
+        """The ranks that have ended, or said that they will, in the order in which they did."""
+        return [self.ranks.index(p) for p in self._gone() if p in self.ranks]
+
+    def _gone(self) -> list[Process]:
+        # The kernel lists lines in the order in which they were closed.
+        closed = [number for number, _ in self._ends.poll(0)]
+        known = {p.line.fileno(): p for p in self._connected if not p.line.closed}
+        found = [known[number] for number in closed if number in known]
+        self._closed += [p for p in dict.fromkeys(found) if p not in self._closed]
+        return [*(p for p in self._words if p not in self._closed), *self._closed]
+
+    def note(self, process: Process, last: Fallen) -> None:
+        """Remembers why a rank ends."""
+        self._words[process] = last.reason
+
+    def loss(self) -> Loss:
+        """Which of the ranks that have ended was the first, and how, as far as that is known."""
+        ended = [self._known(p) for p in self._gone()]
+        if self.tolerant and not any(e.words for e in ended):
+            return each(ended)
+        return self._judged(ended)
+
+    def _judged(self, ended: Sequence[Ended]) -> Loss:
+        return loss(ended, self._left(), self.ordered)
+
+    def _left(self) -> list[Ended]:
+        """The ranks that have not ended."""
+        gone = self._gone()
+        return [self._known(p) for p in list(self._connected) if p not in gone]
+
+    def _known(self, process: Process) -> Ended:
+        """What is known of a rank; if it has ended, with what it still wanted to say."""
+        with contextlib.suppress(EOFError, OSError):
+            while process in self._closed and process not in self._words and process.line.poll():
+                with contextlib.suppress(Withdrawn, Unread):
+                    message = receive(process.line)
+                    if isinstance(message, Fallen):
+                        self.note(process, message)
+        number = self.ranks.index(process) if process in self.ranks else process.started.rank
+        return Ended(number, process.started, self._words.get(process))
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Ranks in words."""
+        return listed([self._known(self.ranks[n]) for n in ranks])
+
+    def keep(self, ranks: Sequence[int]) -> None:
+        """Goes on with some of the ranks, numbered anew in the given order."""
+        kept = [self.ranks[n] for n in ranks]
+        for process in self.ranks:
+            if process not in kept:
+                self._forget(process)
+        self.ranks = kept
+
+    def _forget(self, process: Process) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._ends.unregister(process.line.fileno())
+        process.line.close()
+        self._connected.remove(process)
+        self._closed = [p for p in self._closed if p is not process]
+        self._words.pop(process, None)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Waits for the ranks, which were told to leave, and ends what stays."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends the ranks at once."""
+
+    def forked(self, _: forks.Refusal) -> None:
+        """In a child of their process: closes its copies of the lines."""
+        self._close_lines()
+
+    def _close_lines(self) -> None:
+        for process in self._connected:
+            process.line.close()
+        self._ends.close()
+
+
+def _and_more(ranks: Sequence[object]) -> str:
+    return f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""

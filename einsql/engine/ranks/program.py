@@ -1,0 +1,485 @@
+"""A placed program that runs on ranks; what it gives stays there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from einsql.core.boxes import common, volumes
+from einsql.core.schema import Key, Schema
+from einsql.engine.exchange import Held, paste, slices
+from einsql.engine.ranks import storage
+from einsql.engine.ranks.call import Tick
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.groups import Lease
+from einsql.engine.ranks.messages import Command, Kept, Run, Sent, Ship, Slice, Source
+from einsql.engine.ranks.storage import Holders, count, fetch, reads, renamed_terms
+from einsql.engine.ranks.windows import Dealt, DealtPart, RankPart, lasting, moving
+from einsql.engine.spmd_executor import SiteMeasure, StepMeasure, is_small, sliced
+from einsql.errors import OperationalError, RanksLost
+from einsql.ir.einsum.graph import Input, Operand
+from einsql.ir.layout import Tiles, ranks_of
+from einsql.ir.spmd.program import Exchange, Load, Local, Program, Step
+from einsql.storage.files import FileFields, FilePart
+from einsql.storage.relation import Fields, PlacedFields, Term, count_here
+
+MOST_TILES = 4096
+"""Tensors in more tiles than this are brought to the ranks again by every statement."""
+
+Keep = Callable[[str, Fields, "RankFields"], None]
+"""Told that an input lies at the ranks now: its name, what it was, and what it is."""
+
+
+class RankFields(PlacedFields):
+    """Fields of a relation whose tiles lie at ranks; one is fetched when it is asked for."""
+
+    def __init__(
+        self, cluster: Cluster, lease: Lease, schema: Schema, tiles: Tiles, sites: int,
+        names: Mapping[str, str] | None = None, origin: Fields | None = None, title: str = "",
+    ) -> None:  # fmt: skip
+        """Describes what ranks hold.
+
+        Args:
+            cluster: The ranks.
+            lease: Keeps them from forgetting the tiles.
+            schema: Keys and fields.
+            tiles: Where they lie.
+            sites: How many sites there are.
+            names: The fields' names at the ranks, if they have been renamed.
+            origin: Where the driver has the same arrays, if it has.
+            title: The name of the tensor, for messages.
+        """
+        self.cluster = cluster
+        self.lease = lease
+        self.schema = schema
+        self.tiles = tiles
+        self.sites = sites
+        self.names = names or {f.name: f.name for f in schema.fields}
+        self.origin = origin
+        self.title = title
+        self.small: Fields = {}
+        self._known: dict[str, ReferenceType[np.ndarray]] = {}
+        self._versions = [(tiles, sites, lease, self.names)]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if self.origin is not None:
+            return self.origin[self.names[name]]
+        known = self._known.get(name)
+        array = None if known is None else known()
+        if array is None:
+            array = self.part([name], self._whole())[name]
+            self._known[name] = ref(array)
+        return array
+
+    def learn(self, tiles: Held) -> None:
+        """Remembers what has come along with the answer.
+
+        Args:
+            tiles: One copy, by the fields' names here.
+        """
+        whole = self._whole()
+        found: dict[str, np.ndarray] = {}
+        for n, part in tiles.items():
+            paste(found, self.tiles.boxes[n], part, whole)
+        self.small = found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def renamed(self, schema: Schema, names: Mapping[str, str], title: str) -> RankFields:
+        """The same tiles as fields of a stored tensor.
+
+        Args:
+            schema: Keys and fields of that tensor.
+            names: What its fields are called here, by their names there.
+            title: Its name, for messages.
+        """
+        found = {new: self.names[old] for new, old in names.items()}
+        return RankFields(
+            self.cluster, self.lease, schema, self.tiles, self.sites, found, self.origin, title
+        )
+
+    def moved(self, tiles: Tiles, tick: Tick) -> RankFields:
+        """The same fields in other tiles over as many sites, sent from rank to rank.
+
+        Args:
+            tiles: Where they are wanted.
+            tick: Raises to cancel.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        if self.tiles.equals(replace(tiles, layout=self.tiles.layout)):
+            return self
+        source = Input("#", self.schema)
+        absent = np.full((len(tiles.sites), 2), -1)
+        steps = Load(source, self.tiles), Exchange((0,), absent, tiles, ())
+        program = Program(self.sites, steps, 1)
+        mover = RankProgram(self.cluster, program, self.schema, "never", lambda *_: None)
+        made = mover.run({source.name: self}, tick)
+        assert isinstance(made, RankFields)
+        return made
+
+    def counted(self, schema: Schema) -> RankFields:
+        """See `PlacedFields.counted`."""
+        moved = [new.lo - old.lo for new, old in zip(schema.keys, self.schema.keys, strict=True)]
+        if not any(moved):
+            return self
+        boxes = self.tiles.boxes + np.array(moved, np.int64).reshape(-1, 1)
+        found = RankFields(
+            self.cluster, self.lease, schema, Tiles(self.tiles.sites, boxes, self.tiles.copies),
+            self.sites, self.names, None, self.title,
+        )  # fmt: skip
+        found.small = self.small
+        return found
+
+    def cropped(self, box: np.ndarray) -> RankFields:
+        """See `PlacedFields.cropped`."""
+        if (box == self._whole()).all():
+            return self
+        boxes = common(self.tiles.boxes, box)
+        boxes[..., 1] = boxes.max(axis=-1)
+        made = self.moved(Tiles(self.tiles.sites, boxes, self.tiles.copies), lambda _: None)
+        ends = zip(self.schema.keys, box.tolist(), strict=True)
+        schema = Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
+        return RankFields(
+            self.cluster, made.lease, schema, made.tiles, self.sites, made.names, None, self.title
+        )
+
+    def pasted(self, box: np.ndarray, values: Mapping[str, np.ndarray]) -> RankFields | None:
+        """The same tiles with new values in a box of keys; None if ranks do not keep them all.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            values: By field, in the shape of the box.
+        """
+        cluster = self.cluster
+        if not cluster.knows(self.lease):
+            return None
+        lease = cluster.tiles()
+        handles = self.lease.number, lease.number
+        storage.paste(cluster, *handles, self.names, self.tiles, self.sites, box, values)
+        return RankFields(
+            cluster, lease, self.schema, self.tiles, self.sites, self.names, None, self.title
+        )
+
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> RankPart:
+        """A part, of which nothing is moved yet.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            windows: Numbers of the keys that the part counts from 0, wherever the box begins.
+        """
+        return RankPart(self, box, windows)
+
+    def version(self, tiles: Tiles, sites: int) -> Kept | None:
+        """What the present ranks know of exactly these tiles, if they keep them.
+
+        Args:
+            tiles: Where they are to lie.
+            sites: How many sites there are; they are dealt to the ranks, so among others
+                the same site is at another rank.
+        """
+        for known, of, lease, names in self._versions:
+            same = of == sites and known.equals(replace(tiles, layout=known.layout))
+            if same and self.cluster.knows(lease):
+                return Kept(lease.number, names)
+        return None
+
+    def add(self, tiles: Tiles, sites: int, lease: Lease) -> None:
+        """Remembers that ranks keep it in other tiles as well, under its own names."""
+        self._versions.append((tiles, sites, lease, {name: name for name in self.names}))
+
+    def holders(self) -> Holders:
+        """Who has the tiles of one copy, put together from several where ranks have ended.
+
+        Raises:
+            OperationalError: Some tiles are nowhere.
+        """
+        for n, (tiles, sites, lease, names) in enumerate(self._versions):
+            now = np.array(lease.group.now)
+            ranks = now[ranks_of(tiles.sites, sites, len(now))]
+            there = (ranks >= 0).reshape(tiles.copies, -1)
+            if there.any(axis=0).all() and (n == 0 or covers(tiles, self.schema)):
+                numbers = there.argmax(axis=0) * tiles.once + np.arange(tiles.once)
+                return Holders(lease.number, names, numbers, ranks[numbers], tiles.boxes[numbers])
+        what = f'The tensor "{self.title}"' if self.title else "The result"
+        raise OperationalError(
+            f"{what} was lost with {self.lease.group.reason}",
+            hint=f"CREATE OR REPLACE TENSOR {self.title} AS … makes it again."
+            if self.title
+            else "Run its statement again.",
+        )
+
+    def count(self, terms: Sequence[Term]) -> int:
+        """How many keys meet all terms, counted at the ranks."""
+        if self.small:
+            return count_here(self.small, terms)
+        while True:
+            held = self.holders()
+            with suppress(RanksLost):  # others may have copies
+                return count(self.cluster, held, renamed_terms(terms, held.names))
+
+    def part(self, names: Sequence[str], box: np.ndarray) -> dict[str, np.ndarray]:
+        """Some fields over a box of keys, from the ranks that have it.
+
+        Args:
+            names: Of the fields.
+            box: int64 (keys, 2), within the bounds of the keys.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        if self.small:
+            at = slices(box, self._whole()[:, 0])
+            return {name: self.small[name][at].copy() for name in names}
+        while names:
+            held = self.holders()
+            dtypes = {held.names[name]: self.schema.dtype(name).numpy for name in names}
+            with suppress(RanksLost):  # others may have copies
+                found = fetch(self.cluster, held, dtypes, box)
+                return {name: found[held.names[name]] for name in names}
+        return {}
+
+    def _whole(self) -> np.ndarray:
+        """The box of all keys."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealing:
+    """Tiles of a stored tensor that ranks are sent.
+
+    Attributes:
+        numbers: For each rank those of its tiles.
+        covers: Whether one copy of all tiles is the tensor, each key once.
+    """
+
+    numbers: list[list[int]]
+    covers: bool
+
+
+class AtRanks(ABC):
+    """What is shipped to the ranks once, and run there as often as wanted."""
+
+    def __init__(self, cluster: Cluster, program: Program, jit: str, keep: Keep) -> None:
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            program: How many sites there are, and what they load.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        self.program = program
+        self._cluster = cluster
+        self._jit = jit
+        self._keep = keep
+        self._plan: Lease | None = None
+        self._dealt: dict[tuple[int, int], _Dealing] = {}
+        self._loads = {id(s) for s in program.steps if isinstance(s, Load)}
+
+    @abstractmethod
+    def _ship(self, plan: int) -> Command:
+        """What tells the ranks of it, under the number of a plan."""
+
+    def _ran(
+        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
+    ) -> tuple[Lease, SiteMeasure]:
+        """Runs it: the handle of what it gave, and what every step and every site took.
+
+        Args:
+            inputs: What it reads.
+            tick: Raises to cancel.
+            measured: Whether that is of interest; if not, ranks tell of small results only.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        cluster = self._cluster
+        if self._plan is None or not cluster.knows(self._plan):
+            plan = cluster.plan()
+            cluster.all(self._ship(plan.number), tick)
+            self._plan = plan
+        loads: dict[int, dict[int, Source]] = {r: {} for r in range(cluster.ranks)}
+        kept: list[Callable[[], None]] = []
+        for n, step in enumerate(self.program.steps):
+            if isinstance(step, Load):
+                fields = inputs[step.source.name]
+                for rank, source in enumerate(self._sources(step, fields, kept, tick)):
+                    loads[rank][n] = source
+        result = cluster.tiles()
+        runs: dict[int, Command] = {
+            r: Run(self._plan.number, own, result.number, measured) for r, own in loads.items()
+        }
+        measures = cluster.call(runs, tick)
+        for done in kept:
+            done()
+        return result, together(measures)
+
+    def _sources(
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Source]:  # fmt: skip
+        """Where each rank gets its tiles of an input from."""
+        cluster, tiles = self._cluster, step.tiles
+        if isinstance(fields, FilePart):
+            tiles, fields = moving(fields, tiles), fields.whole
+        if isinstance(fields, FileFields):
+            file = fields.file.description
+            return reads(cluster, file, fields.name, tiles, self.program.sites)
+        if isinstance(fields, RankPart):
+            return self._part(step, fields, kept, tick)
+        if isinstance(fields, DealtPart) and (found := lasting(fields, tiles)) is not None:
+            load = Load(Input(fields.whole.name, fields.whole.schema), found.tiles)
+            every = self._placed(load, fields.whole.given, kept, tick)
+            return [Slice(s, found.at) for s in every]
+        whole = fields.given if isinstance(fields, Dealt) else fields
+        return self._placed(step, whole, kept, tick)
+
+    def _placed(
+        self, step: Load, fields: Fields, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Kept | Sent]:  # fmt: skip
+        """Where each rank gets its tiles of what lies at ranks or in this process from."""
+        cluster, tiles = self._cluster, step.tiles
+        placed = isinstance(fields, RankFields) and fields.cluster is cluster
+        if isinstance(fields, RankFields) and placed:
+            there = fields.version(tiles, self.program.sites)
+            if there is not None:
+                return [there] * cluster.ranks
+            alive = fields.origin is None and cluster.knows(fields.lease)
+            if alive and fields.sites == self.program.sites:
+                made = fields.moved(tiles, tick)
+                fields.add(tiles, fields.sites, made.lease)
+                return [Kept(made.lease.number, made.names)] * cluster.ranks
+        lease = cluster.tiles()
+        if isinstance(fields, RankFields) and placed:
+            kept.append(partial(fields.add, tiles, self.program.sites, lease))
+        elif self._dealing(step).covers:
+            found = RankFields(
+                cluster, lease, step.source.schema, tiles, self.program.sites, origin=fields
+            )
+            kept.append(partial(self._keep, step.source.name, fields, found))
+        return [Sent(sliced(step, fields, n), lease.number) for n in self._dealing(step).numbers]
+
+    def _dealing(self, step: Load) -> _Dealing:
+        """Which rank gets which tiles; found out once for a step of the program."""
+        ranks, tiles = self._cluster.ranks, step.tiles
+        found = self._dealt.get((id(step), ranks))
+        if found is None:
+            rank = ranks_of(tiles.sites, self.program.sites, ranks)
+            numbers = [np.flatnonzero(rank == r).tolist() for r in range(ranks)]
+            found = _Dealing(numbers, covers(tiles, step.source.schema))
+            if id(step) in self._loads:
+                self._dealt[id(step), ranks] = found
+        return found
+
+    def _part(
+        self, step: Load, part: RankPart, kept: list[Callable[[], None]], tick: Tick
+    ) -> Sequence[Source]:  # fmt: skip
+        """Where each rank gets its tiles of a part of what lies at ranks from."""
+        cluster, whole = self._cluster, part.whole
+        there = whole.cluster is cluster and whole.sites == self.program.sites
+        if there and (found := lasting(part, step.tiles)) is not None:
+            load = Load(Input(step.source.name, whole.schema), found.tiles)
+            return [Slice(s, found.at) for s in self._placed(load, whole, kept, tick)]
+        if there and whole.origin is None and cluster.knows(whole.lease):
+            made = whole.moved(moving(part, step.tiles), tick)
+            kept.append(partial(_forget, made.lease))  # ranks have it until they have run
+            return [Kept(made.lease.number, made.names)] * cluster.ranks
+        arrays = {name: part[name] for name in part}
+        return [Sent(sliced(step, arrays, n), None) for n in self._dealing(step).numbers]
+
+
+class RankProgram(AtRanks):
+    """A placed program with the ranks that run it."""
+
+    def __init__(
+        self, cluster: Cluster, program: Program, schema: Schema, jit: str, keep: Keep
+    ) -> None:  # fmt: skip
+        """Makes it ready; the ranks hear of it when it runs.
+
+        Args:
+            cluster: The ranks.
+            program: What they do.
+            schema: Of the result.
+            jit: When kernels are compiled.
+            keep: Told which inputs lie at the ranks from now on.
+        """
+        super().__init__(cluster, program, jit, keep)
+        self.schema = schema
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """Runs every step; the result stays at the ranks.
+
+        Raises:
+            Error: As `Cluster.call`.
+        """
+        return self._given(inputs, tick, measured=False)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+        """As `run`, with what every step and every site took."""
+        return self._given(inputs, tick, measured=True)
+
+    def _given(
+        self, inputs: Mapping[str, Fields], tick: Tick, *, measured: bool
+    ) -> tuple[Fields, SiteMeasure]:
+        result, measure = self._ran(inputs, tick, measured=measured)
+        tiles = self.program.steps[self.program.root].tiles
+        fields = RankFields(self._cluster, result, self.schema, tiles, self.program.sites)
+        if measure.tiles and is_small(self.schema):
+            fields.learn(measure.tiles)
+        return fields, measure
+
+    def _ship(self, plan: int) -> Command:
+        return Ship(plan, detached(self.program), self.schema, self._jit)
+
+
+def _forget(lease: Lease) -> None:
+    """Lets ranks forget tiles that one run has read."""
+
+
+def detached(program: Program) -> Program:
+    """A program whose nodes know of each other no more than their schemas."""
+
+    def alone(step: Step) -> Step:
+        if not isinstance(step, Local):
+            return step
+        operands = tuple(
+            Operand(Input(f"#{n}", o.source.schema), o.labels)
+            for n, o in enumerate(step.node.operands)
+        )
+        return replace(step, node=replace(step.node, operands=operands))
+
+    return replace(program, steps=tuple(map(alone, program.steps)))
+
+
+def covers(tiles: Tiles, schema: Schema) -> bool:
+    """True if one copy of the tiles is all of a relation, each key once."""
+    boxes = tiles.boxes[: tiles.once]
+    if len(boxes) > MOST_TILES or int(volumes(boxes).sum()) != schema.size:
+        return False
+    shared = volumes(common(boxes[:, None], boxes[None])).sum(axis=1)
+    return bool((shared == volumes(boxes)).all())
+
+
+def together(measures: Sequence[SiteMeasure]) -> SiteMeasure:
+    """What the ranks took: a step lasts as long as at the slowest."""
+    every = zip(*(m.steps for m in measures), strict=True)
+    steps = [
+        StepMeasure(max(s.seconds for s in each), sum(s.nbytes for s in each)) for each in every
+    ]
+    seconds = [sum(each) for each in zip(*(m.seconds for m in measures), strict=True)]
+    counts = ([getattr(m, name) for m in measures] for name in ("flops", "sent", "received"))
+    flops, sent, received = ([sum(n) for n in zip(*lists, strict=True)] for lists in counts)
+    read = sum(m.read for m in measures)
+    tiles = {n: fields for m in measures for n, fields in (m.tiles or {}).items()}
+    return SiteMeasure(steps, seconds, flops, sent, received, read, len(measures), tiles)

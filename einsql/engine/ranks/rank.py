@@ -1,0 +1,357 @@
+"""What a rank does: it waits for orders, runs programs with the others, and keeps tiles."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from einsql.core import buffer_pool
+from einsql.engine.exchange import Held
+from einsql.engine.mpi_transport import (
+    CANCELLED,
+    FAILED,
+    READY,
+    Abandoned,
+    RankTransport,
+    TornError,
+)
+from einsql.engine.ranks import leftovers
+from einsql.engine.ranks.framing import Unread, Withdrawn, receive, send
+from einsql.engine.ranks.messages import (
+    Cancel,
+    Command,
+    Decline,
+    Done,
+    Failed,
+    Fallen,
+    Handle,
+    Hello,
+    Kept,
+    Order,
+    Progress,
+    Read,
+    Regroup,
+    Run,
+    Sent,
+    Ship,
+    ShipBlocks,
+    Shutdown,
+    Slice,
+)
+from einsql.engine.ranks.rendezvous import KEY, reach
+from einsql.engine.ranks.threads import share_cores
+from einsql.engine.ranks.tile_store import Alone, compact, nbytes, obey, read
+from einsql.engine.spmd_executor import SiteMeasure, SiteProgram, is_small
+from einsql.engine.tra.rank_program import BlockProgram
+from einsql.errors import Error, InternalError, InterruptedError
+from einsql.ir.spmd.program import Load
+from einsql.kernels import compile_node, join
+from einsql.storage.out_of_memory import available, enough_memory
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+PATIENCE = 5.0
+"""Seconds a rank has to leave what it does once the driver is gone."""
+
+SHARE = 16
+"""The part of free memory that all ranks together may keep for results to come."""
+
+_REPORTS = 0.2
+"""Seconds between two reports of progress."""
+
+
+def serve(connection: Connection, comm: MPI.Intracomm) -> None:
+    """Does what the driver says until it says no more; `nameless` comes before it.
+
+    Args:
+        connection: To the driver.
+        comm: Of all ranks.
+    """
+    buffer_pool.keep(max(buffer_pool.KEPT, (available() or 0) // (SHARE * comm.size)))
+    rank = Rank(connection, comm)
+    try:
+        rank.serve()
+    except BaseException as error:  # the driver must not wait for this rank
+        rank.fall(error)
+        raise
+
+
+class Rank:
+    """One rank: its tiles, the programs it knows, and its line to the driver."""
+
+    def __init__(self, connection: Connection, comm: MPI.Intracomm) -> None:
+        self._connection = connection
+        self._comm = comm
+        self._held: dict[Handle, Held] = {}
+        self._programs: dict[int, SiteProgram | BlockProgram] = {}
+        self._orders: queue.SimpleQueue[Order | Regroup | None] = queue.SimpleQueue()
+        self._cancelled = -1
+        self._gone = False
+        self._reported = 0.0
+
+    def serve(self) -> None:
+        """Runs orders one after another until there are no more."""
+        self._answer(Hello(self._comm.rank, self._comm.size))
+        threading.Thread(target=self._listen, name="einsql orders", daemon=True).start()
+        while (order := self._orders.get()) is not None:
+            if isinstance(order, Regroup):
+                self._regroup(order)
+                continue
+            for handle in order.release:
+                self._held.pop(handle, None)
+            for plan in order.forget:
+                self._programs.pop(plan, None)
+            if isinstance(order.command, Shutdown):
+                return
+            self._reply(order.number, self._obey(order))
+
+    def _listen(self) -> None:
+        try:
+            while self._heard():
+                pass
+        except (EOFError, OSError):
+            self._gone = True
+            self._orders.put(None)
+            time.sleep(PATIENCE)
+            os._exit(1)  # the driver has gone and this rank is stuck
+        except BaseException as error:  # nobody would hear of cancelling any more
+            self.fall(error)
+            traceback.print_exc()
+            os._exit(1)
+
+    def fall(self, error: BaseException) -> None:
+        """Tells the driver why this rank ends."""
+        reason = _failed(0, error, self._comm.rank).error
+        self._answer(Fallen(reason or InternalError(f"Rank {self._comm.rank} failed")))
+
+    def _heard(self) -> bool:
+        """Takes a message; False if it was the last one."""
+        try:
+            message = receive(self._connection)
+        except Withdrawn:
+            return True
+        except Unread as unread:
+            message = Order(unread.number, Decline(unread.reason, unread.together))
+        if isinstance(message, Cancel):
+            self._cancelled = message.number
+            return True
+        if isinstance(message, Regroup):
+            # This ends whatever the other thread waits for, on all ranks.
+            self._comm.Revoke()
+        self._orders.put(message)
+        return not (isinstance(message, Order) and isinstance(message.command, Shutdown))
+
+    def _answer(self, message: object) -> None:
+        with contextlib.suppress(OSError):  # the other thread hears of it
+            send(self._connection, message)
+
+    def _reply(self, number: int, answer: Done | Failed) -> None:
+        """Answers an order, unless it is cancelled meanwhile or memory does not suffice."""
+        stops = self._stops(number)
+        try:
+            if not send(self._connection, answer, lambda: not stops()):
+                self._answer(Failed(number, None, True))
+        except OSError:
+            self._gone = True
+        except Exception as error:
+            self._answer(self._failed(number, error))
+
+    def _regroup(self, order: Regroup) -> None:
+        from mpi4py import MPI
+
+        self._comm = MPI.Intracomm(self._comm.Shrink())
+        self._answer(Done(order.number, Hello(self._comm.rank, self._comm.size)))
+
+    # ---- orders
+
+    def _obey(self, order: Order) -> Done | Failed:
+        command = order.command
+        if order.together or (isinstance(command, Decline) and command.together):
+            return self._together(order.number, command)
+        try:
+            if isinstance(command, Decline):
+                return self._declined(order.number, command)
+            if isinstance(command, Ship):
+                compile_one = partial(compile_node, jit=command.jit)
+                self._programs[command.plan] = SiteProgram(
+                    command.program, command.schema, compile_one,
+                    partial(join, compile_node=compile_one),
+                )  # fmt: skip
+                return Done(order.number)
+            if isinstance(command, ShipBlocks):
+                self._programs[command.plan] = BlockProgram(
+                    command.nodes[-1], lambda node: compile_node(node, command.jit)
+                )
+                return Done(order.number)
+            if isinstance(command, Alone):
+                proceed = partial(self._proceed, self._stops(order.number))
+                return Done(order.number, obey(command, self._held, proceed))
+            raise InternalError(f"A rank cannot {type(command).__name__}")
+        except Exception as error:
+            return self._failed(order.number, error)
+
+    def _together(self, number: int, command: Command) -> Done | Failed:
+        """Runs a program with all other ranks; all of them fail or none."""
+        stops = self._stops(number)
+        transport = RankTransport(self._comm, self._comm.size, stops)
+        try:
+            if isinstance(command, Decline):
+                return self._withdraw(transport, self._declined(number, command))
+            assert isinstance(command, Run)
+            program = self._programs[command.plan]
+            transport = RankTransport(self._comm, program.sites, stops)
+            with enough_memory:
+                held, measure = self._run(command, program, transport, self._tick(number, stops))
+            transport.agree(CANCELLED if stops() else READY)
+        except Abandoned as stop:
+            return Failed(number, None, stop.status == CANCELLED)
+        except InterruptedError:
+            return self._withdraw(transport, Failed(number, None, True))
+        except BaseException as error:  # whatever it is, the others must hear of it
+            return self._withdraw(transport, self._failed(number, error))
+        self._held[command.result] = compact(held)
+        if not isinstance(program, BlockProgram) and is_small(program.schema):
+            once = program.program.steps[program.program.root].tiles.once
+            measure.tiles = {n: fields for n, fields in held.items() if n < once}
+        if not command.measured:
+            measure = SiteMeasure(tiles=measure.tiles)
+        return Done(number, measure)
+
+    def _withdraw(self, transport: RankTransport, answer: Failed) -> Failed:
+        """Tells the others why this rank leaves a program before its end."""
+        if answer.apart:
+            return answer
+        try:
+            transport.agree(CANCELLED if answer.cancelled else FAILED)
+        except Abandoned as stop:
+            if stop.status == CANCELLED:
+                return Failed(answer.number, None, True)
+        except Exception as error:
+            return self._failed(answer.number, error)
+        return answer
+
+    def _run(
+        self, command: Run, program: SiteProgram | BlockProgram, transport: RankTransport,
+        tick: Callable[[float], None],
+    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+        loaded = 0
+
+        def load(number: int, _: Load, tiles: Sequence[int]) -> Held:
+            nonlocal loaded
+            source = command.loads[number]
+            if isinstance(source, Slice):
+                at = tuple(slice(None) if s is None else s for s in source.at)
+                held = self._tiles(source.source, tiles)
+                return {n: {k: a[at] for k, a in held[n].items()} for n in tiles}
+            if isinstance(source, Read):
+                found = read(source, partial(tick, 0.0))
+                loaded += nbytes(found)
+                return found
+            return self._tiles(source, tiles)
+
+        held, measure = program.execute(transport, load, tick)
+        measure.read = loaded
+        return held, measure
+
+    def _tiles(self, source: Kept | Sent, tiles: Sequence[int]) -> Held:
+        """Tiles that are kept here, or have come with the message."""
+        if isinstance(source, Kept):
+            held = self._held[source.handle]
+            return {n: {new: held[n][old] for new, old in source.names.items()} for n in tiles}
+        if source.keep is not None:
+            self._held[source.keep] = source.tiles
+        return source.tiles
+
+    def _declined(self, number: int, command: Decline) -> Failed:
+        if command.reason is None:
+            return Failed(number, None, True)
+        return self._failed(number, command.reason)
+
+    def _failed(self, number: int, error: BaseException) -> Failed:
+        return _failed(number, error, self._comm.rank)
+
+    def _stops(self, number: int) -> Callable[[], bool]:
+        return lambda: self._gone or self._cancelled == number
+
+    def _proceed(self, stops: Callable[[], bool]) -> None:
+        if stops():
+            raise InterruptedError("The statement was cancelled")
+
+    def _tick(self, number: int, stops: Callable[[], bool]) -> Callable[[float], None]:
+        def tick(fraction: float) -> None:
+            self._proceed(stops)
+            now = time.monotonic()
+            if self._comm.rank == 0 and now - self._reported > _REPORTS:
+                self._reported = now
+                self._answer(Progress(number, fraction))
+
+        return tick
+
+
+def _failed(number: int, error: BaseException, rank: int) -> Failed:
+    fault = f"Rank {rank} failed"
+    trace = "".join(traceback.format_exception(error))
+    torn = isinstance(error, TornError)
+    error = error.__cause__ or error if torn else error
+    apart = torn or type(error).__module__.startswith("mpi4py")
+    try:
+        with enough_memory:
+            raise error
+    except Error as known:
+        error = known
+    except BaseException:
+        error = InternalError(f"{fault}: {trace.strip()}")
+    error.__cause__ = error.__context__ = None  # the driver needs the reason alone
+    error.with_traceback(None)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an error with arguments of its own
+        error = InternalError(f"{fault}: {trace.strip()}")
+    return Failed(number, error, apart=apart)
+
+
+def nameless(comm: MPI.Intracomm) -> None:
+    """Takes the names away from shared memory that all ranks have mapped.
+
+    So nothing is left of it, however they end.
+    """
+    comm.Barrier()
+    leftovers.unlink(leftovers.segments())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """A rank that a driver started: `python -m mpi4py -m einsql.engine.ranks ADDRESS`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver says when to stop
+    faulthandler.enable()
+    (address,) = arguments
+    key = os.environ.pop(KEY, None)
+    if key is None:
+        sys.exit(f"{KEY} has not come along: the launcher has to hand on the environment")
+    connection = None
+    with contextlib.suppress(OSError, EOFError):
+        connection = reach(address, bytes.fromhex(key))
+    # Without a driver too: who leaves while others start MPI makes them leave memory behind.
+    from mpi4py import MPI
+
+    share_cores(MPI.COMM_WORLD)
+    nameless(MPI.COMM_WORLD)  # all take part, for those that reached a driver wait for the others
+    if connection is not None:
+        try:
+            serve(connection, MPI.COMM_WORLD)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # an abort would end all ranks, where MPI can do with the others
+    MPI.Finalize()  # while the other thread can still end a process that is stuck

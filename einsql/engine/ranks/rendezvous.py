@@ -1,0 +1,315 @@
+"""Where ranks call: a socket of this machine, or one that others reach."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+from einsql.engine.ranks.handshake import Answering, Refused, introduce
+from einsql.engine.ranks.messages import Started
+from einsql.errors import OperationalError
+
+KEY = "EINSQL_CLUSTER_KEY"
+"""The variable that hands a rank the key, which nobody else may read."""
+
+UPPERMOST = 1000
+"""Files have lower numbers in a rank, whose libraries may know no number beyond 1023."""
+
+HANDSHAKE = 10.0
+"""Seconds that both sides of a line have to make sure of each other; it takes a millisecond."""
+
+REACH = 60.0
+"""Seconds that a rank tries to reach the driver; the driver waits no longer for its ranks."""
+
+_PENDING = 256
+"""Handshakes at a time, beyond which the oldest is given up: callers may be no ranks."""
+_AGAIN = 0.1
+"""Seconds after which a rank that was given up calls again."""
+
+_NUMBERS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+"""Where launchers say which rank a process will be."""
+
+
+class Meeting:
+    """Listens for the ranks' calls.
+
+    Attributes:
+        address: `@name` of a socket of this machine, or `host:port`.
+        key: What the driver and its ranks know each other by.
+    """
+
+    def __init__(self, host: str | None = None) -> None:
+        """Begins to listen.
+
+        Args:
+            host: The name or address under which ranks elsewhere reach this machine; an
+                empty text is the machine's own name. None if all ranks are here.
+
+        Raises:
+            OperationalError: The address is none of this machine.
+        """
+        self.key = secrets.token_bytes(32)
+        if host is None:
+            # A name that is in no file system has not to be removed from one.
+            self.address = f"@einsql-{secrets.token_hex(8)}"
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(self.address.replace("@", "\0"))
+        else:
+            try:
+                # A machine's own name may stand for its loopback, which nobody else reaches.
+                self._listener = socket.create_server((host or "0.0.0.0", 0))
+            except OSError as error:
+                raise OperationalError(
+                    f"Ranks cannot reach this process at {host}: {error.strerror}",
+                    hint="mpi_host is a name or an address of the machine that holds the "
+                    "connection.",
+                ) from error
+            port = self._listener.getsockname()[1]
+            self.address = f"{host or socket.gethostname()}:{port}"
+        self._listener.listen(_PENDING)
+        self._listener.setblocking(False)
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.close()
+
+    @contextlib.contextmanager
+    def accepting(self, ranks: int, note: Callable[[Connection, Started], None]) -> Iterator[None]:
+        """Meanwhile processes that call are noted.
+
+        Args:
+            ranks: How many may call.
+            note: Told, in another thread, of the line to each and of what it says of itself.
+        """
+        bell, ring = socket.socketpair()
+        desk = _Desk(self._listener, self.key, bell)
+        thread = threading.Thread(
+            target=desk.serve, args=(ranks, note), name="einsql ranks", daemon=True
+        )
+        with bell, ring:
+            thread.start()
+            try:
+                yield
+            finally:
+                ring.send(b"\0")
+                thread.join()
+
+
+class _Caller:
+    """A process that has called and may be a rank."""
+
+    def __init__(self, line: socket.socket, key: bytes) -> None:
+        self.line = line
+        self.deadline = time.monotonic() + HANDSHAKE
+        self.talk = Answering(key)
+
+
+class _Desk:
+    """Takes calls side by side in one thread, so that nobody waits for a silent caller.
+
+    Args:
+        listener: Where they call.
+        key: What ranks know.
+        bell: Becomes readable when no more calls are to be taken.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes, bell: socket.socket) -> None:
+        self._listener = listener
+        self._key = key
+        self._bell = bell
+        self._callers: dict[int, _Caller] = {}
+
+    def serve(self, ranks: int, note: Callable[[Connection, Started], None]) -> None:
+        """Takes calls until so many ranks are noted, or the bell rings."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._bell, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            try:
+                while ranks:
+                    ready = {key.fd for key, _ in selector.select(self._left())}
+                    if self._bell.fileno() in ready:
+                        return
+                    for number in ready & self._callers.keys():
+                        ranks -= ranks > 0 and self._listen(selector, number, note)
+                    # After those who have spoken: for want of room they might be given up.
+                    if self._listener.fileno() in ready:
+                        self._take(selector)
+                    for number, caller in list(self._callers.items()):
+                        if time.monotonic() > caller.deadline:
+                            self._drop(selector, number)
+            finally:
+                for number in list(self._callers):
+                    self._drop(selector, number)
+
+    def _left(self) -> float | None:
+        """Seconds until the first caller's time is over."""
+        first = next(iter(self._callers.values()), None)  # they are in the order of their calls
+        return None if first is None else max(0.0, first.deadline - time.monotonic())
+
+    def _take(self, selector: selectors.BaseSelector) -> None:
+        """Takes a call, if it is of this user."""
+        try:
+            line, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the call waits, and nothing else
+                time.sleep(_AGAIN)
+                for number in list(self._callers)[:1]:
+                    self._drop(selector, number)
+            return
+        if not _is_own(line):
+            line.close()
+            return
+        line.setblocking(False)
+        caller = _Caller(line, self._key)
+        self._callers[line.fileno()] = caller
+        selector.register(line, selectors.EVENT_READ)
+        try:
+            line.send(caller.talk.challenge)
+        except OSError:  # it has gone
+            self._drop(selector, line.fileno())
+        if len(self._callers) > _PENDING:
+            self._drop(selector, next(iter(self._callers)))
+
+    def _listen(
+        self, selector: selectors.BaseSelector, number: int,
+        note: Callable[[Connection, Started], None],
+    ) -> bool:  # fmt: skip
+        """Hears a caller; true if it is a rank, which has been noted."""
+        caller = self._callers[number]
+        talk = caller.talk
+        try:
+            text = caller.line.recv(talk.missing)
+            talk.hear(text)
+            if text and talk.missing:
+                return False
+            answer, started = talk.answer() if text else (b"", None)
+            caller.line.send(answer)
+        except BlockingIOError:
+            return False
+        except OSError:
+            started = None
+        if started is None:
+            self._drop(selector, number)
+            return False
+        selector.unregister(caller.line)
+        del self._callers[number]
+        caller.line.setblocking(True)
+        line = Connection(caller.line.detach())
+        prompt(line)
+        note(line, started)
+        return True
+
+    def _drop(self, selector: selectors.BaseSelector, number: int) -> None:
+        caller = self._callers.pop(number)
+        selector.unregister(caller.line)
+        caller.line.close()
+
+
+def _is_own(line: socket.socket) -> bool:
+    """True unless a socket of this machine leads to another user's process."""
+    if line.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return True
+    facts = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(facts)
+    return bool(user == os.geteuid())
+
+
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user and group, as the kernel says."""
+
+
+def reach(address: str, key: bytes) -> Connection:
+    """A rank's line to the driver, which is told of this process.
+
+    Args:
+        address: As a Meeting gives it.
+        key: Likewise.
+
+    Raises:
+        OSError: There is nobody, or nobody who answers in time and knows the key.
+    """
+    number = next((int(n) for k in _NUMBERS if (n := os.environ.get(k, "")).isdigit()), None)
+    started = Started(number, os.getpid(), socket.gethostname())
+    deadline = time.monotonic() + REACH
+    while True:
+        try:
+            line = _introduced(address, key, started)
+        except (Refused, ConnectionRefusedError):
+            raise
+        except (ConnectionError, TimeoutError, BlockingIOError):
+            # A driver with more callers than it can hear gives up the oldest.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN)
+        else:
+            prompt(line)
+            return line
+
+
+def _introduced(address: str, key: bytes, started: Started) -> Connection:
+    """A line on which either side has made sure of the other."""
+    with _uppermost(_dialled(address)) as line:
+        if not _is_own(line):
+            raise Refused(f"{address} belongs to another user")
+        line.settimeout(HANDSHAKE)
+        introduce(line, key, started)
+        line.settimeout(None)
+        return Connection(line.detach())
+
+
+def _dialled(address: str) -> socket.socket:
+    """A connection to an address on which either side has so long to answer."""
+    if not address.startswith("@"):
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host, int(port)), HANDSHAKE)
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.settimeout(HANDSHAKE)
+        line.connect(address.replace("@", "\0", 1))
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def _uppermost(line: socket.socket) -> socket.socket:
+    """The same line under a number above all others of this process.
+
+    When a process ends Linux closes its files from the last number to the first. A launcher
+    kills the other ranks as soon as the socket closes that this one has to it; the driver
+    must see this line close before, or it takes one of the others for the first to end.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = UPPERMOST if limit == resource.RLIM_INFINITY else min(UPPERMOST, limit - 8)
+    with line:
+        return socket.socket(fileno=fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, least))
+
+
+def patience(line: Connection, seconds: float) -> None:
+    """Limits how long reading from a line may wait; 0 seconds for ever."""
+    whole = int(seconds)
+    with socket.socket(fileno=os.dup(line.fileno())) as end:
+        limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def prompt(line: Connection) -> None:
+    """Sends small messages at once: by default TCP waits for the answer to the former one."""
+    with (
+        contextlib.suppress(OSError),  # a socket of this machine never waits
+        socket.socket(fileno=os.dup(line.fileno())) as end,
+    ):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

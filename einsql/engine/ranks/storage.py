@@ -1,0 +1,187 @@
+"""What the driver asks about tiles at ranks, and the files that ranks read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from einsql.core.boxes import common, extents, volumes
+from einsql.engine.exchange import slices
+from einsql.engine.ranks.call import Tick
+from einsql.engine.ranks.driver import Cluster
+from einsql.engine.ranks.messages import Command, Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.ir.layout import Tiles, ranks_of
+from einsql.storage import files
+from einsql.storage.relation import Term
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holders:
+    """One copy of a relation: its tiles and who has them.
+
+    Attributes:
+        handle: What ranks know them by.
+        names: Its fields' names at the ranks.
+        numbers: int64 (tiles,), what ranks know each one by.
+        ranks: int64 (tiles,), who has it.
+        boxes: int64 (tiles, keys, 2), its keys.
+    """
+
+    handle: Handle
+    names: Mapping[str, str]
+    numbers: np.ndarray
+    ranks: np.ndarray
+    boxes: np.ndarray
+
+    def by_rank(self) -> Mapping[int, np.ndarray]:
+        """Positions of each rank's tiles."""
+        return {int(r): np.flatnonzero(self.ranks == r) for r in np.unique(self.ranks)}
+
+
+def fetch(
+    cluster: Cluster, held: Holders, dtypes: Mapping[str, np.dtype], box: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Brings fields over a box of keys here, from every rank that has some of it.
+
+    What is contiguous in the result is received where it belongs.
+
+    Args:
+        cluster: The ranks.
+        held: Who has what.
+        dtypes: The wanted fields by the names that ranks know.
+        box: int64 (keys, 2).
+
+    Raises:
+        Error: As `Cluster.call`.
+    """
+    shape = tuple(extents(box))
+    found = {name: np.empty(shape, dtype) for name, dtype in dtypes.items()}
+    shared = common(held.boxes, box)
+    some = volumes(shared) > 0
+    commands: dict[int, Command] = {}
+    into: dict[int, list[np.ndarray]] = {}
+    for rank, tiles in held.by_rank().items():
+        meeting = tiles[some[tiles]]
+        if not len(meeting):
+            continue
+        parts = [(int(held.numbers[n]), slices(shared[n], held.boxes[n, :, 0])) for n in meeting]
+        commands[rank] = Fetch(held.handle, tuple(dtypes), parts)
+        into[rank] = [a[slices(shared[n], box[:, 0])] for n in meeting for a in found.values()]
+    answers = cluster.call(commands, into=into) if commands else []
+    for targets, arrays in zip(into.values(), answers, strict=True):
+        for target, array in zip(targets, arrays, strict=True):
+            if not np.may_share_memory(target, array):
+                target[...] = array
+    return found
+
+
+def count(cluster: Cluster, held: Holders, terms: Sequence[Term]) -> int:
+    """How many keys meet all terms.
+
+    Raises:
+        Error: As `Cluster.call`.
+    """
+    commands: dict[int, Command] = {
+        rank: Count(held.handle, held.numbers[tiles].tolist(), tuple(terms))
+        for rank, tiles in held.by_rank().items()
+    }
+    return sum(cluster.call(commands))
+
+
+def reads(
+    cluster: Cluster, file: files.Description, name: str, tiles: Tiles, sites: int
+) -> list[Read]:
+    """What every rank reads of a file.
+
+    Args:
+        cluster: The ranks.
+        file: The file.
+        name: The field.
+        tiles: Of all ranks.
+        sites: How many sites there are.
+    """
+    ranks = tiles.sites * cluster.ranks // sites
+    return [
+        Read(file, name, {int(n): tiles.boxes[n] for n in np.flatnonzero(ranks == r)})
+        for r in range(cluster.ranks)
+    ]
+
+
+def load(cluster: Cluster, handle: Handle, sources: Sequence[Read], tick: Tick) -> None:
+    """Lets every rank read its tiles of a file.
+
+    Raises:
+        OperationalError: The file has changed, or a rank cannot read it.
+        Error: As `Cluster.call`.
+    """
+    fills: dict[int, Command] = {r: Fill(handle, s) for r, s in enumerate(sources)}
+    cluster.call(fills, tick)
+
+
+def paste(
+    cluster: Cluster, handle: Handle, made: Handle, names: Mapping[str, str], tiles: Tiles,
+    sites: int, box: np.ndarray, values: Mapping[str, np.ndarray],
+) -> None:  # fmt: skip
+    """Lets ranks make tiles of kept ones, with new values in a box of keys.
+
+    Args:
+        cluster: The ranks.
+        handle: What is kept.
+        made: The handle of what they make.
+        names: The fields' names at the ranks.
+        tiles: Where they lie.
+        sites: How many sites there are.
+        box: int64 (keys, 2).
+        values: By field, in the shape of the box.
+
+    Raises:
+        Error: As `Cluster.call`.
+    """
+    rank = ranks_of(tiles.sites, sites, cluster.ranks)
+    shared = common(tiles.boxes, box)
+    some = volumes(shared) > 0
+    commands: dict[int, Command] = {}
+    for r in range(cluster.ranks):
+        pieces = {}
+        for n in np.flatnonzero(some & (rank == r)).tolist():
+            inside = slices(shared[n], box[:, 0])
+            pieces[n] = (
+                slices(shared[n], tiles.boxes[n, :, 0]),
+                {names[k]: a[inside] for k, a in values.items()},
+            )
+        commands[r] = Paste(handle, made, pieces)
+    cluster.call(commands)
+
+
+def write(
+    cluster: Cluster, held: Holders, name: str, draft: files.Draft, axes: tuple[int, ...],
+    origin: np.ndarray, tick: Tick,
+) -> None:  # fmt: skip
+    """Lets every rank write its tiles into a draft.
+
+    Args:
+        cluster: The ranks.
+        held: Who has what.
+        name: The field, as ranks know it.
+        draft: The file, still to be committed.
+        axes: For each axis of the file the tensor's.
+        origin: int64 (keys,), the key at the beginning of each of the tensor's axes.
+        tick: As for `Cluster.call`.
+
+    Raises:
+        OperationalError: A rank cannot write.
+        Error: As `Cluster.call`.
+    """
+    boxes = (held.boxes - origin[:, None])[:, list(axes)]
+    commands: dict[int, Command] = {}
+    for rank, tiles in held.by_rank().items():
+        own = {int(held.numbers[n]): boxes[n] for n in tiles if (extents(boxes[n]) > 0).all()}
+        commands[rank] = Write(held.handle, name, draft, axes, own)
+    cluster.call(commands, tick)
+
+
+def renamed_terms(terms: Sequence[Term], names: Mapping[str, str]) -> list[Term]:
+    """Terms in the names that ranks know."""
+    return [replace(t, name=names[t.name]) for t in terms]

@@ -1,0 +1,115 @@
+"""What a rank does with the tiles it holds, by itself: it reads, writes, counts and hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from einsql.core.boxes import extents
+from einsql.engine.exchange import Held
+from einsql.engine.ranks.messages import Count, Fetch, Fill, Handle, Paste, Read, Write
+from einsql.storage import files
+from einsql.storage.array_ownership import owner
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import count_here, distinct
+
+Alone = Fill | Paste | Write | Count | Fetch
+"""Commands that need no other rank."""
+
+
+def obey(command: Alone, known: dict[Handle, Held], proceed: Callable[[], None]) -> object:
+    """Does what needs no other rank.
+
+    Args:
+        command: What to do.
+        known: Every tile this rank holds.
+        proceed: Called between tiles; raises to cancel.
+
+    Returns:
+        The answer to the driver.
+
+    Raises:
+        OperationalError: A file is not what it was, cannot be written, or memory is short.
+    """
+    with enough_memory:
+        if isinstance(command, Fill):
+            known[command.handle] = found = read(command.source, proceed)
+            return nbytes(found)
+        held = known[command.handle]
+        if isinstance(command, Paste):
+            known[command.made] = _pasted(command, held)
+            return None
+        if isinstance(command, Write):
+            return _write(command, held, proceed)
+        if isinstance(command, Count):
+            return sum(count_here(held[n], command.terms) for n in command.tiles)
+        return _parts(command, held)
+
+
+def read(source: Read, proceed: Callable[[], None]) -> Held:
+    """Reads tiles of a file; of equal ones, which several sites of a rank have, one.
+
+    Raises:
+        OperationalError: The file is not the one that was described.
+    """
+    found: dict[bytes, dict[str, np.ndarray]] = {}
+    held: Held = {}
+    file = files.reopen(source.file) if source.boxes else None
+    for n, box in source.boxes.items():
+        proceed()
+        assert file is not None
+        key = box.tobytes()
+        if key not in found:
+            sound = np.stack([box[:, 0], box[:, 0] + extents(box)], axis=1)
+            found[key] = {source.name: file.read(sound)}
+        held[n] = found[key]
+    return held
+
+
+def nbytes(held: Held) -> int:
+    """Bytes of tiles, shared ones once."""
+    return sum({id(a): a.nbytes for fields in held.values() for a in fields.values()}.values())
+
+
+def _pasted(command: Paste, held: Held) -> Held:
+    """The tiles with new values; what does not change is shared."""
+    made = dict(held)
+    for n, (at, values) in command.pieces.items():
+        made[n] = dict(held[n])
+        for name, piece in values.items():
+            made[n][name] = held[n][name].copy()
+            made[n][name][at] = piece
+    return made
+
+
+def _write(command: Write, held: Held, proceed: Callable[[], None]) -> int:
+    """Writes tiles; the answer is how many bytes."""
+    written = 0
+    for n, box in command.boxes.items():
+        proceed()
+        tile = held[n][command.name].transpose(command.axes)
+        files.write_box(command.draft, box, tile)
+        written += tile.nbytes
+    return written
+
+
+def _parts(command: Fetch, held: Held) -> Sequence[np.ndarray]:
+    """Parts of tiles, contiguous so that they are sent as they are."""
+    return [
+        np.asarray(held[n][name][where], order="C")
+        for n, where in command.parts
+        for name in command.names
+    ]
+
+
+def compact(held: Held) -> Held:
+    """The tiles, without much memory around them that nobody needs any more."""
+    return {n: {k: _own(a) for k, a in fields.items()} for n, fields in held.items()}
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """The array, copied if it shows less than half of the memory it keeps alive."""
+    base = owner(array)
+    whole = base.nbytes if isinstance(base, np.ndarray | memoryview) else 0
+    return array if whole <= 2 * distinct(array).nbytes else array.copy()

@@ -1,0 +1,147 @@
+"""Parts of relations that lie at ranks: windows whose offsets are known when a statement runs.
+
+A part that is whole along the keys of its windows, in tiles that together hold the relation
+about once, is cut at each rank from tiles that are whole along these keys too. So a stored
+tensor stays where it is, whatever the offsets. Of any other part what the ranks need is sent
+from rank to rank by each statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.boxes import volumes
+from einsql.core.schema import Schema
+from einsql.ir.layout import Tiles
+from einsql.storage.objects import Tensor
+from einsql.storage.relation import DistantFields, Fields
+
+if TYPE_CHECKING:
+    from einsql.engine.ranks.program import RankFields
+    from einsql.storage.files import FilePart
+
+SMALL = 2**22
+"""Keys of a relation of which every rank may have all."""
+
+
+class RankPart(DistantFields):
+    """A box of fields that lie at ranks.
+
+    Attributes:
+        whole: The fields.
+        box: int64 (keys, 2), within the bounds of their keys.
+        windows: Numbers of the keys that the part counts from 0, wherever the box begins.
+    """
+
+    def __init__(self, whole: RankFields, box: np.ndarray, windows: Sequence[int]) -> None:
+        self.whole = whole
+        self.box = box
+        self.windows = windows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.whole.part([name], self.box)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+class Dealt(dict[str, np.ndarray]):
+    """Fields of a stored tensor in this process that ranks may keep.
+
+    Attributes:
+        given: The fields, as the tensor has them.
+        name: The tensor, in small letters.
+        schema: Its keys and fields.
+    """
+
+    def __init__(self, given: dict[str, np.ndarray], name: str, schema: Schema) -> None:
+        super().__init__(given)
+        self.given = given
+        self.name = name
+        self.schema = schema
+
+    def within(self, box: np.ndarray, windows: Sequence[int]) -> DealtPart:
+        """A part, which is sent when it is read.
+
+        Args:
+            box: int64 (keys, 2), within the bounds of the keys.
+            windows: Numbers of the keys that the part counts from 0, wherever the box begins.
+        """
+        return DealtPart(self, box, windows)
+
+
+class DealtPart(DistantFields):
+    """A box of such fields; `whole`, `box` and `windows` as for `RankPart`."""
+
+    def __init__(self, whole: Dealt, box: np.ndarray, windows: Sequence[int]) -> None:
+        self.whole = whole
+        self.box = box
+        self.windows = windows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        ends = zip(self.box.tolist(), self.whole.schema.keys, strict=True)
+        return self.whole[name][tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in ends)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+def lent(tensor: Tensor) -> Fields:
+    """The fields of a tensor as plans for ranks read them."""
+    fields = tensor.relation.fields
+    if tensor.borrowed or type(fields) is not dict:
+        return fields
+    return Dealt(fields, tensor.name.lower(), tensor.relation.schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Within:
+    """How tiles of a part are cut from tiles of the whole.
+
+    Attributes:
+        tiles: Those of the whole, at the same sites.
+        at: What of each of them along its axes; None if it is all.
+    """
+
+    tiles: Tiles
+    at: tuple[slice | None, ...]
+
+
+def lasting(part: RankPart | DealtPart, tiles: Tiles) -> Within | None:
+    """Tiles of the whole that have what tiles of any such part need, if they may be kept.
+
+    Args:
+        part: A part.
+        tiles: The tiles of it that are wanted.
+    """
+    boxes, at = tiles.boxes.copy(), list[slice | None]([None] * len(part.box))
+    filled = volumes(boxes) > 0
+    for n in part.windows:
+        key, (lo, hi) = part.whole.schema.keys[n], part.box[n].tolist()
+        if (boxes[filled, n] != (0, hi - lo)).any():
+            return None
+        boxes[:, n] = key.lo, key.hi
+        at[n] = slice(lo - key.lo, hi - key.lo)
+    found = Tiles(tiles.sites, boxes, tiles.copies)
+    known = isinstance(part, RankPart) and part.whole.version(found, part.whole.sites) is not None
+    if not known and int(found.volumes.sum()) > max(part.whole.schema.size, SMALL):
+        return None
+    return Within(found, tuple(at))
+
+
+def moving(part: RankPart | FilePart, tiles: Tiles) -> Tiles:
+    """The wanted tiles of a part by the keys of the whole."""
+    boxes = tiles.boxes.copy()
+    for n in part.windows:
+        boxes[:, n] += part.box[n, 0]
+    return Tiles(tiles.sites, boxes, tiles.copies)

@@ -1,0 +1,175 @@
+"""Runs the steps of a program within a session's memory.
+
+A step that takes more than its part runs box by box, and what is to be kept between two
+steps goes to mapped files where it does not fit beside the other results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from einsql.core.units import data_size
+from einsql.engine.executor import Compile, Fields, Measure, Program, Step, Tick
+from einsql.engine.node_slicing import Cut, Footprint, cut
+from einsql.engine.partial_merge import Total
+from einsql.errors import OperationalError
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import with_state
+from einsql.storage.array_ownership import owner
+from einsql.storage.memory.budget import HELD, WORKING, Memory, anonymous, trim
+from einsql.storage.memory.spill_files import is_mapped
+
+
+def run_within(
+    program: Program, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields],
+    tick: Tick,
+) -> tuple[Sequence[Fields], list[Measure]]:  # fmt: skip
+    """Runs a program that takes more than a statement may.
+
+    Args:
+        program: The program.
+        memory: What it may take.
+        compile_node: Makes the kernels of boxes.
+        inputs: The fields that are given, by their slots.
+        tick: Told the fraction done; raises to cancel.
+
+    Returns:
+        The fields of each root, and what each step took.
+
+    Raises:
+        OperationalError: What has to be in memory at once is more than may be there, or
+            there is no room for temporary files.
+    """
+    run = _Within(memory, compile_node, inputs, tick)
+    for step in program.steps:  # what cannot fit is refused before hours have gone
+        if step.nbytes > run.room // HELD:
+            memory.space.require(step.nbytes)
+    measures = [run.step(s, n, len(program.steps)) for n, s in enumerate(program.steps)]
+    return [run.held[root] for root in program.roots], measures
+
+
+class _Within:
+    """A run of a program; `held` has what is there between two steps."""
+
+    def __init__(
+        self, memory: Memory, compile_node: Compile, inputs: Mapping[int, Fields], tick: Tick
+    ) -> None:  # fmt: skip
+        self.memory = memory
+        self.compile = compile_node
+        self.tick = tick
+        self.held: dict[int, Fields] = dict(inputs)
+        self.foreign = {
+            id(owner(a)) for f in inputs.values() if type(f) is dict for a in f.values()
+        }
+        self.room = memory.room
+        self.boxes = 1
+
+    def step(self, step: Step, number: int, of: int) -> Measure:
+        """Runs a step; the number and how many there are tell the progress."""
+
+        def part(fraction: float) -> None:
+            self.tick((number + fraction) / of)
+
+        start = time.perf_counter()
+        self.boxes = 1
+        made = self._made(step, [self.held[s] for s in step.sources], part)
+        self.held.update(zip(step.targets, made, strict=True))
+        del made  # what is moved to a file now is in memory no more
+        for slot in step.free:
+            del self.held[slot]
+        self._spill(step.targets)
+        results = [a for t in step.targets if t in self.held for a in self.held[t].values()]
+        spilled = sum(a.nbytes for a in results if is_mapped(owner(a))) if step.nbytes else 0
+        trim()
+        part(1.0)
+        return Measure(
+            time.perf_counter() - start, sum(a.nbytes for a in results), spilled, self.boxes
+        )
+
+    def _made(self, step: Step, operands: Sequence[Fields], tick: Tick) -> Sequence[Fields]:
+        if len(step.nodes) > 1:
+            with self.memory.lending():
+                return step.run(operands, tick)
+        ((_, node),) = step.nodes
+        most = self.room // WORKING
+        footprint = Footprint(node, operands)
+        if step.nbytes == 0 or footprint.nbytes() <= most:
+            return step.run(operands, tick)
+        found = cut(footprint, most)
+        if found.nbytes > most:
+            raise OperationalError(
+                f"There is not enough memory: a step takes {data_size(found.nbytes)} at least, "
+                f"and has {data_size(most)} of memory_limit",
+                hint=f"SET memory_limit = '{WORKING * found.nbytes // 10**6 + 1}MB' is enough "
+                "for it, if nothing else is stored.",
+            )
+        self.boxes = found.size
+        return [self._in_boxes(found, operands, tick)]
+
+    def _in_boxes(
+        self, found: Cut, operands: Sequence[Fields], tick: Tick
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """A node's result, box by box."""
+        node, done = found.node, 0
+        reduces = found.reduces
+        stated = with_state(node) if reduces else node
+        results = self._allocated(node)
+        for where, boxes in found.parts():
+            total = Total(stated)
+            for box in boxes:
+                _, runner = self.compile(found.narrowed(stated, box))
+
+                def part(fraction: float, done: int = done) -> None:
+                    tick((done + fraction) / found.size)
+
+                total.add(runner(operands, part))
+                done += 1
+                part(1.0)
+            for name, values in total.result().items():
+                if name in results:
+                    results[name][where] = values
+        return results
+
+    def _allocated(self, node: EinSum) -> dict[str, np.ndarray]:
+        """Arrays for a result: in files if it does not fit beside what is held."""
+        shape = node.schema.shape
+        types = {f.name: f.dtype.numpy for f in node.schema.fields}
+        nbytes = sum(t.itemsize for t in types.values()) * node.schema.size
+        if nbytes + anonymous(self.held.values(), self.foreign) <= self.room // HELD:
+            return {name: np.empty(shape, t) for name, t in types.items()}
+        return {name: self.memory.space.empty(shape, t) for name, t in types.items()}
+
+    def _spill(self, targets: Iterable[int]) -> None:
+        """Moves new results to files until what is held in memory fits."""
+        for target in targets:
+            fields = self.held.get(target)
+            if fields is None or anonymous(self.held.values(), self.foreign) <= self.room // HELD:
+                continue
+            self.held[target] = {
+                name: a if id(owner(a)) in self.foreign else self.memory.moved(a)
+                for name, a in fields.items()
+            }
+
+
+def peak(steps: Sequence[Step], inputs: Iterable[int]) -> int:
+    """Bytes that steps take when they run one after another, foreseen from their schemas."""
+    given = set(inputs)
+    held: dict[int, int] = {}
+    most = 0
+    for step in steps:
+        if len(step.nodes) == 1:
+            ((_, node),) = step.nodes
+            needed = Footprint(node).nbytes() if step.nbytes else 0
+        else:
+            needed = step.nbytes
+        most = max(most, sum(held.values()) + needed)
+        share = step.nbytes
+        for target in step.targets:
+            held[target], share = share, 0  # all results of a step go with the last of them
+        for slot in step.free:
+            if slot not in given:
+                held.pop(slot, None)
+    return most

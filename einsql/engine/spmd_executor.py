@@ -1,0 +1,398 @@
+"""Runs a placed program: local steps on the tiles of each site, exchanges between them.
+
+The same code runs every site a process owns, one after another, so that virtual sites
+and ranks differ in their transport only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from einsql.core.schema import Schema
+from einsql.engine.cell import cell_node
+from einsql.engine.exchange import Held, Index, Moving, cut_of, paste, slices
+from einsql.engine.executor import Compile, Runner, Tick
+from einsql.engine.fused_steps import Fused, Join, postponed
+from einsql.engine.partial_merge import Total
+from einsql.engine.streaming_exchange import (
+    WINDOW,
+    Part,
+    Share,
+    Stream,
+    candidates,
+    streamed,
+    within,
+)
+from einsql.engine.transport import Arrays, LocalTransport, Transport
+from einsql.ir.einsum.flops import flops_at_point
+from einsql.ir.einsum.graph import EinSum
+from einsql.ir.spmd.program import Exchange, Load, Local, Program, with_state
+from einsql.storage.relation import Fields
+
+ALONG = 2**15
+"""Bytes of a result, at most, that comes along with an answer: it costs less than asking."""
+
+
+@dataclass(slots=True)
+class StepMeasure:
+    """What a step took."""
+
+    seconds: float = 0.0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class SiteMeasure:
+    """What the sites did in one run.
+
+    Attributes:
+        steps: What each step took.
+        seconds: That each site spent in kernels.
+        flops: Scalar operations of the kernels that each site ran.
+        sent: Bytes that left each site for another one.
+        received: Bytes that reached each site from another one.
+        read: Bytes read from files.
+        ranks: Processes that shared the work; a step lasted as long as at the slowest.
+        tiles: One copy of the result, where it is so small that it comes with the measure.
+    """
+
+    steps: list[StepMeasure] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    read: int = 0
+    ranks: int = 1
+    tiles: Held | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """A local step on one cell, ready to run.
+
+    Attributes:
+        runner: What runs it.
+        site: Where it runs.
+        sources: The steps that hold its operands' tiles, and the numbers of these.
+        flops: Scalar operations.
+    """
+
+    runner: Runner
+    site: int
+    sources: tuple[tuple[int, int], ...]
+    flops: int
+
+
+Loading = Callable[[int, Load, Sequence[int]], Held]
+"""Gives the tiles of a stored tensor: of which step, and the numbers of those wanted."""
+
+
+class SiteProgram:
+    """A placed program that is ready to run over the transport's sites."""
+
+    def __init__(
+        self, program: Program, schema: Schema, compile_node: Compile, join: Join | None = None
+    ) -> None:  # fmt: skip
+        if join is None:
+            program = replace(program, together=())
+        self.program = program
+        self.sites = program.sites
+        self.schema = schema
+        self._compile = compile_node
+        self._runners: dict[object, tuple[Runner, int]] = {}
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._points: dict[int, int] = {}
+        self._loads: dict[int, list[tuple[int, Index | None]]] = {}
+        self._stated = {
+            n: with_state(s.node)
+            for n, s in enumerate(program.steps)
+            if isinstance(s, Local) and s.partial
+        }
+        self._moving = Moving(program, self._stated)
+        self._released = program.released()
+        self._fused = {t.steps[-1]: Fused(program, t, join) for t in program.together if join}
+        self._postponed = postponed(program.together)
+        apart = {*self._postponed, *self._fused}
+        self._streaming = {e: r for e, r in candidates(program).items() if r not in apart}
+        self._streams: dict[int, Stream | None] = {}
+
+    def run(self, inputs: Mapping[str, Fields], tick: Tick) -> Fields:
+        """Runs every step on virtual sites and assembles the result.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
+        return self.measured(inputs, tick)[0]
+
+    def measured(self, inputs: Mapping[str, Fields], tick: Tick) -> tuple[Fields, SiteMeasure]:
+        """As `run`, with what every step and every site took."""
+
+        def load(number: int, step: Load, tiles: Sequence[int]) -> Held:
+            if number not in self._loads:
+                whole = _bounds(step.source.schema)
+                self._loads[number] = [(n, cut_of(step.tiles.boxes[n], whole)) for n in tiles]
+            fields = inputs[step.source.name]
+            arrays = {f.name: fields[f.name] for f in step.source.schema.fields}
+            return {
+                n: arrays if at is None else {k: a[at] for k, a in arrays.items()}
+                for n, at in self._loads[number]
+            }
+
+        held, measure = self.execute(LocalTransport(self.program.sites), load, tick)
+        return self._assembled(held), measure
+
+    def execute(
+        self, transport: Transport, load: Loading, tick: Tick
+    ) -> tuple[Held, SiteMeasure]:  # fmt: skip
+        """Runs every step at the transport's own sites.
+
+        Args:
+            transport: Moves what crosses sites.
+            load: Gives the tiles of stored tensors.
+            tick: Told the fraction done; raises to cancel.
+
+        Returns:
+            The tiles of the result that lie at these sites, and what the run took here.
+
+        Raises:
+            DataError: A selected element overflows, divides by zero or cannot be cast.
+        """
+        sites, moving = self.program.sites, self._moving
+        moving.begin(transport)
+        measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
+        held: dict[int, Held] = {}
+        streams: dict[int, Stream] = {}
+        for n, step in enumerate(self.program.steps):
+            start, before = time.perf_counter(), sum(transport.sent)
+            done = self._released[n]
+            if n in self._postponed:
+                pass
+            elif isinstance(step, Load):
+                held[n] = load(n, step, moving.owned(n, step.tiles, transport))
+            elif isinstance(step, Exchange):
+                stream = self._stream(n, step)
+                if stream is None:
+                    held[n] = moving.exchange(n, step, held, transport)
+                else:  # its reader does it, and needs what it reads
+                    streams[self._streaming[n]] = replace(stream, released=done)
+                    done = []
+            elif isinstance(step, Local) and n in streams:
+                held[n] = self._streamed(streams[n], step, held, transport, tick, measure)
+                done = [*streams[n].released, *(m for m in done if m != streams[n].exchange)]
+            elif n in self._fused:
+                self._together(self._fused[n], held, transport, tick, measure)
+            elif isinstance(step, Local):
+                held[n] = self._local(n, step, held, transport, tick, measure)
+            else:
+                held[n] = moving.complete(n, step, held[step.source], transport)
+            for source in done:
+                held.pop(source, None)  # what runs together may hand on nothing
+            took, nbytes = time.perf_counter() - start, sum(transport.sent) - before
+            if n in streams:
+                measure.steps[streams[n].exchange].nbytes, nbytes = nbytes, 0
+            measure.steps.append(StepMeasure(took, nbytes))
+            tick((n + 1) / len(self.program.steps))
+        measure.sent, measure.received = transport.sent, transport.received
+        return held[self.program.root], measure
+
+    # ---- the steps
+
+    def _local(
+        self, number: int, step: Local, held: dict[int, Held], transport: Transport, tick: Tick,
+        measure: SiteMeasure,
+    ) -> Held:  # fmt: skip
+        made: Held = {}
+        for n in self._moving.owned(number, step.tiles, transport):
+            cell = self._cell(number, step, n)
+            operands = [held[s][t] for s, t in cell.sources]
+            made[n] = self._run_cell(cell, number, operands, tick, measure)
+        return made
+
+    def _run_cell(
+        self, cell: _Cell, number: int, operands: Sequence[Arrays], tick: Tick,
+        measure: SiteMeasure,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Runs a local step on one cell."""
+        start = time.perf_counter()
+        made = dict(cell.runner(operands, lambda done: tick(number / len(self.program.steps))))
+        measure.seconds[cell.site] += time.perf_counter() - start
+        measure.flops[cell.site] += cell.flops
+        return made
+
+    def _cell(self, number: int, step: Local, n: int) -> _Cell:
+        """What runs a local step on one cell."""
+        found = self._cells.get((number, n))
+        if found is None:
+            node = self._stated.get(number, step.node)
+            sources = tuple(
+                (s, int(pick[n])) for s, pick in zip(step.operands, step.picks, strict=True)
+            )
+            boxes = [self.program.steps[s].tiles.boxes[t] for s, t in sources]
+            runner, points = self._runner(number, node, step, step.cells[n], boxes)
+            if number not in self._points:
+                self._points[number] = flops_at_point(step.node)
+            flops = points * self._points[number]
+            found = self._cells[number, n] = _Cell(runner, int(step.sites[n]), sources, flops)
+        return found
+
+    def _together(
+        self, fused: Fused, held: dict[int, Held], transport: Transport, tick: Tick,
+        measure: SiteMeasure,
+    ) -> None:  # fmt: skip
+        """Runs local steps together, and what hands on their tiles."""
+        steps, number = self.program.steps, fused.last
+        last = steps[number]
+        assert isinstance(last, Local)
+        for n in fused.plan.steps:
+            held[n] = {}
+        for n in self._moving.owned(number, last.tiles, transport):
+            start = time.perf_counter()
+            found = fused.run(n, held, lambda done: tick(number / len(steps)))
+            if found is None:
+                self._singly(fused, n, held, tick, measure)
+                continue
+            for at, fields in zip(fused.visible, found[0], strict=True):
+                held[at][n] = dict(fields)
+            site = int(last.sites[n])
+            measure.seconds[site] += time.perf_counter() - start
+            measure.flops[site] += found[1]
+        for n in fused.plan.shown:
+            step = steps[n]
+            assert isinstance(step, Exchange)
+            held[n] = self._moving.exchange(n, step, held, transport)
+
+    def _singly(
+        self, fused: Fused, n: int, held: dict[int, Held], tick: Tick, measure: SiteMeasure
+    ) -> None:
+        """Runs local steps one after another on a cell for which they do not join."""
+        made: dict[int, dict[str, np.ndarray]] = {}
+        for number, edges in zip(fused.plan.steps, fused.plan.edges, strict=True):
+            step = self.program.steps[number]
+            assert isinstance(step, Local)
+            operands = [
+                made[maker] if maker >= 0 else held[source][int(pick[n])]
+                for maker, source, pick in zip(edges, step.operands, step.picks, strict=True)
+            ]
+            made[number] = self._run_cell(
+                self._cell(number, step, n), number, operands, tick, measure
+            )
+        for number in fused.visible:
+            held[number][n] = made[number]
+
+    def _stream(self, number: int, step: Exchange) -> Stream | None:
+        """How the reader of an exchange takes what arrives piece by piece, if it does."""
+        if number not in self._streaming:
+            return None
+        if number not in self._streams:
+            moves, reader = self._moving.gathering(number, step), self._streaming[number]
+            others = (s for n, s in self._streams.items() if self._streaming[n] == reader)
+            taken = any(s is not None for s in others)
+            stream = None if taken else streamed(self.program, number, reader, moves)
+            self._streams[number] = stream
+        return self._streams[number]
+
+    def _streamed(
+        self, stream: Stream, step: Local, held: dict[int, Held], transport: Transport,
+        tick: Tick, measure: SiteMeasure,
+    ) -> Held:  # fmt: skip
+        """Runs a local step on pieces of an operand as they arrive."""
+        steps, number = self.program.steps, self._streaming[stream.exchange]
+        node = with_state(step.node)
+        names = [o.name for o in self._stated.get(number, step.node).outputs]
+        exchange = steps[stream.exchange]
+        assert isinstance(exchange, Exchange)
+        moves = self._moving.gathering(stream.exchange, exchange)
+        made: Held = {n: {} for n in self._moving.owned(number, step.tiles, transport)}
+        totals: dict[tuple[int, Part], Total] = {}
+        each = flops_at_point(step.node)
+
+        def work(share: Share, box: np.ndarray, arrays: Arrays) -> None:
+            """Does what a tile of the operand, or a piece of one, is good for."""
+            start, cell = time.perf_counter(), share.cell
+            boxes, operands = [], []
+            for n, (o, source, pick) in enumerate(
+                zip(step.node.operands, step.operands, step.picks, strict=True)
+            ):
+                tile, fields = box, arrays
+                if n != stream.operand:
+                    tile = steps[source].tiles.boxes[pick[cell]]
+                    fields = held[source][int(pick[cell])]
+                boxes.append(within(o.labels, tile, step, share.domain))
+                inside = slices(boxes[-1], tile[:, 0])
+                operands.append({k: a[inside] for k, a in fields.items()})
+            runner, points = self._runner(number, node, step, share.domain, boxes)
+            part = runner(operands, lambda done: tick(number / len(steps)))
+            total = totals.setdefault((cell, share.made), Total(node))
+            total.add(part)
+            if total.parts == stream.parts[cell][share.made]:
+                at = np.array(share.made, np.int64).reshape(-1, 2)
+                whole = totals.pop((cell, share.made)).result()
+                paste(made[cell], at, {k: whole[k] for k in names}, step.tiles.boxes[cell])
+            site = int(step.sites[cell])
+            measure.seconds[site] += time.perf_counter() - start
+            measure.flops[site] += points * each
+
+        share_of = self._moving.share(stream.exchange, moves, exchange, held)
+        for n, arrays in transport.exchange(moves.routes, share_of, window=WINDOW):
+            for share in stream.shares.get(n, ()):
+                work(share, moves.boxes[n], arrays)
+        for share in stream.at_hand:
+            if share.cell in made:
+                tile = int(step.picks[stream.operand][share.cell])
+                box = exchange.tiles.boxes[tile]
+                fields = self._moving.at_hand(exchange, tile, held)
+                work(share, box, fields or self._moving.nothing(exchange.sources[0], box))
+        return made
+
+    def _runner(
+        self, number: int, node: EinSum, step: Local, cell: np.ndarray, boxes: Sequence[np.ndarray]
+    ) -> tuple[Runner, int]:
+        """The compiled node over one cell, and its points; cells that differ in position only
+        share it.
+        """
+        local = cell_node(node, step.labels, cell, boxes)
+        key = (number, tuple((a.lo, a.hi) for a in local.axes),
+               tuple(k for o in local.operands for k in o.source.schema.keys))  # fmt: skip
+        if key not in self._runners:
+            self._runners[key] = self._compile(local)[1], local.points
+        return self._runners[key]
+
+    def _assembled(self, held: Held) -> Fields:
+        """The result from one copy of its tiles."""
+        tiles = self.program.steps[self.program.root].tiles
+        whole = _bounds(self.schema)
+        fields: dict[str, np.ndarray] = {}
+        for n, part in held.items():
+            if n < tiles.once:
+                paste(fields, tiles.boxes[n], part, whole)
+        return fields
+
+
+def is_small(schema: Schema) -> bool:
+    """True if a result has so few bytes that ranks give it along with their answers."""
+    return schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields) <= ALONG
+
+
+def sliced(step: Load, fields: Fields, tiles: Sequence[int]) -> Held:
+    """Tiles of a stored tensor out of its whole arrays, as views.
+
+    Args:
+        step: Says which keys each tile covers.
+        fields: The arrays, over all keys of the tensor.
+        tiles: The numbers of those wanted.
+    """
+    origin = [k.lo for k in step.source.schema.keys]
+    names = [f.name for f in step.source.schema.fields]
+    return {
+        n: {name: fields[name][slices(step.tiles.boxes[n], origin)] for name in names}
+        for n in tiles
+    }
+
+
+def _bounds(schema: Schema) -> np.ndarray:
+    """The box of all keys, int64 (keys, 2)."""
+    return np.array([(k.lo, k.hi) for k in schema.keys], np.int64).reshape(-1, 2)

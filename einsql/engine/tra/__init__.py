@@ -1,0 +1,1 @@
+"""Tiles on sites: programs of the implementation algebra, run site by site or on ranks."""

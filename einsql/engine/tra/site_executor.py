@@ -1,0 +1,238 @@
+"""Runs a plan of the implementation algebra: the same program at every site.
+
+A site sees its own arrays alone; what it needs of others comes through the transport.
+Which arrays those are every site knows from the plan, so nothing is asked for or agreed
+on. Handing out the result is no part of the plan and is not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from einsql.engine.exchange import slices
+from einsql.engine.spmd_executor import SiteMeasure
+from einsql.engine.tra.site_ops import (
+    AtSite,
+    Pairs,
+    Read,
+    aggregated,
+    counting,
+    local_pairs,
+    reading,
+)
+from einsql.engine.transport import Arrays, LocalTransport, Routes, Transport
+from einsql.ir.ia.plan import (
+    Bcast,
+    LocalAggregate,
+    LocalFilter,
+    LocalJoin,
+    LocalMap,
+    Node,
+    Repartition,
+    Shuffle,
+    children,
+    walk,
+)
+from einsql.ir.ia.transfers import array_transfers, piece_transfers
+from einsql.ir.ia.typing import PhysicalSchema
+from einsql.ir.tra.block_schema import KeyTuple
+from einsql.ir.tra.kernels import VALUE
+from einsql.ir.tra.typing import assembled
+from einsql.storage.block_relation import Blocks, RunKernel, merged
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRun:
+    """A run on sites.
+
+    Attributes:
+        blocks: The result by key, in the order of keys.
+        measure: What every site did.
+    """
+
+    blocks: Mapping[KeyTuple, np.ndarray]
+    measure: SiteMeasure
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that left each site for another one."""
+        return tuple(self.measure.sent)
+
+    @property
+    def received(self) -> tuple[int, ...]:
+        """Bytes that reached each site from another one."""
+        return tuple(self.measure.received)
+
+    @property
+    def flops(self) -> tuple[int, ...]:
+        """Scalar operations of the kernels that each site ran."""
+        return tuple(self.measure.flops)
+
+
+def run_on_sites(root: Node, inputs: Mapping[str, np.ndarray], run: RunKernel) -> SiteRun:
+    """Runs a plan on virtual sites in this process and gathers the result.
+
+    Args:
+        root: The relation that is wanted.
+        inputs: The array of every scanned tensor by its name.
+        run: Runs kernels.
+
+    Raises:
+        DataError: An element overflows, divides by zero or cannot be cast.
+    """
+    transport = LocalTransport(root.schema.sites)
+    held, measure = run_sites(root, reading(inputs), run, transport)
+    return SiteRun(gathered(root, held, run), measure)
+
+
+def run_sites(
+    root: Node, read: Read, run: RunKernel, transport: Transport
+) -> tuple[dict[int, AtSite], SiteMeasure]:
+    """Runs a plan at the sites of this process.
+
+    Args:
+        root: The relation that is wanted.
+        read: Gives blocks of scanned tensors.
+        run: Runs kernels.
+        transport: Moves what crosses sites.
+
+    Returns:
+        For each of them what it holds of the result, and what it did.
+
+    Raises:
+        DataError: An element overflows, divides by zero or cannot be cast.
+    """
+    sites = root.schema.sites
+    measure = SiteMeasure(seconds=[0.0] * sites, flops=[0] * sites)
+    nodes = walk(root)
+    left = Counter(id(c) for node in nodes for c in children(node))
+    fused = _fused(nodes, left)
+    held: dict[int, dict[int, AtSite]] = {}
+    for node in nodes:
+        if id(node) in fused:
+            continue
+        merges = isinstance(node, LocalAggregate) and id(node.source) in fused
+        last = node.source if merges and isinstance(node, LocalAggregate) else node
+        maker = last
+        while isinstance(maker, LocalFilter) and id(maker.source) in fused:
+            maker = maker.source
+        sources = children(maker)
+        operands = [held[id(c)] for c in sources]
+        if isinstance(node, Bcast | Shuffle):
+            held[id(node)] = _exchange(node, operands[0], transport)
+        elif isinstance(node, Repartition):
+            held[id(node)] = _recut(node, operands[0], transport)
+        else:
+            held[id(node)] = {}
+            for site in transport.owned:
+                start = time.perf_counter()
+                own = [o[site] for o in operands]
+                kernel = counting(run, measure.flops, site)
+                made: Pairs = local_pairs(maker, last.schema.held, site, own, read, kernel)
+                if merges and isinstance(node, LocalAggregate):
+                    made = aggregated(node, site, made, kernel)
+                held[id(node)][site] = dict(made)
+                measure.seconds[site] += time.perf_counter() - start
+        for c in sources:
+            left[id(c)] -= 1
+            if left[id(c)] == 0:
+                del held[id(c)]
+    measure.sent, measure.received = transport.sent, transport.received
+    return held[id(root)], measure
+
+
+def _fused(nodes: Sequence[Node], readers: Mapping[int, int]) -> set[int]:
+    """Nodes that are made within their only reader, a local aggregation or filter.
+
+    Their pairs are merged or passed on as they are made, never held; those that a filter
+    drops are not made at all, and so cannot fail, as on one site.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, LocalAggregate | LocalFilter) and readers[id(node.source)] == 1:
+            source = node.source
+            passes = isinstance(source, LocalFilter) and id(source.source) in found
+            if passes or isinstance(source, LocalJoin | LocalMap):
+                found.add(id(source))
+    return found
+
+
+def gathered(root: Node, held: Mapping[int, AtSite], run: RunKernel) -> Blocks:
+    """One array for every key of a result: any of its copies, parts merged by ⊕."""
+    found: Blocks = {}
+    for key, parts in root.schema.held.items():
+        arrays = (held[copies[0]][key, n] for n, copies in enumerate(parts))
+        found[key] = reduce(lambda a, b: merged(root.schema.merge or "", a, b, run), arrays)
+    return dict(sorted(found.items()))
+
+
+# ---- what crosses sites
+
+
+def _exchange(
+    node: Bcast | Shuffle, held: dict[int, AtSite], transport: Transport
+) -> dict[int, AtSite]:
+    source, target = node.source.schema, node.schema
+    moved = list(array_transfers(source, target))
+    shapes = [source.blocks.shape(key) for key, _, _, _ in moved]
+    routes = _routes([t[2:] for t in moved], shapes, source, [t[:3] for t in moved])
+    made: dict[int, AtSite] = {
+        site: {(key, n): a for (key, n), a in own.items() if site in target.held[key][n]}
+        for site, own in held.items()
+    }
+
+    def whole(n: int) -> Arrays:
+        key, part, origin, _ = moved[n]
+        return {VALUE: held[origin][key, part]}
+
+    for n, arrays in transport.exchange(routes, whole):
+        key, part, _, site = moved[n]
+        made[site][key, part] = arrays[VALUE]
+    return made
+
+
+def _recut(node: Repartition, held: dict[int, AtSite], transport: Transport) -> dict[int, AtSite]:
+    """Sends every piece of a block to where its new block is put together."""
+    source, target = node.source.schema, node.schema
+    old = assembled(source.blocks, "Repartition")
+    moved = list(piece_transfers(source, target, old, node.cuts))
+    shapes = [tuple(hi - lo for lo, hi in piece.box) for piece, _, _ in moved]
+    cuts = [(piece.source, piece.box, origin) for piece, origin, _ in moved]
+    routes = _routes([t[1:] for t in moved], shapes, source, cuts)
+    made: dict[int, AtSite] = {
+        site: {
+            (key, 0): np.empty(target.blocks.shape(key), target.blocks.dtype.numpy)
+            for key, n in target.at(site)
+        }
+        for site in held
+    }
+
+    def part(n: int) -> Arrays:
+        piece, origin, _ = moved[n]
+        starts = [c[k] for c, k in zip(old, piece.source, strict=True)]
+        return {VALUE: held[origin][piece.source, 0][slices(piece.box, starts)]}
+
+    for n, arrays in transport.exchange(routes, part):
+        piece, _, site = moved[n]
+        starts = [c[k] for c, k in zip(node.cuts, piece.target, strict=True)]
+        made[site][piece.target, 0][slices(piece.box, starts)] = arrays[VALUE]
+    return made
+
+
+def _routes(
+    ends: Sequence[tuple[int, int]], shapes: Sequence[tuple[int, ...]], schema: PhysicalSchema,
+    pieces: Iterable[Hashable],
+) -> Routes:  # fmt: skip
+    """What moves, in the order in which the transfers are listed; equal pieces are the same."""
+    sites = np.array(ends, np.int64).reshape(-1, 2)
+    rank = len(shapes[0]) if shapes else 0
+    extents = np.array(shapes, np.int64).reshape(len(shapes), rank)
+    numbers: dict[Hashable, int] = {}
+    same = np.array([numbers.setdefault(p, len(numbers)) for p in pieces], np.int64)
+    return Routes(sites[:, 0], sites[:, 1], extents, {VALUE: schema.blocks.dtype.numpy}, same)

@@ -1,0 +1,158 @@
+"""Objects of the catalog's rows: what is damaged becomes an object that says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+from einsql.core.schema import DType, Field, Key, Schema
+from einsql.errors import Error
+from einsql.storage.database.checks import CHUNK
+from einsql.storage.database.directory import Directory, is_payload
+from einsql.storage.database.payload import Layout
+from einsql.storage.database.rows import Row, payload_of
+from einsql.storage.objects import Damaged, Definition, Object, Tensor
+from einsql.storage.relation import Relation
+
+Define = Callable[[str, str, str], Definition]
+"""Makes a view or macro of its kind, name and text; only the session's layer reads SQL."""
+
+_PAYLOAD = re.compile(r'"([^"/\\]+\.\d+\.[0-9a-f]{32}\.arrow)"')
+_KINDS = ("tensor", "view", "macro")
+_MOST = 2**62
+"""Keys, sizes and offsets are smaller."""
+_LARGEST = 2**58
+"""Elements: NumPy describes no larger array, also where one stored element stands for all."""
+
+
+def object_of(row: Row, directory: Directory, define: Define) -> Object:
+    """The object of a row; no payload is touched, and no definition is parsed."""
+    try:
+        if row.fault:
+            raise ValueError(row.fault)
+        if row.kind not in _KINDS:
+            raise ValueError(f"its kind is {row.kind!r}, which this einsql does not know")
+        told = _of(dict, json.loads(row.told))
+        if row.kind == "tensor":
+            made: Object = _tensor(told, directory)
+        else:
+            made = define(row.kind, row.name, _of(str, told["text"]))
+        if made.name.lower() != row.name:
+            raise ValueError(f"its row defines {made.name!r}")
+        return made
+    except Error as error:
+        return _damaged(row, error.reason)
+    except KeyError as error:
+        return _damaged(row, f"its row has no {error}")
+    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+        return _damaged(row, str(error))
+
+
+def _damaged(row: Row, fault: str) -> Damaged:
+    named = frozenset(_PAYLOAD.findall(row.told))
+    needs_none = row.kind in ("view", "macro")
+    kind = row.kind if row.kind in _KINDS else "object"
+    return Damaged(row.name, kind, fault, named if named or needs_none else None)
+
+
+def payloads_of(item: Object) -> frozenset[str] | None:
+    """The files that a committed object needs; None if they may be any."""
+    if isinstance(item, Damaged):
+        return item.payloads
+    file = payload_of(item)
+    return frozenset() if file is None else frozenset((file,))
+
+
+# ---- tensors
+
+
+def _of(kind: type[Any], value: object) -> Any:
+    """A value of the kind that it has to be.
+
+    Raises:
+        TypeError: It is of another one.
+    """
+    if type(value) is not kind:
+        raise TypeError(f"its row has {value!r:.60} where {kind.__name__} belongs")
+    return value
+
+
+def _whole(value: object, least: int = 0) -> int:
+    number = int(_of(int, value))
+    if not least <= number < _MOST:
+        raise ValueError(f"its row has the number {number}")
+    return number
+
+
+def _tensor(told: Mapping[str, Any], directory: Directory) -> Tensor:
+    name = _of(str, told["name"])
+    keys = tuple(
+        Key(_of(str, n), _whole(lo, -_MOST), _whole(hi, -_MOST)) for n, lo, hi in told["keys"]
+    )
+    schema = Schema(keys, tuple(Field(_of(str, n), DType(t)) for n, t in told["fields"]))
+    layout = _layout(told["payload"])
+    _check(layout, schema)
+    if schema.size > _LARGEST:
+        raise ValueError(f"it would have {schema.size:,} elements")
+    columns = tuple(_of(str, c) for c in told["columns"])
+    named = [*(k.name for k in keys), *(f.name for f in schema.fields)]
+    shown = {*(k.name for k in keys), *(f.name for f in schema.values)}
+    if len({*named}) != len(named) or {*columns} != shown or len(columns) != len(shown):
+        raise ValueError("its columns are not its keys and values")
+    order = tuple(map(_whole, told["order"]))
+    partition = told["partition"]
+    if partition is not None:
+        partition = tuple(_whole(n, 1) for n in partition)
+    every = list(range(len(keys)))
+    if (partition is not None or order) and sorted(order) != every:
+        raise ValueError("its PARTITION BY does not name each key once")
+    if partition is not None and len(partition) != len(keys):
+        raise ValueError("its PARTITION BY has not one number for each key")
+    held = directory.fields(layout, schema, name)
+    return Tensor(
+        name, Relation(schema, held), columns, partition, order, _default(told["default"])
+    )
+
+
+def _default(value: object) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    return float.fromhex(_of(str, value))
+
+
+def _layout(told: Mapping[str, Any]) -> Layout:
+    layout = Layout.read(told)
+    for number in (layout.size, layout.sums, layout.count, layout.frame):
+        _whole(number, -_MOST)
+    for part in layout.parts:
+        _of(str, part.name)
+        for number in (part.offset, part.first, *part.shape):
+            _whole(number, -_MOST)
+    _of(str, layout.file)
+    return layout
+
+
+def _check(layout: Layout, schema: Schema) -> None:
+    """Refuses what would read beyond a payload, or another file.
+
+    Raises:
+        ValueError: It would.
+    """
+    if not is_payload(layout.file):
+        raise ValueError(f"{layout.file!r} is no payload's name")
+    if [p.name for p in layout.parts] != [f.name for f in schema.fields]:
+        raise ValueError("the payload has other fields")
+    places = [(layout.sums, 4 * layout.count)]
+    count = 0
+    for part in layout.parts:
+        extents = zip(part.shape, schema.shape, strict=True)
+        if any(stored not in (1, whole) for stored, whole in extents) or part.first != count:
+            raise ValueError(f"the payload has no {part.name} of that shape")
+        nbytes = prod(part.shape) * schema.dtype(part.name).numpy.itemsize
+        places.append((part.offset, nbytes))
+        count += -(-nbytes // CHUNK)
+    if count != layout.count or any(lo < 0 or lo + n > layout.size for lo, n in places):
+        raise ValueError("the payload is too short")

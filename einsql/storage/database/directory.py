@@ -1,0 +1,225 @@
+"""The payload directory of a database: its files, whom they belong to, and what is swept."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import quote
+
+from einsql.core.schema import Schema
+from einsql.errors import OperationalError
+from einsql.storage.database.payload import Layout, Progress, ignore, write_payload
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.files.drafts import synchronise
+from einsql.storage.files.regular_files import open_regular
+from einsql.storage.objects import Tensor
+
+MARKER = "einsql"
+"""The file that says whose directory it is."""
+_OURS = re.compile(r".+\.\d+\.[0-9a-f]{32}\.arrow(\.part)?|einsql\.part")
+_LONGEST = 80
+"""Bytes of a tensor's name in the name of a file, and of what the marker says."""
+
+
+class Directory:
+    """The directory beside a database file.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, database: str) -> None:
+        self.path = f"{database}.tensors"
+        self._database = database
+        self._abandoned = False
+        self._new = False
+        """Whether its own name may not be on the disk yet."""
+
+    def abandon(self) -> None:
+        """Removes no file from now on: they belong to the process that this one was forked from."""
+        self._abandoned = True
+
+    def check(self, identity: str, needed: bool) -> None:
+        """Refuses a directory that is not this database's.
+
+        Args:
+            identity: What the catalog is called.
+            needed: Whether the catalog names payloads.
+
+        Raises:
+            OperationalError: It is missing, or another database's.
+        """
+        hint = f"'{self._database}' and '{self.path}' belong together: move and copy both."
+        if not os.path.isdir(self.path):
+            if needed:
+                raise OperationalError(
+                    f"'{self.path}' is missing: it holds the tensors of '{self._database}'",
+                    hint=hint,
+                )
+            return
+        marker = os.path.join(self.path, MARKER)
+        try:
+            with open_regular(marker) as file:
+                found = file.read(_LONGEST).decode("ascii").strip()
+        except FileNotFoundError:
+            found = None
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise OperationalError(f"'{marker}' cannot be read: {why}", hint=hint) from None
+        strange = found is None and (needed or any(not _OURS.fullmatch(n) for n in self._names()))
+        if strange or found not in (None, identity):
+            raise OperationalError(
+                f"'{self.path}' does not belong to '{self._database}'",
+                hint=f"{hint} A directory that is left over can be moved away.",
+            )
+
+    def make(self, identity: str) -> None:
+        """Makes the directory with its marker where it is not there yet; `sync` comes later.
+
+        Raises:
+            OperationalError: It is another database's, or cannot be made.
+        """
+        self.check(identity, False)
+        marker = os.path.join(self.path, MARKER)
+        if os.path.exists(marker):
+            return
+        self._new = True
+        with writing(self.path):
+            os.makedirs(self.path, exist_ok=True)
+            part = f"{marker}.part"
+            with open(part, "w", encoding="ascii") as file:
+                file.write(f"{identity}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, marker)
+
+    def store(self, tensor: Tensor, version: int, tick: Progress) -> Layout:
+        """Copies a tensor's payload, or writes one, where no other connection writes or sweeps.
+
+        Args:
+            tensor: What to write.
+            version: Part of the name of a file that is written.
+            tick: Called with the number of bytes after each piece; what it raises ends it.
+
+        Raises:
+            OperationalError: The payload is damaged, or cannot be written.
+        """
+        fields = tensor.relation.fields
+        if not isinstance(fields, StoredFields):
+            return self.write(tensor, version, set(), tick)
+        path = os.path.join(self.path, fields.layout.file)
+        with writing(path), open(path, "xb") as file:
+            fields.copy(file.fileno(), tick)
+            os.fsync(file.fileno())
+        return fields.layout
+
+    def write(
+        self, tensor: Tensor, version: int, pending: set[str], tick: Progress = ignore
+    ) -> Layout:  # fmt: skip
+        """Writes a tensor's payload; it is on the disk once the directory is synced, too.
+
+        Args:
+            tensor: What to write.
+            version: Part of the file's name.
+            pending: Gets the names under which it is written, which no sweep may take.
+            tick: As in `store`.
+
+        Raises:
+            OperationalError: It cannot be written; nothing of it is left then.
+        """
+        title = quote(tensor.name.lower(), safe="")[:_LONGEST]
+        name = f"{title}.{version}.{secrets.token_hex(16)}.arrow"
+        path = os.path.join(self.path, name)
+        part = f"{path}.part"
+        pending |= {name, f"{name}.part"}
+        try:
+            with writing(path):
+                with open(part, "xb+") as file:
+                    relation = tensor.relation
+                    layout = write_payload(file, name, relation.schema, relation.fields, tick)
+                    os.fsync(file.fileno())
+                os.replace(part, path)
+        except BaseException:
+            self.remove([f"{name}.part", name])
+            pending.discard(name)
+            raise
+        finally:
+            pending.discard(f"{name}.part")
+        return layout
+
+    def fields(self, layout: Layout, schema: Schema, title: str) -> StoredFields:
+        """The fields in a payload of a tensor, called by its name in messages."""
+        return StoredFields(os.path.join(self.path, layout.file), layout, schema, title)
+
+    def sync(self) -> None:
+        """Forces the names of files, and its own if it is new, to the disk.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
+        with writing(self.path):
+            synchronise(self.path)
+            if self._new:
+                synchronise(os.path.dirname(self.path))
+                self._new = False
+
+    def remove(self, names: Collection[str]) -> None:
+        """Removes payloads; what is gone already is no matter."""
+        for name in () if self._abandoned else names:
+            with suppress(OSError):
+                os.unlink(os.path.join(self.path, name))
+
+    def sweep(self, kept: Callable[[], Collection[str] | None]) -> None:
+        """Removes every payload and every unfinished file but those that are kept.
+
+        Files that einsql has not made stay, so does what cannot be removed.
+
+        Args:
+            kept: Gives their names, or None if all stay. It is asked once the directory has been
+                listed: what others begin to write meanwhile is not in the list then, or among
+                the names.
+        """
+        with suppress(OSError):
+            found = [n for n in self._names() if _OURS.fullmatch(n)]
+            names = kept()
+            if names is not None:
+                self.remove([n for n in found if n not in names])
+
+    def strays(
+        self, kept: Callable[[], Collection[str] | None], leaving: Collection[str]
+    ) -> list[str]:
+        """Paths of the files that `sweep` would remove, but those that wait for the next one.
+
+        Args:
+            kept: As in `sweep`.
+            leaving: Names of the files that wait.
+        """
+        found = [n for n in self._names() if _OURS.fullmatch(n)] if os.path.isdir(self.path) else []
+        names = kept()
+        if names is None:
+            return []
+        paths = [os.path.join(self.path, n) for n in sorted({*found} - {*names} - {*leaving})]
+        return [path for path in paths if os.path.lexists(path)]  # others finish theirs meanwhile
+
+    def _names(self) -> list[str]:
+        return os.listdir(self.path)
+
+
+def is_payload(name: str) -> bool:
+    """True if a file that holds a tensor may be called so, in the directory itself."""
+    return name.endswith(".arrow") and "/" not in name and _OURS.fullmatch(name) is not None
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Makes OperationalErrors of what the system says."""
+    try:
+        yield
+    except OSError as error:
+        raise OperationalError(
+            f"'{path}' cannot be written: {error.strerror or error}",
+            hint="Nothing of the statement or transaction is kept; the database is as it was.",
+        ) from error

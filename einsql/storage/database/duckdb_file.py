@@ -1,0 +1,117 @@
+"""The DuckDB file of a database: made whole, opened, and its errors as einsql's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from einsql.core import forks
+from einsql.errors import OperationalError
+from einsql.storage.database.directory import writing
+from einsql.storage.database.directory_sync import create
+from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.files.mapped import refusing
+from einsql.storage.files.regular_files import check_regular
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def is_there(path: str) -> bool:
+    """True if there is a file that holds something."""
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def make_empty(path: str, real: str) -> None:
+    """Makes a DuckDB file that holds nothing: a process that is killed leaves none in part.
+
+    Raises:
+        OperationalError: The disk fails.
+    """
+    import duckdb  # as below
+
+    with writing(path), suppress(duckdb.Error):  # opening it says what is wrong, and where
+        create(real, lambda part: duckdb.connect(part).close())
+
+
+_BESIDE = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""Ends of the names of what DuckDB opens."""
+
+
+def check_kinds(path: str, real: str) -> None:
+    """Refuses a FIFO or device under a name that DuckDB opens: opening one may wait for ever.
+
+    Raises:
+        OperationalError: One of them is no regular file.
+    """
+    for end in _BESIDE:
+        with suppress(OSError):  # DuckDB says why a file cannot be found
+            mode = os.stat(f"{real}{end}").st_mode
+            with refusing(f"{path}{end}"):
+                check_regular(mode, path)
+
+
+def open_duckdb(path: str, real: str, read_only: bool) -> duckdb.DuckDBPyConnection:
+    """Opens a file with DuckDB.
+
+    Raises:
+        OperationalError: Another process has it, or DuckDB cannot open it.
+    """
+    import duckdb  # only who has a file or tables needs it
+
+    try:
+        return duckdb.connect(_spelled(real), read_only=read_only)
+    except Exception as error:  # DuckDB's own errors of several kinds
+        if is_stopped(error):
+            raise
+        text = reason_of(error)
+        if forks.depth() and "Unique file handle conflict" in text:
+            raise OperationalError(
+                f"'{path}' is open in another process (process {forks.parent()}), or was when that "
+                "process forked this one",
+                hint="Close it before the fork, open it with read_only=True in both, or start "
+                "this process by multiprocessing's 'spawn' or 'forkserver'.",
+            ) from None
+        if "Conflicting lock" in text:
+            holder = re.search(r"PID (\d+)", text)
+            who = f" (process {holder[1]})" if holder else ""
+            raise OperationalError(
+                f"'{path}' is open in another process{who}",
+                hint="One process may write to a database, or any number may read it: close it "
+                "there, or open it with read_only=True in all of them.",
+            ) from None
+        raise OperationalError(f"'{path}' cannot be opened: {text}") from None
+
+
+def _spelled(real: str) -> str:
+    """The path of a file as DuckDB gets it.
+
+    DuckDB has one instance for each spelling of a path, and a child of a fork inherits those of
+    its parent: another spelling gives it one of its own, which needs the lock on the file.
+    """
+    depth = forks.depth()
+    folder, name = os.path.split(real)
+    return f"duckdb:{os.path.join(folder, './' * depth)}{name}" if depth else real
+
+
+@contextmanager
+def translating(path: str, what: str) -> Iterator[None]:
+    """Makes OperationalErrors of DuckDB's."""
+    import duckdb  # it is open
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise OperationalError(f"'{path}' {what}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of DuckDB's says, without its kind."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return re.sub(r"^[\w ]+ Error: ", "", lines[0])

@@ -1,0 +1,136 @@
+"""What an exported database holds of einsql: a manifest and a file for each tensor.
+
+The manifest is JSON. It lists the objects as the catalog of a database file does: of a tensor all
+that it is but its elements, of a view or macro the text. The elements are in Arrow files, written
+as the payloads of a database file are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from einsql.errors import OperationalError
+from einsql.storage.database import rows
+from einsql.storage.database.catalog_reader import Define, object_of
+from einsql.storage.database.directory import Directory
+from einsql.storage.database.payload import Progress
+from einsql.storage.database.rows import Row
+from einsql.storage.files.drafts import part_file, writing
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, damage
+
+MANIFEST = "einsql.json"
+"""The file that lists the objects."""
+_TENSORS = "einsql"
+"""The directory with their elements is called after it."""
+_VERSION = 0
+"""The commit that an exported object is of; none."""
+
+
+def manifest_of(folder: str) -> str:
+    """The path of the manifest in a directory, which may have none."""
+    return os.path.join(folder, MANIFEST)
+
+
+def write_objects(folder: str, objects: Iterable[Object], tick: Progress) -> None:
+    """Writes tensors, views and macros into a directory.
+
+    Args:
+        folder: The directory.
+        objects: What to write.
+        tick: Called with the number of bytes after each piece of a tensor.
+
+    Raises:
+        OperationalError: An object or its payload is damaged, or a file cannot be written.
+    """
+    directory = Directory(os.path.join(folder, _TENSORS))
+    listed = list[dict[str, Any]]()
+    for item in objects:
+        if isinstance(item, Damaged):
+            raise damage(item)
+        layout = None
+        if isinstance(item, Tensor):
+            with writing(directory.path):
+                os.makedirs(directory.path, exist_ok=True)
+            layout = directory.store(item, _VERSION, tick)
+        row = rows.row_of(item, _VERSION, layout)
+        listed.append({"name": row.name, "kind": row.kind, "definition": json.loads(row.told)})
+    if os.path.isdir(directory.path):
+        directory.sync()
+    lines = ",\n".join(map(json.dumps, listed))
+    with part_file(manifest_of(folder)) as file:
+        file.write(f'{{"format": {rows.FORMAT}, "objects": [\n{lines}\n]}}\n'.encode())
+
+
+def read_objects(folder: str, define: Define) -> list[Object]:
+    """The objects that a directory's manifest lists; the elements of tensors stay in their files.
+
+    Args:
+        folder: The directory, with a manifest.
+        define: Makes definitions of their texts.
+
+    Raises:
+        OperationalError: The manifest is damaged, or of a newer format.
+    """
+    path = manifest_of(folder)
+    directory = Directory(os.path.join(folder, _TENSORS))
+    try:
+        with open(path, encoding="utf-8") as file:
+            manifest = json.load(file)
+        version = int(manifest["format"])
+        listed = [
+            Row(str(o["name"]), _VERSION, str(o["kind"]), json.dumps(o["definition"]))
+            for o in (manifest["objects"] if version == rows.FORMAT else ())
+        ]
+    except OSError as error:
+        raise OperationalError(f"'{path}' cannot be read: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise OperationalError(f"'{path}' is damaged: {error}") from None
+    if version != rows.FORMAT:
+        raise OperationalError(
+            f"'{path}' has format {version}, and this einsql reads format {rows.FORMAT}"
+        )
+    name, times = max(
+        Counter(row.name for row in listed).items(), key=itemgetter(1), default=("", 0)
+    )
+    if times > 1:
+        raise OperationalError(f"'{path}' is damaged: it lists {name} {times} times")
+    return [_checked(object_of(row, directory, define), path) for row in listed]
+
+
+def _checked(item: Object, path: str) -> Object:
+    """The object, whose definition is parsed.
+
+    Raises:
+        OperationalError: It is damaged.
+    """
+    fault = item.fault if isinstance(item, Damaged) else ""
+    if isinstance(item, Definition):
+        try:
+            _ = item.body
+        except OperationalError:
+            fault = item.fault
+    if fault:
+        raise OperationalError(f"'{path}' is damaged at \"{item.name}\": {fault}")
+    return item
+
+
+def in_memory(tensor: Tensor, copied: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+    """A tensor of an export with its elements, all of them verified.
+
+    Args:
+        tensor: As `read_objects` gives it.
+        copied: Copies an array.
+
+    Raises:
+        OperationalError: The file of its elements is missing, truncated or damaged.
+    """
+    fields = {name: copied(array) for name, array in tensor.relation.fields.items()}
+    return replace(tensor, relation=replace(tensor.relation, fields=fields))

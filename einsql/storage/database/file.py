@@ -1,0 +1,429 @@
+"""A database in a file: DuckDB's with tables and the catalog, payloads of tensors beside it.
+
+DuckDB's commit is the commit. Before it, payloads are on the disk under their final names;
+after it, the state in memory follows, and payloads that nobody can ask for any more go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
+
+from einsql.core import forks
+from einsql.errors import Error, OperationalError
+from einsql.storage.database import rows
+from einsql.storage.database.catalog_reader import Define, object_of, payloads_of
+from einsql.storage.database.directory import Directory
+from einsql.storage.database.directory_sync import Names
+from einsql.storage.database.duckdb_file import (
+    check_kinds,
+    is_there,
+    make_empty,
+    open_duckdb,
+    reason_of,
+    translating,
+)
+from einsql.storage.database.memory import Database, State, Written
+from einsql.storage.database.payload import Layout
+from einsql.storage.database.rows import Row
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.duckdb.connection import names
+from einsql.storage.duckdb.failures import is_stopped
+from einsql.storage.objects import Damaged, Object, Tensor
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from einsql.storage.database.integrity_check import Finding
+    from einsql.storage.duckdb.connection import Duck
+
+
+class FileDatabase(Database):
+    """An open database file, shared by every session of the process that uses it."""
+
+    def __init__(self, path: str, read_only: bool, define: Define) -> None:
+        """Opens a file, or makes it.
+
+        Args:
+            path: As the user named it.
+            read_only: Whether other processes may read it too, and none may write.
+            define: Makes definitions of their texts, which need not be parsed for that.
+
+        Raises:
+            OperationalError: Another process has it, it is no database, it has a newer format,
+                or its payload directory is missing or another one's.
+        """
+        super().__init__()
+        self.path: str = path
+        self.read_only = read_only
+        self.real = os.path.realpath(path)
+        self._define = define
+        self._directory = Directory(self.real)
+        self._sessions: WeakSet[object] = WeakSet()
+        self._pending: set[str] = set()
+        self._held: WeakValueDictionary[int, StoredFields] = WeakValueDictionary()
+        self._rows: dict[str, Row] = {}
+        self._leaving: set[str] = set()
+        """Payloads of earlier commits that a snapshot kept when the directory was swept last."""
+        self._doubtful = False
+        """Whether the state may be another one than the file's newest commit."""
+        self._names = Names(self.real)
+        check_kinds(path, self.real)
+        fresh = not read_only and not is_there(self.real)
+        if fresh:
+            self._directory.check("", False)  # before there is a file for the next opening
+            make_empty(path, self.real)
+        self._root = open_duckdb(path, self.real, read_only)
+        try:
+            with translating(path, "cannot be opened"):
+                self._root.execute("SET enable_progress_bar = false")
+                self._home = rows.home(self._root)
+                self._identity = rows.identity_of(self._root, self._home, path, read_only)
+                if self._identity is None and fresh:
+                    self._identity = rows.create(self._root, self._home)
+                if self._identity is not None:
+                    self._reread()
+            if self._identity is not None:
+                named = any(isinstance(item, Tensor) for item in self.state.objects.values())
+                self._directory.check(self._identity, named)
+            self.persist()
+            if self._identity is not None and not read_only:
+                self._sweep()
+        except BaseException:
+            self._root.close()
+            self._names.close()
+            raise
+
+    @property
+    def catalogued(self) -> bool:
+        """True if the file has the catalog."""
+        return self._identity is not None
+
+    # ---- sessions
+
+    def join(self, session: object) -> None:
+        """A session uses the database from now on."""
+        with self.lock:
+            self._opened()
+            self._sessions.add(session)
+
+    def leave(self, session: object) -> None:
+        """A session is closed; the last one closes the file, which is free for others then."""
+        with self.lock:
+            self._sessions.discard(session)
+            self._limits.pop(session, None)
+            if not self._sessions and self._root is not None:
+                super().leave(session)  # DuckDB writes its log into its file
+                self._names.close()
+
+    def joined(self, session: object) -> bool:
+        """As `join`; False if the last session is closed already."""
+        with self.lock:
+            if self._root is None:
+                return False
+            self.refuse_lost()
+            self._sessions.add(session)
+            return True
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB connection to the database's tables."""
+        return self._cursor()
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        cursor = self._opened().cursor()
+        cursor.execute("SET enable_progress_bar = false")  # it would write to the standard output
+        return cursor
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """As in memory; removes no payload, and writes none."""
+        super().forked(refusal)
+        self._doubtful = True
+        self._directory.abandon()
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        self.refuse_inherited()
+        self.refuse_lost()
+        if self._root is None:
+            raise OperationalError(f"'{self.path}' is closed")
+        return self._root
+
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take a transaction's snapshot of this database, whatever USE says."""
+        known = self._identity is not None
+        duck.execute(f"FROM {self._home}.format LIMIT 0" if known else "FROM duckdb_schemas()")
+
+    # ---- commits
+
+    def persist(self) -> None:
+        """Forces the names of DuckDB's files to the disk; see `Database.persist`."""
+        if self.lost is not None:
+            return
+        try:
+            if not self.read_only:
+                self._names.persist()
+            super().persist()
+        except OSError as error:
+            self.lose(f"its directory cannot be written: {error.strerror}")
+        except OperationalError as error:  # an attached file's
+            self.lose(error.reason)
+
+    def lose(self, reason: str) -> None:
+        """After a failed fsync the system may have dropped what was to be written.
+
+        So the file is not used any more: what it holds is known once it is opened again.
+
+        Raises:
+            OperationalError: Always.
+        """
+        with self.lock:
+            if self.lost is None:
+                self.lost = reason
+                # Who has seen the newest state looks again.
+                self.state = State(self.state.objects, self.state.generation + 1)
+        self.refuse_lost()
+
+    def refuse_lost(self) -> None:
+        """See `Database.refuse_lost`."""
+        if self.lost is not None:
+            raise OperationalError(
+                f"'{self.path}' was closed: {self.lost}",
+                hint="Whether the commit that failed is kept is not known. Close every connection "
+                "to the file and open it again: it holds that commit or the one before, whole.",
+            )
+
+    def prepare(self) -> None:
+        """Adds the catalog to a DuckDB file of others, which no running transaction would see.
+
+        Raises:
+            OperationalError: DuckDB's file cannot be written.
+        """
+        with self.lock:
+            if self._identity is None and not self.read_only:
+                self._directory.check("", False)
+                with translating(self.path, "cannot be written"), self._cursor() as con:
+                    # It is there already if who made it was interrupted.
+                    known = rows.identity_of(con, self._home, self.path, False)
+                    self._identity = known or rows.create(con, self._home)
+
+    def commit(self, base: State, written: Written, duck: Duck) -> State:
+        """Makes what a transaction did the newest state; see `Database.commit`.
+
+        Raises:
+            OperationalError: Another transaction changed the same objects first, or a payload
+                or DuckDB's file cannot be written.
+        """
+        with self.lock:
+            self.refuse_inherited()
+            if self._doubtful:
+                self._settle()
+            self.refuse_conflicts(base, written)
+        layouts: dict[str, Layout] = {}
+        try:
+            self._write(written, layouts)
+            with self.lock:
+                self.refuse_conflicts(base, written)
+                if written or duck.in_transaction:
+                    self._commit(base, written, layouts, duck)
+                return self.state
+        finally:
+            with self.lock:
+                self._pending.difference_update(x.file for x in layouts.values())
+                if not self.read_only and written:
+                    self._sweep()
+
+    def _write(self, written: Written, layouts: dict[str, Layout]) -> None:
+        """Writes payloads; nobody waits meanwhile."""
+        if not written:
+            return
+        with self.lock:
+            self.prepare()
+            assert self._identity is not None
+            if any(isinstance(item, Tensor) for item in written.values()):
+                self._directory.make(self._identity)
+        version = self.state.generation + 1
+        for low, item in written.items():
+            if not isinstance(item, Tensor):
+                continue
+            fields = item.relation.fields
+            if isinstance(fields, StoredFields):
+                layouts[low] = fields.layout  # something else of the tensor has changed
+                continue
+            layouts[low] = self._directory.write(item, version, self._pending)
+        if layouts:
+            try:
+                self._directory.sync()
+            except OperationalError as error:
+                self.lose(error.reason)
+
+    def _tables(self, duck: Duck) -> set[str]:
+        """Names of tables that are committed."""
+        with self._cursor() as con:
+            return names(con, duck.database)
+
+    def _commit(
+        self, base: State, written: Written, layouts: dict[str, Layout], duck: Duck
+    ) -> None:  # fmt: skip
+        """Commits rows and tables in one transaction of DuckDB."""
+        made: dict[str, Row] = {}
+        version = self.state.generation + 1
+        try:
+            if not duck.in_transaction:
+                duck.begin()
+            self.refuse_clashes(base, written, duck)
+            for low, item in written.items():
+                rows.delete(duck.execute, self._home, low, self._rows.get(low))
+                if item is not None:
+                    assert not isinstance(item, Damaged)  # nobody puts one
+                    made[low] = row = rows.row_of(item, version, layouts.get(low))
+                    rows.insert(duck.execute, self._home, row)
+            self._doubtful = True  # an interrupt may come between the commit and the state
+            duck.commit()
+            if written:
+                kept = {k: r for k, r in self._rows.items() if k not in written}
+                self._follow_rows({**kept, **made})
+            self._doubtful = False
+        except BaseException as error:
+            if duck.in_transaction:
+                with suppress(Exception):  # DuckDB has done so already
+                    duck.rollback()
+            self._settle()
+            if isinstance(error, Error) or not isinstance(error, Exception):
+                raise
+            raise OperationalError(
+                f"'{self.path}' cannot be written: {reason_of(error)}",
+                hint="The transaction is rolled back.",
+            ) from error
+
+    def _settle(self) -> None:
+        """A commit has failed, or somebody has interrupted it: the file says what is true.
+
+        Raises:
+            OperationalError: It cannot be read any more.
+        """
+        self._doubtful = True
+        try:
+            self._reread()
+            self._doubtful = False
+        except Exception as error:
+            self.lose(reason_of(error))
+
+    def _reread(self) -> None:
+        """Reads the newest commit from the file."""
+        with self._cursor() as con:
+            found = rows.read(con, self._home)
+        if found != self._rows or not self.state.generation:
+            self._follow_rows(found)
+
+    def _follow_rows(self, found: dict[str, Row]) -> None:
+        """The next state; what has not changed stays the same object."""
+        objects: dict[str, Object] = {}
+        before = self.state.objects
+        for low, row in found.items():
+            if self._rows.get(low) == row:
+                objects[low] = before[low]
+                continue
+            objects[low] = item = object_of(row, self._directory, self._define)
+            if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+                self._held[id(item.relation.fields)] = item.relation.fields
+        newest = max((r.version for r in found.values()), default=0)
+        # In this order: rows that came first would hide from `_reread` that the state is old.
+        self.state = State(objects, max(self.state.generation + 1, newest))
+        self._rows = found
+
+    # ---- files that nobody needs any more
+
+    def _sweep(self) -> None:
+        """Removes what is in no newest catalog and not still to be opened by a snapshot.
+
+        Nothing is removed while a damaged row may name any payload.
+
+        What a cursor or a snapshot has opened stays readable until it lets go, for a file
+        without a name lives on while it is mapped.
+        """
+        if self._doubtful or self.lost is not None:
+            return
+        self.persist()  # else an older catalog may come back after a power loss
+        self._directory.sweep(self._kept)
+        self._leaving = self._unopened()
+
+    def _kept(self) -> set[str] | None:
+        """Names of the payloads that stay; None for all."""
+        kept = self._unopened() | self._pending
+        for item in self.state.objects.values():
+            named = payloads_of(item)
+            if named is None:
+                return None
+            kept |= named
+        return kept
+
+    def _unopened(self) -> set[str]:
+        return {fields.layout.file for fields in self._held.values() if not fields.here}
+
+    def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
+        """Reads the newest commit from the disk, every payload of it, and says what is wrong.
+
+        Others may commit meanwhile, and nothing is changed.
+
+        Args:
+            tick: Told the fraction done; raises to cancel.
+        """
+        from einsql.storage.database import integrity_check  # few sessions need it
+
+        try:
+            with self.lock:
+                objects = self._stored_objects()
+        except Exception as error:  # DuckDB's own, of several kinds
+            remedy = "Restore the database from a copy."
+            return [
+                integrity_check.Finding(self.path, f"cannot be read: {reason_of(error)}", remedy)
+            ]
+        found = list(integrity_check.findings(objects, self._is_current, tick))
+        with self.lock:
+            strays = self._directory.strays(self._kept, self._leaving)
+        return [*found, *map(integrity_check.stray, strays)]
+
+    def _stored_objects(self) -> dict[str, Object]:
+        """What the file's newest commit has, read again; under the lock."""
+        if self._identity is None:
+            return {}
+        with self._cursor() as con:
+            stored = rows.read(con, self._home)
+        known = self.state.objects
+        return {
+            low: known[low]
+            if self._rows.get(low) == row
+            else object_of(row, self._directory, self._define)
+            for low, row in stored.items()
+        }
+
+    def _is_current(self, low: str, item: Object) -> bool:
+        return self.state.objects.get(low) is item
+
+    def vacuum(self) -> None:
+        """Removes files that nobody needs, and lets DuckDB do the same in its file.
+
+        DuckDB's part is left to its own time while transactions of other connections run.
+
+        Raises:
+            OperationalError: DuckDB cannot write.
+        """
+        import duckdb  # it is open
+
+        with self.lock:
+            self.refuse_inherited()
+            if self._identity is not None:
+                self._sweep()
+            try:
+                with self._cursor() as con:
+                    con.execute("CHECKPOINT " + self._home.removesuffix(".__einsql"))
+            except Exception as error:
+                if is_stopped(error):
+                    raise
+                if isinstance(error, duckdb.FatalException):
+                    self.lose(reason_of(error))
+                if "Cannot CHECKPOINT" not in str(error):
+                    raise OperationalError(f"'{self.path}': {reason_of(error)}") from error
+            self.persist()

@@ -1,0 +1,190 @@
+"""PRAGMA integrity_check: reads all that a database file and its payload directory hold."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from einsql.core.schema import Schema
+from einsql.errors import OperationalError
+from einsql.storage.database.checks import CHUNK, checksums
+from einsql.storage.database.payload import Part, frame_of, tile_text
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.objects import Damaged, Definition, Object, Tensor, kind_of
+
+_AT_ONCE = 16
+"""Checksums whose bytes are read together: 16 MiB, which several threads compare."""
+_PARSING = 2**12
+"""Bytes of a payload that are read in the time in which one character is parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong with a database.
+
+    Attributes:
+        name: The object, or the file, that it is wrong with.
+        problem: What is wrong.
+        remedy: What the user can do.
+    """
+
+    name: str
+    problem: str
+    remedy: str
+
+
+def findings(
+    objects: Mapping[str, Object],
+    is_current: Callable[[str, Object], bool],
+    tick: Callable[[float], None],
+) -> Iterator[Finding]:
+    """What is wrong with the objects of a commit: rows, definitions and payloads.
+
+    Args:
+        objects: By their names in small letters.
+        is_current: Whether a name still means an object: who commits meanwhile removes payloads.
+        tick: Told the fraction done; raises to cancel.
+    """
+    total = 1 + sum(map(_work, objects.values()))
+    done = 0
+
+    def step(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        tick(min(1.0, done / total))
+
+    tick(0.0)
+    for low, item in sorted(objects.items()):
+        if isinstance(item, Damaged):
+            yield _of_row(item)
+        elif isinstance(item, Definition):
+            yield from _of_definition(item)
+            step(_work(item))
+        elif isinstance(item.relation.fields, StoredFields):
+            for problem in _of_payload(item.relation.fields, item.relation.schema, step):
+                if is_current(low, item):
+                    yield Finding(item.name, problem, _remedy(item))
+
+
+def stray(path: str) -> Finding:
+    """A file of einsql's that belongs to no object."""
+    part = path.endswith(".part")
+    problem = "an unfinished file is left over" if part else "the file belongs to no tensor"
+    return Finding(path, problem, "VACUUM removes it; so does opening the database for writing.")
+
+
+def _work(item: Object) -> int:
+    """How much there is to do, in bytes of payloads."""
+    if isinstance(item, Definition):
+        return _PARSING * len(item.text)
+    if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+        return item.relation.fields.layout.size
+    return 0
+
+
+def _remedy(item: Object) -> str:
+    kind = kind_of(item).upper().replace("OBJECT", "VIEW")
+    name = item.name.removesuffix("()")
+    return f'Restore the database from a copy, or DROP {kind} "{name}" and make it again.'
+
+
+def _of_row(item: Damaged) -> Finding:
+    return Finding(item.name, f"its row in the catalog is damaged: {item.fault}", _remedy(item))
+
+
+def _of_definition(item: Definition) -> Iterator[Finding]:
+    try:
+        _ = item.body
+    except OperationalError as error:
+        if item.fault:
+            problem = f"its definition cannot be read: {item.fault}"
+            yield Finding(item.name, problem, _remedy(item))
+        else:
+            raise error
+
+
+# ---- payloads
+
+
+def _of_payload(stored: StoredFields, schema: Schema, step: Callable[[int], None]) -> Iterator[str]:
+    """What is wrong with a payload, which is read, not mapped: a failing disk ends no process."""
+    try:
+        # A pipe of that name would not be opened before somebody writes to it.
+        handle = os.open(stored.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield f"its payload '{stored.path}' is missing"
+        return
+    except OSError as error:
+        yield f"its payload '{stored.path}' cannot be read: {error.strerror}"
+        return
+    try:
+        for problem in _of_bytes(handle, stored, schema, step):
+            yield f"its payload '{stored.path}' is damaged: {problem}"
+    except OSError as error:
+        yield f"its payload '{stored.path}' cannot be read: {error.strerror}"
+    finally:
+        os.close(handle)
+
+
+def _of_bytes(
+    handle: int, stored: StoredFields, schema: Schema, step: Callable[[int], None]
+) -> Iterator[str]:
+    layout, found = stored.layout, os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        yield "it is no regular file"
+        return
+    if found.st_size != layout.size:
+        yield f"it has {found.st_size:,} bytes, and should have {layout.size:,}"
+        return
+    if frame_of(layout, schema, lambda lo, hi: _read(handle, lo, hi)) != layout.frame:
+        yield "the checksum of its frame is wrong"
+        return
+    sums = np.frombuffer(_read(handle, layout.sums, layout.sums + 4 * layout.count), "<u4")
+    for part in layout.parts:
+        wrong = _wrong_tiles(handle, part, schema, sums, step)
+        if wrong:
+            where = tile_text(part, schema, wrong[0])
+            count = -(-_nbytes(part, schema) // CHUNK)
+            yield (
+                f"the checksums of {len(wrong):,} of {count:,} tiles of {part.name} are wrong, "
+                f"first that of tile {wrong[0]} ({where})"
+            )
+
+
+def _wrong_tiles(
+    handle: int, part: Part, schema: Schema, sums: np.ndarray, step: Callable[[int], None]
+) -> list[int]:
+    """Numbers of the tiles of a field that are not what their checksums say."""
+    wrong: list[int] = []
+    nbytes = _nbytes(part, schema)
+    for start in range(0, nbytes, _AT_ONCE * CHUNK):
+        end = min(nbytes, start + _AT_ONCE * CHUNK)
+        data = memoryview(_read(handle, part.offset + start, part.offset + end))
+        found = checksums([data[n : n + CHUNK] for n in range(0, len(data), CHUNK)])
+        first = start // CHUNK
+        wrong += [
+            first + n for n, crc in enumerate(found) if crc != int(sums[part.first + first + n])
+        ]
+        step(end - start)
+    return wrong
+
+
+def _nbytes(part: Part, schema: Schema) -> int:
+    return prod(part.shape) * schema.dtype(part.name).numpy.itemsize
+
+
+def _read(handle: int, lo: int, hi: int) -> bytes:
+    """Bytes of a file; what is missing at its end is left out."""
+    pieces = []
+    while lo < hi:
+        piece = os.pread(handle, hi - lo, lo)
+        if not piece:
+            break
+        pieces.append(piece)
+        lo += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,0 +1,275 @@
+"""The committed objects of a database, shared by its sessions; here one in memory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from einsql.core import forks
+from einsql.errors import OperationalError
+from einsql.storage.database.directory_sync import Names
+from einsql.storage.duckdb.guarded_connection import Access
+from einsql.storage.objects import Object
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from einsql.storage.database.integrity_check import Finding
+    from einsql.storage.duckdb.connection import Duck
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a database holds after a commit.
+
+    Attributes:
+        objects: By their names in small letters; never changed.
+        generation: Number of the commit.
+    """
+
+    objects: Mapping[str, Object]
+    generation: int
+
+
+Written = Mapping[str, Object | None]
+"""What a transaction has put under names in small letters; None where it has removed one."""
+
+
+class Database:
+    """The committed state, and how a transaction changes it.
+
+    Attributes:
+        path: Its file as the user named it, or None in memory.
+        read_only: Whether nothing can be committed.
+        state: The newest commit; replaced as a whole, so any thread may read it.
+        tables: Another object whenever the tables there are, or their columns, may have changed.
+        scratch: What a directory is called that is DuckDB's alone.
+        access: Whether SQL may reach files.
+        lost: Why the file cannot be used until it is opened again, or None.
+        lock: Held while a transaction commits, and while one takes its snapshot of tensors
+            and tables.
+    """
+
+    path: str | None = None
+    read_only = False
+    lost: str | None = None
+
+    @property
+    def catalogued(self) -> bool:
+        """True if DuckDB's part has the catalog; none in memory has."""
+        return False
+
+    def __init__(self) -> None:
+        self.state = State({}, 0)
+        self.lock = threading.RLock()
+        self.tables = object()
+        self.access = Access()
+        self._root: duckdb.DuckDBPyConnection | None = None
+        self.scratch = f"einsql-duckdb-{os.getpid()}-{secrets.token_hex(4)}"
+        self._limits: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._refusal: forks.Refusal | None = None
+        self._attached: dict[str, Names] = {}
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: leaves DuckDB's database alone and opens no other."""
+        self._refusal = refusal
+        if self._root is not None:
+            forks.never_destroy(self._root)
+            self._root = None
+        self.lock = threading.RLock()
+
+    def refuse_inherited(self) -> None:
+        """Refuses to read or write what belongs to a parent process.
+
+        Raises:
+            OperationalError: It does.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB connection to the database's tables."""
+        with self.lock:
+            self.refuse_inherited()
+            if self._root is None:
+                import duckdb  # only who has tables needs it
+
+                from einsql.storage.memory.budget import default_directory  # as above
+
+                # Its own default is the working directory.
+                where = os.path.join(default_directory(None), self.scratch)
+                # That errors inside it end no database would let those of users end no transaction.
+                self._root = duckdb.connect(":memory:", config={"temp_directory": where})
+            return self._root.cursor()
+
+    def root(self) -> duckdb.DuckDBPyConnection:
+        """The connection that is there until the database is closed."""
+        assert self._root is not None
+        return self._root
+
+    def least(self, session: object, limit: int | None) -> int | None:
+        """The least memory limit of all sessions, which share what DuckDB takes.
+
+        Args:
+            session: Whose limit is told.
+            limit: Bytes; None for any number.
+        """
+        with self.lock:
+            self._limits.pop(session, None)
+            if limit is not None:
+                self._limits[session] = limit
+            return min(self._limits.values(), default=None)
+
+    def touch(self, duck: Duck) -> None:
+        """Has DuckDB take its snapshot now; in memory nobody else commits."""
+
+    def lose(self, reason: str) -> None:
+        """What DuckDB or the disk has done with the last write is unknown.
+
+        Raises:
+            OperationalError: The database is in a file, and is closed.
+        """
+
+    def refuse_lost(self) -> None:
+        """Refuses to use a database that is lost.
+
+        Raises:
+            OperationalError: It is.
+        """
+
+    def persist(self) -> None:
+        """Makes sure that what DuckDB has committed outlasts a power loss.
+
+        Raises:
+            OperationalError: The disk fails.
+        """
+        for path, names in tuple(self._attached.items()):
+            try:
+                names.persist()
+            except FileNotFoundError:  # its directory is gone
+                self._attached.pop(path, None)
+            except OSError as error:
+                raise OperationalError(
+                    f"The directory of '{path}' cannot be written: {error.strerror}",
+                    hint="Whether the last change of its tables is kept is not known. DETACH it "
+                    "and ATTACH it again.",
+                ) from error
+
+    def attached(self, paths: Collection[str]) -> None:
+        """DuckDB has other files open for writing; their names are forced to the disk, too.
+
+        Args:
+            paths: Of all of them.
+        """
+        with self.lock:
+            before = self._attached
+            self._attached = {path: before.get(path) or Names(path) for path in paths}
+            for path in before.keys() - self._attached.keys():
+                before[path].close()
+        self.persist()
+
+    def prepare(self) -> None:
+        """Makes room for what a transaction may commit, before its snapshot is taken."""
+
+    def commit(self, base: State, written: Written, duck: Duck) -> State:
+        """Makes what a transaction did the newest state, in tables and tensors alike.
+
+        Args:
+            base: What the transaction started from.
+            written: Its changes of objects that last.
+            duck: The session's DuckDB connection, perhaps in a transaction.
+
+        Raises:
+            OperationalError: Another transaction changed the same objects first.
+        """
+        with self.lock:
+            self.refuse_inherited()
+            self.refuse_conflicts(base, written)
+            self.refuse_clashes(base, written, duck)
+            if duck.in_transaction:
+                duck.commit()
+            return self._follow(written)
+
+    def refuse_conflicts(self, base: State, written: Written) -> None:
+        """Refuses to replace what others have committed since.
+
+        Raises:
+            OperationalError: They have.
+        """
+        now = self.state.objects
+        for low in written:
+            if now.get(low) is not base.objects.get(low):
+                raise OperationalError(
+                    f'Another connection has committed a change of "{low}" first',
+                    hint="The transaction is rolled back; run it again.",
+                )
+
+    def refuse_clashes(self, base: State, written: Written, duck: Duck) -> None:
+        """Refuses to give a table and an object the same name; under the lock.
+
+        Raises:
+            OperationalError: They would have it.
+        """
+        made = {k for k, item in written.items() if item is not None and k not in base.objects}
+        if not made and not duck.names_changed:
+            return
+        mine, others = duck.names(), self._tables(duck)
+        after = {**self.state.objects, **written}
+        objects = {low for low, item in after.items() if item is not None}
+        both = others & set(base.objects)  # DuckDB alone has made these
+        for low in sorted((mine & objects | (others - duck.dropped) & made) - both):
+            raise OperationalError(
+                f'"{low}" would be the name of a table and of something else',
+                hint="What was there first has it; the transaction is rolled back.",
+            )
+
+    def _tables(self, duck: Duck) -> set[str]:
+        """Names of tables that are committed; in memory nobody else makes any."""
+        return set()
+
+    def _follow(self, written: Written) -> State:
+        """The next state."""
+        if not written:
+            return self.state
+        objects = {**self.state.objects}
+        for low, item in written.items():
+            if item is None:
+                objects.pop(low, None)
+            else:
+                objects[low] = item
+        self.state = State(objects, self.state.generation + 1)
+        return self.state
+
+    def inspect(self, tick: Callable[[float], None]) -> list[Finding]:
+        """Reads all that is stored and says what is wrong; in memory nothing is stored.
+
+        Args:
+            tick: Told the fraction done; raises to cancel.
+        """
+        return []
+
+    def vacuum(self) -> None:
+        """Gives up what nobody needs any more; in memory that happens by itself."""
+
+    def join(self, session: object) -> None:
+        """A session uses the database from now on."""
+
+    def leave(self, session: object) -> None:
+        """A session is closed; the last one closes the database."""
+        self._limits.pop(session, None)
+        self.state = State({}, self.state.generation + 1)
+        if self._root is not None:
+            self._root.close()
+            self._root = None
+        with suppress(OperationalError):  # a log that comes back is known to be in its file
+            self.persist()
+        for names in self._attached.values():
+            names.close()
+        self._attached = {}

@@ -1,0 +1,67 @@
+"""Opening database files; the connections of one process to a file share what is open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from weakref import WeakValueDictionary
+
+from einsql.core import forks
+from einsql.errors import OperationalError
+from einsql.storage.database.catalog_reader import Define
+from einsql.storage.database.file import FileDatabase
+
+__all__ = ["open_database"]
+
+_files: WeakValueDictionary[str, FileDatabase] = WeakValueDictionary()
+_lock = threading.RLock()
+_opening = forks.Undisturbed("opened a database")
+
+
+def open_database(path: str, read_only: bool, define: Define) -> tuple[FileDatabase, object]:
+    """The database of a file; connections of one process share it.
+
+    Args:
+        path: The file; it is made if it is not there.
+        read_only: Whether nothing may be written.
+        define: Makes a view or macro of its kind and text.
+
+    Returns:
+        The database, and what keeps it open until a session has joined: the session that was
+        its last one may be closed in another thread meanwhile.
+
+    Raises:
+        OperationalError: As `FileDatabase`, or this process has it open in the other way.
+    """
+    try:
+        real = os.path.realpath(path)
+    except ValueError as error:
+        raise OperationalError(f"{path!r} cannot be opened: {error}") from None
+    ticket = _Ticket()
+    with _opening, _lock:
+        known = _files.get(real)
+        if known is not None and known.joined(ticket):
+            if known.read_only != read_only:
+                way = "reading only" if known.read_only else "writing"
+                raise OperationalError(
+                    f"'{path}' is open for {way} in this process",
+                    hint=f"Give read_only={known.read_only}, or close the other connections.",
+                )
+            return known, ticket
+        _files[real] = found = FileDatabase(path, read_only, define)
+        found.join(ticket)
+        return found, ticket
+
+
+class _Ticket:
+    """Stands for a session that is about to join."""
+
+
+def _forget() -> None:
+    """A child of a fork has none of its parent's files open."""
+    global _lock
+    _files.clear()
+    _lock = threading.RLock()
+
+
+forks.at_fork(_forget)

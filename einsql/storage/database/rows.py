@@ -1,0 +1,236 @@
+"""The catalog: rows about tensors, views and macros in a schema of the DuckDB file."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from einsql.core.quoting import in_quotes
+from einsql.errors import OperationalError
+from einsql.storage.database.payload import Layout
+from einsql.storage.database.stored import StoredFields
+from einsql.storage.objects import Definition, Object, Tensor
+
+if TYPE_CHECKING:
+    import duckdb
+
+FORMAT = 1
+"""Of the catalog and of payloads; a new one needs its migration."""
+MIGRATIONS: Mapping[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
+"""By the format they start from: each makes the next one, in a transaction that is running."""
+
+Stored = tuple[object, object, object, object]
+"""Name, version, kind and the rest, as a row has them."""
+_NEWEST = 2**62
+"""Commits have numbers below this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object in the catalog.
+
+    Attributes:
+        name: In small letters; macros end in `()`. One is made up for a row without a name.
+        version: The commit that put it there.
+        kind: "tensor", or that of a definition.
+        told: The rest as JSON: all that a tensor is but its elements; the text of a definition.
+        fault: What is wrong with it before anybody looks at the rest; empty if nothing is.
+        stored: The rows as they are stored, if there is a fault.
+    """
+
+    name: str
+    version: int
+    kind: str
+    told: str
+    fault: str = ""
+    stored: tuple[Stored, ...] = ()
+
+
+def home(con: duckdb.DuckDBPyConnection) -> str:
+    """The catalog's full name in SQL, which means the same wherever USE has led a session.
+
+    Args:
+        con: A connection that is still where it was opened.
+    """
+    ((name,),) = con.execute("SELECT current_database()").fetchall()
+    return f"{in_quotes(str(name))}.__einsql"
+
+
+def create(con: duckdb.DuckDBPyConnection, home: str) -> str:
+    """Adds the schema to a DuckDB file; returns the identity that it gets."""
+    con.execute("BEGIN TRANSACTION")
+    identity = fill(con.execute, home)
+    con.execute("COMMIT")
+    return identity
+
+
+Execute = Callable[[str, list[object]], object]
+"""Runs a statement of DuckDB with parameters."""
+
+
+def fill(execute: Execute, home: str) -> str:
+    """Makes the schema and its tables in the running transaction; returns the identity."""
+    identity = uuid.uuid4().hex
+    execute(f"CREATE SCHEMA {home}", [])
+    execute(f"CREATE TABLE {home}.format (version INTEGER, identity VARCHAR)", [])
+    execute(
+        f"CREATE TABLE {home}.objects (name VARCHAR, version BIGINT, kind VARCHAR, told VARCHAR)",
+        [],
+    )
+    execute(f"INSERT INTO {home}.format VALUES (?, ?)", [FORMAT, identity])
+    return identity
+
+
+def renew(execute: Execute, home: str) -> str:
+    """Gives a copy of a catalog an identity of its own; returns it."""
+    identity = uuid.uuid4().hex
+    execute(f"UPDATE {home}.format SET identity = ?", [identity])
+    return identity
+
+
+def insert(execute: Execute, home: str, row: Row) -> None:
+    """Adds an object."""
+    values: list[object] = [row.name, row.version, row.kind, row.told]
+    execute(f"INSERT INTO {home}.objects VALUES (?, ?, ?, ?)", values)
+
+
+def identity_of(
+    con: duckdb.DuckDBPyConnection, home: str, path: str, read_only: bool
+) -> str | None:  # fmt: skip
+    """Whose catalog a file has, None if it has none; an older format is made a new one.
+
+    Every result is read to its end: until then DuckDB keeps the transaction of a SELECT open, and
+    the undo of each later UPDATE with it, which makes CHECKPOINT fail on every connection.
+
+    Raises:
+        OperationalError: The format is newer, or has to be written to be read.
+    """
+    tables = con.execute(
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = current_database() "
+        "AND schema_name = '__einsql' AND table_name IN ('format', 'objects')"
+    ).fetchall()
+    if len(tables) != 2:
+        return None
+    row = next(iter(con.execute(f"SELECT version, identity FROM {home}.format").fetchall()), None)
+    if row is None or None in row:
+        raise OperationalError(f"'{path}' is damaged: it does not say which format it has")
+    version, identity = int(row[0]), str(row[1])
+    if version > FORMAT:
+        raise OperationalError(
+            f"'{path}' has format {version}, and this einsql reads formats up to {FORMAT}",
+            hint="A newer einsql opens it.",
+        )
+    if version < FORMAT:
+        _migrate(con, home, path, version, read_only)
+    return identity
+
+
+def _migrate(
+    con: duckdb.DuckDBPyConnection, home: str, path: str, version: int, read_only: bool
+) -> None:  # fmt: skip
+    missing = [n for n in range(version, FORMAT) if n not in MIGRATIONS]
+    if read_only or missing:
+        raise OperationalError(
+            f"'{path}' has format {version}, and this einsql writes format {FORMAT}",
+            hint="An einsql of an earlier version opens it."
+            if missing
+            else "Open it once without read_only=True, which brings it to the new format.",
+        )
+    con.execute("BEGIN TRANSACTION")
+    for n in range(version, FORMAT):
+        MIGRATIONS[n](con)
+    con.execute(f"UPDATE {home}.format SET version = ?", [FORMAT])
+    con.execute("COMMIT")
+
+
+def read(con: duckdb.DuckDBPyConnection, home: str) -> dict[str, Row]:
+    """Every row by its name; damaged ones as well."""
+    stored = con.execute(f"SELECT name, version, kind, told FROM {home}.objects").fetchall()
+    groups: dict[str, list[Stored]] = {}
+    for row in stored:
+        groups.setdefault(_name(row), []).append(row)
+    return {name: _row(name, group) for name, group in groups.items()}
+
+
+def _name(stored: Stored) -> str:
+    """What an object is called, which DROP can name whatever its row holds."""
+    name = stored[0]
+    if isinstance(name, str) and name not in ("", "()"):
+        return name.lower()
+    return f"damaged_{zlib.crc32(repr(stored).encode()):08x}"
+
+
+def _row(name: str, group: list[Stored]) -> Row:
+    """The row of a name."""
+    called, version, kind, told = group[0]
+    if len(group) > 1:
+        fault = f"the catalog has {len(group)} rows of this name"
+    elif called != name:
+        fault = f"the name in its row is {called!r}"
+    elif not isinstance(kind, str):
+        fault = "its row has no kind"
+    elif not isinstance(told, str):
+        fault = "its row does not say what it is"
+    elif isinstance(version, int | None) and 0 <= (version or 0) < _NEWEST:
+        return Row(name, version or 0, kind, told)
+    else:
+        fault = f"its row has the version {version}"
+    kinds = {str(row[2] or "") for row in group}
+    rest = "\n".join(str(row[3] or "") for row in group)
+    return Row(name, 0, kinds.pop() if len(kinds) == 1 else "", rest, fault, tuple(group))
+
+
+def delete(
+    execute: Callable[[str, list[Any]], object], home: str, name: str, row: Row | None
+) -> None:
+    """Removes the row of a name, or what is stored under it.
+
+    Args:
+        execute: Runs a statement with parameters.
+        home: The catalog's full name.
+        name: In small letters.
+        row: The row, if it is known.
+    """
+    where = f"DELETE FROM {home}.objects WHERE name"
+    if row is None or not row.fault:
+        execute(f"{where} = ?", [name])
+        return
+    for called, _, kind, told in row.stored:
+        rest = (
+            "IS NOT DISTINCT FROM ? AND kind IS NOT DISTINCT FROM ? AND told IS NOT DISTINCT FROM ?"
+        )
+        execute(f"{where} {rest}", [called, kind, told])
+
+
+def row_of(item: Tensor | Definition, version: int, layout: Layout | None) -> Row:
+    """The row of an object."""
+    name = item.name.lower()
+    if isinstance(item, Definition):
+        told: dict[str, Any] = {"text": item.text}
+        return Row(name, version, item.kind, json.dumps(told))
+    assert layout is not None
+    schema = item.relation.schema
+    default = item.default
+    told = {
+        "name": item.name,
+        "keys": [(k.name, k.lo, k.hi) for k in schema.keys],
+        "fields": [(f.name, f.dtype.value) for f in schema.fields],
+        "columns": item.columns,
+        "partition": item.partition,
+        "order": item.order,
+        "default": default if default is None or isinstance(default, bool | int) else
+        float(default).hex(),
+        "payload": layout.told(),
+    }  # fmt: skip
+    return Row(name, version, "tensor", json.dumps(told))
+
+
+def payload_of(item: Object | None) -> str | None:
+    """The file of a committed tensor."""
+    if isinstance(item, Tensor) and isinstance(item.relation.fields, StoredFields):
+        return item.relation.fields.layout.file
+    return None

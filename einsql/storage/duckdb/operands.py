@@ -1,0 +1,126 @@
+"""DuckDB's tables as tensors over the number of the row, one value for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.quoting import in_quotes
+from einsql.core.schema import DType, Field, Key, Schema, is_flag, valid
+from einsql.errors import OF_A_TABLE, NotSupportedError
+from einsql.storage.relation import Relation
+
+if TYPE_CHECKING:
+    from einsql.storage.duckdb.connection import Duck
+
+ROW = ".row"
+"""The key, which no column shows; no column of DuckDB's is found under it."""
+
+MOST = 2**28
+"""Rows of a table that are held at once; DuckDB streams longer ones."""
+
+_TYPES = {d.value: d for d in DType if not d.is_short}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The names that a query uses.
+
+    Attributes:
+        all: Every name, in small letters.
+        bare: Those of columns that stand alone, in small letters.
+        starred: Whether it may read columns that it does not name.
+    """
+
+    all: frozenset[str]
+    bare: frozenset[str]
+    starred: bool
+
+
+@dataclass
+class Tables:
+    """Reads tables for one statement.
+
+    Attributes:
+        duck: The session's connection; it sees one snapshot meanwhile.
+        tick: Told the fraction done of reading a table; raises to cancel.
+        named: What the query uses that is being bound.
+        outside: Columns of types that tensors lack, which queries may have named.
+    """
+
+    duck: Duck
+    tick: Callable[[float], None]
+    named: Named = Named(frozenset(), frozenset(), True)
+    outside: set[str] = field(default_factory=set)
+    _read: dict[tuple[str, tuple[str, ...]], Relation] = field(default_factory=dict)
+
+    def relation(self, name: str) -> Relation | None:
+        """A table, or None if there is none, or if no tensor can take its place."""
+        if not self.duck.has(name):
+            return None
+        columns = self.duck.columns(name)
+        others = {c.lower() for c, kind in columns if kind not in _TYPES}
+        told = self.named.all & others or (others if self.named.starred else set())
+        self.outside |= {f"{name}.{c}" for c in told}
+        if others and (self.named.starred or others & self.named.bare):
+            return None
+        wanted = {
+            c: _TYPES[kind]
+            for c, kind in columns
+            if kind in _TYPES and (self.named.starred or c.lower() in self.named.all)
+        }
+        if not wanted or self.duck.rows(name) > MOST:
+            return None
+        known = name.lower(), tuple(wanted)
+        if known not in self._read:
+            self._read[known] = read(self.duck, name, wanted, self.tick)
+        return self._read[known]
+
+    def again(self, name: str, schema: Schema) -> Relation | None:
+        """The columns of a table that a plan reads, or None if they are others now."""
+        wanted = {f.name: f.dtype for f in schema.fields if not is_flag(f.name)}
+        found = read(self.duck, name, wanted, self.tick)
+        return found if found.schema == schema else None
+
+    def mismatch(self, at: int | None) -> NotSupportedError:
+        """The error for the columns of types that tensors lack."""
+        shown = ", ".join(sorted(self.outside))
+        return NotSupportedError(f"no tensor has the type of {shown}", hint=OF_A_TABLE, position=at)
+
+    def forget(self) -> None:
+        """Lets go of what has been read."""
+        self._read.clear()
+
+
+def read(
+    duck: Duck, name: str, wanted: dict[str, DType], tick: Callable[[float], None]
+) -> Relation:
+    """Reads columns of a table; one with NULLs has a flag beside it.
+
+    Args:
+        duck: The connection.
+        name: The table.
+        wanted: The types of the columns.
+        tick: Told the fraction done; raises to cancel.
+    """
+    columns = ", ".join(in_quotes(c) for c in wanted)
+    sql = f"SELECT {columns} FROM {in_quotes(name)}"
+    arrays = duck.run(lambda: duck.arrays(sql), tick)
+    fields: dict[str, np.ndarray] = {}
+    described: list[Field] = []
+    rows = 0
+    for (column, dtype), array in zip(wanted.items(), arrays, strict=True):
+        rows = len(array)
+        described.append(Field(column, dtype))
+        values = array
+        if isinstance(array, np.ma.MaskedArray):
+            values = array.filled(0)
+            mask = np.ma.getmaskarray(array)
+            if mask.any():
+                described.append(Field(valid(column), DType.BOOLEAN))
+                fields[valid(column)] = ~mask
+        fields[column] = np.ascontiguousarray(values, dtype.numpy)
+    return Relation(Schema((Key(ROW, 0, rows),), tuple(described)), fields)

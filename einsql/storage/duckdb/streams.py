@@ -1,0 +1,200 @@
+"""Relations as DuckDB sees them: rows of keys and values in Arrow batches, made when read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.bfloat16 import loaded
+from einsql.core.boxes import runs
+from einsql.core.schema import PRESENT, DType, valid
+from einsql.storage.duckdb.pushdown import understood
+from einsql.storage.relation import PlacedFields
+from einsql.storage.results.result import Result, ResultColumn, arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+ROWS = 2**17
+"""Rows of a batch, at most."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A result's rows; HALF and BFLOAT16 are shown as FLOAT.
+
+    Attributes:
+        names: What the columns are called.
+    """
+
+    result: Result
+    names: tuple[str, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns' types."""
+        import pyarrow as pa  # only boundaries need it
+
+        types = [_shown(c.dtype) for c in self.result.columns]
+        return pa.schema(list(zip(self.names, map(arrow_type, types), strict=True)))
+
+    def reader(
+        self, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows from the first one on.
+
+        Args:
+            columns: The columns that are wanted; all without.
+            where: A condition on the rows that are wanted.
+        """
+        import pyarrow as pa  # as above
+
+        schema = self.schema
+        keys = self.result.schema.keys
+        numbers = {k.name: n for n, k in enumerate(keys)}
+        shown = {
+            name: numbers[c.key]
+            for name, c in zip(self.names, self.result.columns, strict=True)
+            if c.key is not None
+        }
+        whole = np.array([(k.lo, k.hi) for k in keys], np.int64).reshape(-1, 2)
+        found = understood(where, whole, shown, self.names)
+        wanted = list(self.names) if columns is None else list(columns)
+        made = wanted
+        if not found.exact:
+            known = found.columns
+            others = [n for n in self.names if n not in wanted]
+            made = wanted + [n for n in others if known is None or n in known]
+        batches = self._batches([schema.get_field_index(n) for n in made], found.box)
+        if not found.exact:
+            tables = (pa.Table.from_batches([b]).filter(where) for b in batches)
+            batches = (b for t in tables for b in t.select(wanted).to_batches())
+        own = pa.schema([schema.field(n) for n in wanted])
+        return pa.RecordBatchReader.from_batches(own, batches)
+
+    def _batches(self, numbers: Sequence[int], box: np.ndarray) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # as above
+
+        schema = pa.schema([self.schema.field(n) for n in numbers])
+        chosen = [self.result.columns[n] for n in numbers]
+        keys = self.result.schema.keys
+        fields = self.result.fields
+        flags = {n: fields[n] for n in _flags(chosen) if n in fields}
+        values = {c.field: fields[c.field] for c in chosen if c.field is not None}
+        for here in runs(box, ROWS):
+            at = tuple(slice(lo - k.lo, hi - k.lo) for (lo, hi), k in zip(here, keys, strict=True))
+            present = flags[PRESENT][at].reshape(-1) if PRESENT in flags else None
+            if present is not None and not present.any():
+                continue
+            columns = []
+            for c in chosen:
+                mask = None
+                if c.key is not None:
+                    axis = next(n for n, k in enumerate(keys) if k.name == c.key)
+                    found = _key(here, axis)
+                else:
+                    assert c.field is not None
+                    found = loaded(values[c.field][at], c.dtype).reshape(-1)
+                    known = flags.get(valid(c.field))
+                    mask = None if known is None else ~known[at].reshape(-1)
+                if present is not None and not present.all():
+                    found = found[present]
+                    mask = None if mask is None else mask[present]
+                dtype = _shown(c.dtype)
+                if dtype is not c.dtype:
+                    found = found.astype(np.float32)
+                columns.append(pa.array(found, type=arrow_type(dtype), mask=mask))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _flags(columns: Sequence[ResultColumn]) -> list[str]:
+    return [PRESENT, *(valid(c.field) for c in columns if c.field is not None)]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows that DuckDB asked for, as it wants to be given them."""
+
+    rows: Rows
+    columns: Sequence[str] | None
+    where: ds.Expression | None
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns' types."""
+        return self.to_reader().schema
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows."""
+        return self.rows.reader(self.columns, self.where)
+
+
+@cache
+def _source() -> type[Any]:
+    import pyarrow.dataset as ds  # only DuckDB needs it
+
+    class Source(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+        """Rows as the data set that DuckDB hands its columns and conditions to."""
+
+        def __init__(self, rows: Rows) -> None:
+            # Without pyarrow's own __init__, which is for data sets in files.
+            self.rows = rows
+
+        @property
+        def schema(self) -> pa.Schema:
+            return self.rows.schema
+
+        def scanner(
+            self,
+            columns: Sequence[str] | None = None,
+            filter: ds.Expression | None = None,  # DuckDB's name for it
+            **_: object,
+        ) -> Scan:
+            return Scan(self.rows, columns, filter)
+
+    return Source
+
+
+def stream(result: Result, names: tuple[str, ...]) -> object:
+    """What DuckDB reads a result from.
+
+    What lies at other sites is brought here first: DuckDB must not wait for ranks.
+    """
+    if isinstance(result.fields, PlacedFields):
+        return _table(result).rename_columns(list(names))
+    return _source()(Rows(result, names))
+
+
+def no_rows(names: Sequence[str], dtypes: Sequence[DType]) -> pa.Table:
+    """A relation of such columns without a row."""
+    import pyarrow as pa  # as above
+
+    types = [arrow_type(_shown(t)) for t in dtypes]
+    return pa.schema(list(zip(names, types, strict=True))).empty_table()
+
+
+def _table(result: Result) -> pa.Table:
+    import pyarrow as pa  # as above
+
+    table = result.arrow()
+    types = [arrow_type(_shown(c.dtype)) for c in result.columns]
+    return pa.table([a.cast(t) for a, t in zip(table.columns, types, strict=True)], names=[
+        f"c{n}" for n in range(len(types))])  # fmt: skip
+
+
+def _shown(dtype: DType) -> DType:
+    return DType.FLOAT if dtype.is_short else dtype
+
+
+def _key(box: np.ndarray, axis: int) -> np.ndarray:
+    """The values of a key in a box of keys, the last one fastest."""
+    shape = tuple(int(hi - lo) for lo, hi in box)
+    own = [1] * len(shape)
+    own[axis] = shape[axis]
+    values = np.arange(box[axis, 0], box[axis, 1]).reshape(own)
+    return np.broadcast_to(values, shape).reshape(-1)

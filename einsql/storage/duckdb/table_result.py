@@ -1,0 +1,126 @@
+"""Results of DuckDB: rows in its order, of any of its types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core import forks
+from einsql.errors import Error, InterfaceError
+from einsql.storage.duckdb.failures import translated
+from einsql.storage.results.row_result_base import Keyless
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class TableResult(Keyless):
+    """Rows that DuckDB gave and keeps.
+
+    Attributes:
+        relation: DuckDB's relation over them.
+        names: The columns.
+        types: Their types, as DuckDB writes them.
+        lock: Held while DuckDB gives rows; its connection is for one thread at a time.
+        text: What DuckDB ran, for errors: it names files.
+    """
+
+    relation: Any
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext, repr=False)
+    text: str = field(default="", repr=False)
+    _count: int = field(init=False, repr=False)
+    _rows: list[tuple[Any, ...]] | None = field(default=None, repr=False)
+
+    _no_keys = ("A table has no keys", "CREATE TENSOR … AS makes it a tensor.")
+
+    def __post_init__(self) -> None:
+        self._count = len(self.relation)  # a cursor tells it after its connection is closed, too
+        forks.register(self)
+
+    def forked(self, refusal: forks.Refusal) -> None:
+        """In a child of its process: keeps rows that were fetched, leaves DuckDB's alone."""
+        forks.never_destroy(self.relation)
+        self.relation = _Inherited(refusal)
+        self.lock = nullcontext()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of DuckDB become einsql's; the text has positions of its own."""
+        try:
+            with translated(self.text):
+                yield
+        except Error as error:
+            error.position = None
+            raise
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows in DuckDB's order, as its Python values.
+
+        Raises:
+            OperationalError: The transaction is aborted, and DuckDB gives none until ROLLBACK.
+        """
+        with self.lock, self._translated():
+            if self._rows is None:
+                self._rows = self.relation.fetchall()
+        return iter(self._rows)
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table; columns keep their names.
+
+        Raises:
+            OperationalError: As `rows`.
+        """
+        with self.lock, self._translated():
+            return self.relation.to_arrow_table().rename_columns(list(self.names))
+
+    def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
+        """One array of rank 1 per column; masked where there are NULLs, without a `fill`.
+
+        Raises:
+            InterfaceError: Two columns have the same name, or one cannot hold the fill.
+            OperationalError: As `rows`.
+        """
+        import pyarrow as pa  # only boundaries need it
+
+        self._check_names()
+        found = {}
+        for name, kind, column in zip(self.names, self.types, self.arrow().columns, strict=True):
+            values = column.combine_chunks()
+            if values.null_count and fill is not None:
+                try:
+                    values = values.fill_null(fill)
+                except (pa.ArrowException, OverflowError):
+                    raise InterfaceError(f"{name} is {kind}, which cannot hold {fill!r}") from None
+            mask = values.is_null().to_numpy(zero_copy_only=False)
+            if mask.any() and _plain(values):
+                array = values.fill_null(0).to_numpy(zero_copy_only=False)
+            else:
+                array = values.to_numpy(zero_copy_only=False)
+            found[name] = np.ma.masked_array(array, mask) if mask.any() else array
+        return found
+
+
+@dataclass(frozen=True)
+class _Inherited:
+    """Stands in for a relation of the parent process."""
+
+    refusal: forks.Refusal
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.refusal()
+
+
+def _plain(values: Any) -> bool:
+    import pyarrow as pa  # only boundaries need it
+
+    return bool(pa.types.is_integer(values.type) or pa.types.is_floating(values.type))

@@ -1,0 +1,30 @@
+"""The boundary of einsql: no exception of DuckDB's or Arrow's leaves a public method."""
+
+from __future__ import annotations
+
+from einsql.errors import Error
+from einsql.storage.duckdb.failures import foreign
+from einsql.storage.out_of_memory import enough_memory
+
+
+class _Boundary:
+    """A context without state, for it is entered by every statement and fetch."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if error is None or isinstance(error, Error):
+            return
+        enough_memory.__exit__(kind, error, trace)
+        told = foreign(error)
+        if told is not None:
+            raise told from error
+
+
+boundary = _Boundary()
+"""Turns what DuckDB and Arrow raise, and a lack of memory, into errors of einsql."""

@@ -1,0 +1,347 @@
+"""Files of tensors and of element rows, checked before anything is believed.
+
+Reading: `open_data` finds out what files hold, `FileTensor.read` copies a box of a tensor and
+touches no other page, `Rows.batches` gives rows a batch at a time. `FileTensor.description`
+travels to another process, where `reopen` gives the same tensor or refuses. Writing by several
+processes: one `create`s a draft, each does `write_box`, one does `commit` or `abandon`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.errors import OperationalError
+from einsql.storage.files import arrow, gguf, npy, npz, safetensors
+from einsql.storage.files.drafts import Begin, Draft, abandon, commit, drafted, write_box
+from einsql.storage.files.fields import FileFields, FilePart
+from einsql.storage.files.globs import matching
+from einsql.storage.files.mapped import Found, Mapped, refusing
+from einsql.storage.files.tensor import Content, Description, FileTensor, Pieces, whole
+from einsql.storage.files.writing import Column, write_in_place, write_npz
+from einsql.storage.out_of_memory import Room
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from einsql.storage.files.rows import Rows
+
+__all__ = [
+    "READABLE",
+    "Column",
+    "Description",
+    "Draft",
+    "FileFields",
+    "FilePart",
+    "FileTensor",
+    "Form",
+    "abandon",
+    "commit",
+    "create",
+    "in_parts",
+    "may_hold_rows",
+    "open_data",
+    "open_tensor",
+    "read",
+    "reopen",
+    "suffix_of",
+    "write",
+    "write_arrays",
+    "write_box",
+    "write_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a statement says of a file beside its name.
+
+    Attributes:
+        suffix: Of the format, if the file's own does not tell it.
+        delimiter: Between columns of CSV; the suffix tells it otherwise.
+        header: Whether the first line of CSV has names.
+    """
+
+    suffix: str | None = None
+    delimiter: str | None = None
+    header: bool = True
+
+
+def _mapped(find: Callable[[Mapped, str | None], Content]) -> _Open:
+    def opened(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
+        file = Mapped(path, memory)
+        return file, find(file, member)
+
+    return opened
+
+
+def _parquet(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
+    from einsql.storage.files import parquet  # pyarrow takes 60 ms
+
+    file = Found(path, memory=memory)
+    return file, parquet.find(file, parquet.opened(file), member)
+
+
+def _zarr(path: str, member: str | None, memory: Room | None) -> tuple[Found, Content]:
+    from einsql.storage.files import zarr  # an extra
+
+    return zarr.find(path, member, memory)
+
+
+_Open = Callable[[str, str | None, Room | None], tuple[Found, Content]]
+_READERS: dict[str, _Open] = {
+    ".npy": _mapped(npy.find),
+    ".npz": _mapped(npz.find),
+    ".safetensors": _mapped(safetensors.find),
+    ".gguf": _mapped(gguf.find),
+    ".arrow": _mapped(arrow.find),
+    ".parquet": _parquet,
+    ".zarr": _zarr,
+}
+"""Formats of arrays."""
+_BEGINNINGS: dict[str, Begin] = {
+    ".npy": npy.begin, ".safetensors": safetensors.begin, ".arrow": arrow.begin
+}  # fmt: skip
+"""What writes everything but the elements; formats have it whose elements lie as they are."""
+_TEXTS = {".csv": ",", ".tsv": "\t"}
+"""CSV, and what stands between its columns."""
+_ROWS = (*_TEXTS, ".mtx", ".parquet", ".arrow")
+"""Formats of element rows; the last two may hold tensors instead."""
+READABLE = (*_READERS, *_TEXTS, ".mtx")
+"""Ends of the names of files that can be read as tensors."""
+
+
+def open_tensor(
+    path: str, member: str | None = None, suffix: str | None = None, memory: Room | None = None
+) -> FileTensor:  # fmt: skip
+    """Opens a tensor in a file; no element is read where the format allows to map them.
+
+    What is mapped: .npy, .safetensors, members of an .npz that are not compressed, columns of
+    an .arrow file that are not compressed, and tensors of .gguf that are not quantised. Of
+    .zarr and quantised .gguf the parts are read that are asked for, the rest as a whole.
+
+    Args:
+        path: A file of arrays.
+        member: Which array or column; may be omitted if the file holds one.
+        suffix: Of the format, if the file's own does not tell it.
+        memory: What may be taken for elements that are decompressed; None for all there is.
+
+    Raises:
+        OperationalError: The file is missing, truncated, damaged, pickled, of another
+            format, has no such member, does not fit in memory, or its dtype is no tensor type.
+    """
+    kind = _known(path, suffix, "reads", _READERS)
+    with refusing(path):
+        return FileTensor(*_READERS[kind](path, member, memory), kind)
+
+
+def open_data(
+    path: str, member: str | None = None, form: Form | None = None, memory: Room | None = None
+) -> FileTensor | Rows:  # fmt: skip
+    """Opens what a file holds, or the rows of all files that a pattern matches.
+
+    Args:
+        path: A file or, of element rows, a pattern; as `globs.matching`.
+        member: Which array or column, in files of arrays.
+        form: What the statement says of it.
+        memory: As for `open_tensor`.
+
+    Raises:
+        OperationalError: As `open_tensor`.
+    """
+    form = form or Form()
+    kind = _known(path, form.suffix, "reads", READABLE)
+    names = matching(path)
+    with refusing(path):
+        if names == [path]:
+            return _rows(path, kind, form, memory) or open_tensor(path, member, kind, memory)
+        from einsql.storage.files.rows import Several  # as rows
+
+        found = [_rows(name, kind, form, memory) for name in names]
+        held = [rows for rows in found if rows is not None]
+        if len(held) < len(found):
+            raise OperationalError(
+                f"'{path}' is a pattern, and it matches files of arrays",
+                hint="A pattern names files of element rows, as .csv and .parquet hold.",
+            )
+        return Several(held)
+
+
+def _rows(path: str, kind: str, form: Form, memory: Room | None) -> Rows | None:
+    """The rows of a file that holds rows."""
+    if kind not in _ROWS:
+        return None
+    if kind in _TEXTS:
+        from einsql.storage.files.delimited import Delimited  # as below
+
+        return Delimited(path, form.delimiter or _TEXTS[kind], form.header)
+    if kind == ".mtx":
+        from einsql.storage.files.matrix_market import Matrix  # as below
+
+        return Matrix(path)
+    from einsql.storage.files import parquet  # pyarrow takes 60 ms
+
+    return parquet.rows_of(Found(path, memory=memory), is_parquet=kind == ".parquet")
+
+
+def reopen(description: Description) -> FileTensor:
+    """Opens a described tensor again, in any process.
+
+    Raises:
+        OperationalError: As `open_tensor`, or the file is not the one that was described.
+    """
+    found = open_tensor(description.path, description.member, description.suffix)
+    if found.description != description:
+        raise OperationalError(
+            f"'{description.path}' has changed while a statement used it",
+            hint="Run the statement again.",
+        )
+    return found
+
+
+def read(path: str, member: str | None = None) -> np.ndarray:
+    """A tensor file's array, mapped where possible: what `open_tensor` finds, as a whole.
+
+    Raises:
+        OperationalError: As `open_tensor`.
+    """
+    return open_tensor(path, member).array
+
+
+def write(path: str, array: np.ndarray, name: str) -> None:
+    """Writes a tensor file, whole or not at all; as `write_arrays`.
+
+    Args:
+        path: Target file; an existing one is replaced.
+        array: What to write, of a dtype that DType stores.
+        name: The array's name in formats that have names.
+    """
+    dtype = DType.of(array.dtype)
+    if dtype is None:
+        raise OperationalError(f"'{path}' cannot be written: {array.dtype} is no tensor type")
+
+    def pieces(most: int) -> Pieces:
+        yield whole(array.shape), array
+
+    write_arrays(path, array.shape, [Column(name, dtype, pieces)])
+
+
+def _write_parquet(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+    from einsql.storage.files import parquet  # as above
+
+    parquet.write_tensors(path, shape, columns)
+
+
+def _write_zarr(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+    from einsql.storage.files import zarr  # an extra
+
+    zarr.write(path, shape, columns)
+
+
+_WRITERS: dict[str, Callable[[str, tuple[int, ...], Sequence[Column]], None]] = {
+    ".npy": partial(write_in_place, begin=npy.begin),
+    ".npz": write_npz,
+    ".safetensors": partial(write_in_place, begin=safetensors.begin),
+    ".arrow": partial(write_in_place, begin=arrow.begin),
+    ".parquet": _write_parquet,
+    ".zarr": _write_zarr,
+}
+
+
+def write_arrays(
+    path: str, shape: tuple[int, ...], columns: Sequence[Column], suffix: str | None = None
+) -> None:
+    """Writes arrays of one shape into a file, which is written whole or not at all.
+
+    Args:
+        path: Target; an existing one is replaced.
+        shape: Of every array.
+        columns: At least one, their names distinct.
+        suffix: Of the format, if the file's own does not tell it.
+
+    Raises:
+        OperationalError: The suffix is unknown or the file cannot be written.
+        NotSupportedError: The format has no such type.
+        DataError: The format holds a single array.
+        ProgrammingError: The format has no such name.
+    """
+    _WRITERS[_known(path, suffix, "writes", _WRITERS)](path, shape, columns)
+
+
+def write_rows(
+    path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: Form
+) -> int:  # fmt: skip
+    """Writes element rows into a .csv, .tsv, .parquet or .arrow file, whole or not at all.
+
+    Returns:
+        How many.
+
+    Raises:
+        OperationalError: The file cannot be written.
+    """
+    from einsql.storage.files import delimited, parquet  # as above
+
+    kind = _known(path, form.suffix, "writes", (*_TEXTS, ".parquet", ".arrow"))
+    if kind in _TEXTS:
+        between = form.delimiter or _TEXTS[kind]
+        return delimited.write_rows(path, schema, batches, between, form.header)
+    write = parquet.write_rows if kind == ".parquet" else parquet.write_arrow_rows
+    return write(path, schema, batches)
+
+
+def create(path: str, dtype: DType, shape: tuple[int, ...], name: str = "val") -> Draft:
+    """Begins a file that several processes fill: its part file, at full size.
+
+    Args:
+        path: A .npy, .safetensors or .arrow file; an existing one is replaced by `commit`.
+        dtype: Type of the elements.
+        shape: Extents of the whole tensor.
+        name: The tensor's name in formats that have names.
+
+    Raises:
+        OperationalError: The format cannot be written in parts, or the file not at all.
+    """
+    suffix = _known(path, None, "writes", _WRITERS)
+    if suffix not in _BEGINNINGS:
+        raise OperationalError(
+            f"'{path}' cannot be written by several processes",
+            hint=f"They write {_listed(_BEGINNINGS)} files.",
+        )
+    (made,) = drafted(path, [(name, dtype)], shape, _BEGINNINGS[suffix])
+    return made
+
+
+def may_hold_rows(suffix: str) -> bool:
+    """Whether files of a format may hold element rows."""
+    return suffix in _ROWS
+
+
+def in_parts(suffix: str) -> bool:
+    """Whether several processes can fill a file of a format."""
+    return suffix in _BEGINNINGS
+
+
+def suffix_of(path: str) -> str:
+    """The end of a file's name that tells its format, in small letters."""
+    return Path(path.rstrip("/")).suffix.lower()
+
+
+def _known(path: str, suffix: str | None, does: str, known: Iterable[Any]) -> str:
+    found = suffix or suffix_of(path)
+    if found not in known:
+        raise OperationalError(
+            f"'{path}' is no tensor file einsql {does}",
+            hint=f"It {does} {_listed(known)} files.",
+        )
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}"

@@ -1,0 +1,266 @@
+"""Arrow's IPC file format with tensors: one row of a fixed-shape-tensor column, or tiles.
+
+https://arrow.apache.org/docs/format/CanonicalExtensions.html#fixed-shape-tensor
+
+Tiles are what `relation.to_batches` makes of equal cuts: int64 columns with the tile's number
+along each axis, then the tensor columns; a file has one schema, so all tiles have one shape.
+pyarrow reads the metadata; elements are seen through this process's own mapping of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from einsql.core.schema import DType, is_flag
+from einsql.errors import Error, NotSupportedError, OperationalError, ProgrammingError
+from einsql.storage.files.blocks import check_blocks
+from einsql.storage.files.holes import Holes, room
+from einsql.storage.files.mapped import Found, Mapped, pick
+from einsql.storage.files.tensor import Content, single
+from einsql.storage.relation import arrow_metadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC = b"ARROW1"
+MOST = 2**31 - 1
+"""Elements in one row: Arrow counts them in 32 bits."""
+_TYPES = {
+    "int8": DType.TINYINT,
+    "int32": DType.INTEGER,
+    "int64": DType.BIGINT,
+    "halffloat": DType.HALF,
+    "float": DType.FLOAT,
+    "double": DType.DOUBLE,
+}
+_STAND_INS = {DType.BOOLEAN: "uint8", DType.BFLOAT16: "uint16"}
+"""Arrow's types of columns whose metadata say what they stand for."""
+_HINT = (
+    "It reads columns of fixed-shape tensors: one row, or tiles with their numbers in int64 "
+    "columns. pyarrow.FixedShapeTensorArray.from_numpy_ndarray(array[None]) makes one row."
+)
+
+Tile = tuple[tuple[int, ...], np.ndarray]
+"""A tile's number along each axis, and its elements."""
+
+
+def find(file: Mapped, member: str | None) -> Content:
+    """What an .arrow file holds in a column; a compressed one is read as a whole.
+
+    Raises:
+        OperationalError: The file is damaged, has no such column, is a table without
+            tensors, or its tiles do not make one tensor.
+    """
+    import pyarrow as pa  # 60 ms, and only this format needs it
+
+    if file.memory[: len(MAGIC)] != MAGIC:
+        raise file.refusal("is no .arrow file: its first bytes are wrong")
+    file.require_inflated(sum(check_blocks(file, file.memory)))
+    try:
+        memory = pa.py_buffer(file.memory)
+        reader = pa.ipc.open_file(pa.BufferReader(memory))
+        name, numbers = columns(file, reader.schema, member)
+        dtype = dtype_of(file, reader.schema.field(name))
+        tiles: list[Tile] = []
+        seen: set[tuple[int, ...]] = set()
+        for n in range(reader.num_record_batches):
+            batch = reader.get_batch(n)
+            batch.validate()
+            places = numbers_of(file, batch, numbers)
+            if (tiles and not numbers) or not seen.isdisjoint(places):
+                raise _no_tensor(file)  # there may be any number of them
+            seen.update(places)
+            tiles += zip(places, _arrays(file, memory, batch.column(name), dtype), strict=True)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # pyarrow's errors are ValueError, KeyError, OSError and others
+        why = (str(error).splitlines() or [repr(error)])[0]
+        raise file.refusal(f"is truncated or damaged: {why}") from error
+    if len(tiles) == 1 and not numbers:
+        return single(name, dtype, tiles[0][1])
+    boxes, shape = boxes_of(file, [place for place, _ in tiles], tiles[0][1].shape if tiles else ())
+    return Content(name, dtype, shape, boxes, tuple(array for _, array in tiles))
+
+
+def columns(file: Found, schema: pa.Schema, member: str | None) -> tuple[str, list[str]]:
+    """The tensor's column, and those with the numbers of its tiles.
+
+    Raises:
+        OperationalError: There is no such column, or the file is a table.
+    """
+    import pyarrow as pa  # as above
+
+    if len(set(schema.names)) < len(schema.names):
+        raise file.refusal("has two columns of the same name")
+    tensors = [f.name for f in schema if isinstance(f.type, pa.FixedShapeTensorType)]
+    others = [f for f in schema if f.name not in tensors]
+    if not tensors or any(f.type != pa.int64() for f in others):
+        raise file.refusal("holds a table, not a tensor", _HINT)
+    if any(is_flag(name) for name in tensors):
+        raise file.refusal("holds a tensor with missing keys or NULL; a file has every element")
+    return pick(file, tensors, member), [f.name for f in others]
+
+
+def dtype_of(file: Found, field: pa.Field) -> DType:
+    """The type of a tensor column's elements.
+
+    Raises:
+        OperationalError: It is no tensor type.
+    """
+    kind = str(field.type.value_type)
+    told = (field.metadata or {}).items()
+    for dtype, stands in _STAND_INS.items():
+        if kind == stands and (arrow_metadata(dtype) or {}).items() <= told:
+            return dtype
+    if kind not in _TYPES:
+        raise file.no_type(f"Arrow's {kind}")
+    return _TYPES[kind]
+
+
+def numbers_of(file: Found, batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The number of each row's tile along each axis."""
+    if any(batch.column(n).null_count for n in names):
+        raise file.refusal("holds a tile without a number")
+    columns = [batch.column(n).to_pylist() for n in names]
+    return list(zip(*columns, strict=True)) if names else [()] * batch.num_rows
+
+
+def _arrays(
+    file: Mapped, memory: pa.Buffer, column: pa.Array, dtype: DType
+) -> Iterator[np.ndarray]:
+    """The elements of each row, where the mapping has them if they are in it."""
+    shape, order = tuple(column.type.shape), column.type.permutation
+    file.check_shape(shape)
+    permuted(file, column.type)
+    rows = column.storage
+    if rows.null_count or rows.values.null_count or rows.offset or rows.values.offset:
+        raise file.refusal("holds NULL, which is no element of a tensor")
+    size = prod(shape) * dtype.numpy.itemsize
+    *_, elements = rows.buffers()
+    held = 0 if elements is None else elements.size
+    if held < len(rows) * size or rows.type.list_size != prod(shape):
+        raise file.refusal("is damaged: a column has not the size of its shape")
+    start = elements.address - memory.address if held else 0
+    mapped = 0 <= start <= memory.size - held
+    for row in range(len(rows)):
+        if mapped:
+            array = file.view(start + row * size, dtype.numpy, shape)
+        else:  # decompressed
+            array = np.ndarray(shape, dtype.numpy, elements, row * size)
+        yield array if order is None else array.transpose(order)
+
+
+def permuted(file: Found, kind: pa.FixedShapeTensorType) -> tuple[int, ...]:
+    """Extents of a tile, its axes in the order that the column's type says."""
+    shape, order = tuple(kind.shape), kind.permutation
+    if order is None:
+        return shape
+    if sorted(order) != list(range(len(shape))):
+        raise file.refusal("is damaged: the order of its axes is wrong")
+    return tuple(shape[axis] for axis in order)
+
+
+def _no_tensor(file: Found) -> OperationalError:
+    return file.refusal("has tiles that do not make one tensor", _HINT)
+
+
+def boxes_of(
+    file: Found, places: Sequence[tuple[int, ...]], extents: tuple[int, ...]
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The box of each tile, int64 (tiles, axes, 2), and the shape they make together.
+
+    Args:
+        file: For messages.
+        places: Each tile's number along each axis.
+        extents: Of each tile.
+    """
+    wrong = _no_tensor(file)
+    if not places or not places[0] or len(places[0]) != len(extents):
+        raise wrong  # no row, several rows without numbers, or numbers of other axes
+    numbers = np.array(places, np.int64)
+    counts = [int(most) + 1 for most in numbers.max(axis=0)]
+    distinct = len(np.unique(numbers, axis=0)) == len(places)
+    if numbers.min() < 0 or not distinct or prod(counts) != len(places):
+        raise wrong
+    shape = tuple(count * extent for count, extent in zip(counts, extents, strict=True))
+    file.check_shape(shape)
+    lo = numbers * np.array(extents, np.int64)
+    return np.stack([lo, lo + np.array(extents, np.int64)], axis=-1), shape
+
+
+def begin(
+    file: IO[bytes], arrays: Sequence[tuple[str, DType]], shape: tuple[int, ...]
+) -> list[int]:  # fmt: skip
+    """Writes a file with a single row but for its elements, and leaves room for them.
+
+    Returns:
+        Where they begin.
+
+    Raises:
+        NotSupportedError: Arrow has no row of that many elements.
+        ProgrammingError: Columns of that name are flags.
+    """
+    import pyarrow as pa  # as above
+
+    rooms = [room(prod(shape) * dtype.numpy.itemsize) for _, dtype in arrays]
+    cells = [cell(name, dtype, shape, r) for (name, dtype), r in zip(arrays, rooms, strict=True)]
+    fields, columns = [f for f, _ in cells], [c for _, c in cells]
+    sink = Holes(file, rooms)
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), pa.schema(fields)) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+    return [sink.starts.get(r.address, 0) for r in rooms]  # nothing is written of none
+
+
+def check_size(size: int) -> None:
+    """Refuses a tensor that has too many elements for a row.
+
+    Raises:
+        NotSupportedError: Arrow has no such row.
+    """
+    if size > MOST:
+        raise NotSupportedError(
+            f"An .arrow or .parquet file holds at most {MOST} elements in a row, not {size}",
+            hint="A .npy or a .safetensors file holds more, and so do rows of elements.",
+        )
+
+
+def cell(
+    name: str, dtype: DType, shape: tuple[int, ...], elements: pa.Buffer
+) -> tuple[pa.Field, pa.Array]:
+    """A column whose one row is a tensor.
+
+    Raises:
+        NotSupportedError: Arrow has no row of that many elements.
+        ProgrammingError: Columns of that name are flags.
+    """
+    import pyarrow as pa  # as above
+
+    check_size(prod(shape))
+    if is_flag(name):
+        raise ProgrammingError(
+            f"An .arrow file cannot name a tensor {name}", hint="(TENSOR 'name') gives another."
+        )
+    column = tensor_row(element_type(dtype), shape, elements)
+    return pa.field(name, column.type, metadata=arrow_metadata(dtype)), column
+
+
+def element_type(dtype: DType) -> pa.DataType:
+    """The Arrow type whose bytes are a tensor's elements; BOOLEAN has a byte for each."""
+    import pyarrow as pa  # as above
+
+    return pa.uint8() if dtype is DType.BOOLEAN else pa.from_numpy_dtype(dtype.numpy)
+
+
+def tensor_row(element: pa.DataType, shape: tuple[int, ...], elements: pa.Buffer) -> pa.Array:
+    """One row that is a fixed-shape tensor over a buffer, of at most `MOST` elements."""
+    import pyarrow as pa  # as above
+
+    values = pa.Array.from_buffers(element, prod(shape), [None, elements])
+    rows = pa.FixedSizeListArray.from_buffers(
+        pa.list_(element, prod(shape)), 1, [None], children=[values]
+    )
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(element, shape), rows)

@@ -1,0 +1,142 @@
+"""Where an Arrow file's batches are, and how large they are once they are decompressed.
+
+pyarrow reads a batch as often as the footer says, and allocates what a compressed buffer says
+of its own size. https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format; tables of
+FlatBuffers begin with the distance to what says where their fields are.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import IO
+
+import numpy as np
+
+from einsql.storage.files.mapped import Found
+
+LONGEST = 2**27
+"""Bytes of a footer."""
+_END = 10
+"""Bytes behind the footer: its length, and the format's name."""
+_DICTIONARIES, _BATCHES = 2, 3
+"""Fields of the footer."""
+_PREFIX = 8
+"""Bytes of a compressed buffer that say its size; -1 there says that it is not compressed."""
+_HEADER_TYPE, _HEADER = 1, 2
+"""Fields of a message."""
+_DICTIONARY_BATCH, _DATA = 2, 1
+"""A type of header, and the field of such a header that is a record batch."""
+_BUFFERS, _COMPRESSION = 2, 3
+"""Fields of a record batch."""
+_BUFFER = np.dtype([("offset", "<i8"), ("length", "<i8")])
+_BLOCK = np.dtype([("start", "<i8"), ("metadata", "<i4"), ("", "<i4"), ("body", "<i8")])
+
+
+def check_blocks(file: Found, data: IO[bytes] | mmap.mmap) -> list[int]:
+    """Refuses a file whose batches overlap, which could be any number of them.
+
+    Args:
+        file: For messages.
+        data: Its bytes.
+
+    Returns:
+        For each batch and dictionary that is compressed, its bytes once it is decompressed.
+
+    Raises:
+        OperationalError: It is damaged.
+    """
+    try:
+        data.seek(max(0, file.size - _END))
+        (length,) = struct.unpack("<i", data.read(4))
+        start = file.size - _END - length
+        if not 0 <= length <= LONGEST or start < 0:
+            raise ValueError(f"its footer cannot have {length} bytes")
+        data.seek(start)
+        footer = data.read(length)
+        sizes: list[int] = []
+        for number in (_DICTIONARIES, _BATCHES):
+            blocks = np.sort(_blocks(footer, number), order="start")
+            ends = blocks["start"] + blocks["metadata"] + blocks["body"]
+            least = min(blocks["metadata"].min(initial=0), blocks["body"].min(initial=0))
+            inside = least >= 0 and ends.max(initial=0) <= start
+            if not inside or (blocks["start"][1:] < ends[:-1]).any():
+                raise ValueError("its batches overlap, or lie beyond it")
+            for begin, metadata, _, body in blocks.tolist():
+                size = _inflated(data, begin, metadata, body)
+                sizes += [] if size is None else [size]
+    except (struct.error, ValueError, OverflowError) as error:
+        raise file.refusal(f"is truncated or damaged: {error}") from error
+    return sizes
+
+
+def _inflated(data: IO[bytes] | mmap.mmap, start: int, metadata: int, body: int) -> int | None:
+    """Bytes of a batch once it is decompressed; None if it is not compressed.
+
+    Args:
+        data: The file's bytes.
+        start: Where the batch begins.
+        metadata: Bytes of its message.
+        body: Bytes of its buffers, which follow.
+    """
+    if metadata > LONGEST:
+        raise ValueError(f"the message of a batch cannot have {metadata} bytes")
+    data.seek(start)
+    text = data.read(metadata)
+    # Old files have no mark before the size.
+    at = 8 if text[:4] == b"\xff\xff\xff\xff" else 4
+    (table,) = struct.unpack_from("<I", text, at)
+    message = at + table
+    kind, header = _field(text, message, _HEADER_TYPE), _table(text, message, _HEADER)
+    if kind and text[kind] == _DICTIONARY_BATCH:
+        header = _table(text, header, _DATA)
+    if not _field(text, header, _COMPRESSION):
+        return None
+    total = 0
+    for offset, length in _vector(text, header, _BUFFERS, _BUFFER).tolist():
+        if length == 0:
+            continue
+        if not (0 <= offset <= body - length and length >= _PREFIX):
+            raise ValueError("a buffer lies beyond its batch")
+        data.seek(start + metadata + offset)
+        (size,) = struct.unpack("<q", data.read(_PREFIX))
+        if size < -1:
+            raise ValueError(f"a buffer cannot have {size} bytes")
+        total += length if size == -1 else size
+    return total
+
+
+def _blocks(footer: bytes, number: int) -> np.ndarray:
+    """The blocks in a field of the footer."""
+    (table,) = struct.unpack_from("<I", footer, 0)
+    return _vector(footer, table, number, _BLOCK)
+
+
+def _field(text: bytes, table: int, number: int) -> int:
+    """Where a field of a table is; 0 if it is absent."""
+    (back,) = struct.unpack_from("<i", text, table)
+    fields = table - back
+    if table <= 0 or fields < 0:
+        raise ValueError("its metadata are wrong")
+    (size,) = struct.unpack_from("<H", text, fields)
+    at = 4 + 2 * number
+    (offset,) = struct.unpack_from("<H", text, fields + at) if at < size else (0,)
+    return table + offset if offset else 0
+
+
+def _table(text: bytes, table: int, number: int) -> int:
+    """Where the table in a field is."""
+    field = _field(text, table, number)
+    if not field:
+        raise ValueError("its metadata are wrong")
+    (ahead,) = struct.unpack_from("<I", text, field)
+    return field + int(ahead)
+
+
+def _vector(text: bytes, table: int, number: int, dtype: np.dtype) -> np.ndarray:
+    """The elements of the vector in a field."""
+    if not _field(text, table, number):
+        return np.empty(0, dtype)
+    vector = _table(text, table, number)
+    (count,) = struct.unpack_from("<I", text, vector)
+    return np.frombuffer(text, dtype, count, vector + 4)

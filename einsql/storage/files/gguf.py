@@ -1,0 +1,238 @@
+"""GGUF: metadata, tensors' names and places, then their elements, often in quantised blocks.
+
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+
+Nothing of the header is believed: counts are compared with the bytes there are. The package
+`gguf` makes floats of quantised blocks; types that are tensor types are mapped without it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einsql.core import boxes
+from einsql.core.schema import DType
+from einsql.errors import OperationalError
+from einsql.storage.files.mapped import Mapped
+from einsql.storage.files.stacks import picked
+from einsql.storage.files.tensor import AT_ONCE, Content, Pieces, single, slices, unmapped
+
+MAGIC = b"GGUF"
+MOST_VALUES = 2**21
+"""Texts in the metadata; vocabularies have a quarter of a million."""
+MOST_TENSORS = 2**16
+LONGEST = 2**16
+"""Bytes of a name."""
+_SLOW = 32
+"""As how many texts a value counts that is not passed over in one go."""
+_AXES = 4
+_NESTED = 4
+_STRING, _ARRAY = 8, 9
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a metadata value by its type."""
+_TYPES = {
+    0: DType.FLOAT, 1: DType.HALF, 24: DType.TINYINT, 26: DType.INTEGER, 27: DType.BIGINT,
+    28: DType.DOUBLE, 30: DType.BFLOAT16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor: its extents, the slowest first, ggml's number of its type, and its place."""
+
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+_LENGTH = struct.Struct("<Q")
+
+
+class _Header:
+    """Reads a header from its beginning; every read is within the file."""
+
+    def __init__(self, file: Mapped) -> None:
+        self._file = file
+        self._values = 0
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        if size > self._file.size - self.at:
+            raise self._file.refusal("is truncated or damaged: its header is not complete")
+        found = self._file.memory[self.at : self.at + size]
+        self.at += size
+        return found
+
+    def number(self, kind: str = "Q") -> int:
+        """The next number, of a kind that `struct` knows."""
+        (found,) = struct.unpack(f"<{kind}", self.take(struct.calcsize(kind)))
+        return int(found)
+
+    def text(self) -> str:
+        """The next name."""
+        size = self.number()
+        if LONGEST < size <= self._file.size - self.at:
+            raise self._file.refusal(f"is damaged: a name has {size} bytes")
+        try:
+            return self.take(size).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._file.refusal(f"is damaged: a name is no text: {error}") from None
+
+    def skip(self, kind: int, depth: int = 0) -> int | None:
+        """Passes over a metadata value; one of uint32 is told."""
+        if kind == _STRING:
+            self.past(self.number())
+        elif kind == _ARRAY and depth < _NESTED:
+            inner, length = self.number("I"), self.number()
+            if inner in _SIZES:
+                self.past(length * _SIZES[inner])
+            elif inner == _STRING:
+                self.texts(length)
+            else:
+                self.count(length)
+                for _ in range(length):
+                    self.skip(inner, depth + 1)
+        elif kind == 4:
+            return self.number("I")
+        elif kind in _SIZES:
+            self.past(_SIZES[kind])
+        else:
+            raise self._file.refusal(f"is damaged: its metadata have values of type {kind}")
+        return None
+
+    def past(self, size: int) -> None:
+        """Passes over bytes."""
+        if size > self._file.size - self.at:
+            raise self._file.refusal("is truncated or damaged: its header is not complete")
+        self.at += size
+
+    def texts(self, count: int) -> None:
+        """Passes over texts, of which vocabularies have many."""
+        self.count(count, 1)
+        at, size, memory = self.at, self._file.size, self._file.memory
+        for _ in range(count):
+            if at + 8 > size:
+                break
+            at += 8 + _LENGTH.unpack_from(memory, at)[0]
+        else:
+            self.past(at - self.at)
+            return
+        raise self._file.refusal("is truncated or damaged: its header is not complete")
+
+    def count(self, values: int, weight: int = _SLOW) -> None:
+        """Refuses more values than any model has."""
+        self._values += weight * values
+        if self._values > MOST_VALUES:
+            raise self._file.refusal("is damaged: it has more metadata values than any model")
+
+
+def find(file: Mapped, member: str | None) -> Content:
+    """What a GGUF file holds under a name.
+
+    Raises:
+        OperationalError: The file is damaged, has no such member, or its type needs the
+            package `gguf`, which is not installed.
+    """
+    entries, start = _entries(file)
+    return picked(
+        file, list(entries), member, lambda name: _content(file, name, entries[name], start)
+    )
+
+
+def _content(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
+    """One of the tensors."""
+    if entry.kind in _TYPES:
+        dtype = _TYPES[entry.kind]
+        stored = dtype.numpy.newbyteorder("<")
+        return single(name, dtype, file.view(start + entry.offset, stored, entry.shape))
+    return _quantised(file, name, entry, start)
+
+
+def _entries(file: Mapped) -> tuple[dict[str, _Entry], int]:
+    """The tensors by name, and where their elements begin."""
+    header = _Header(file)
+    if file.memory[:4] != MAGIC:
+        raise file.refusal("is no .gguf file: its first bytes are wrong")
+    header.past(4)
+    version, tensors, values = header.number("I"), header.number(), header.number()
+    if version not in (2, 3):
+        raise file.refusal(f"is of version {version} of GGUF, not 2 or 3")
+    if tensors > MOST_TENSORS:
+        raise file.refusal(f"is damaged: it says that it has {tensors} tensors")
+    header.count(values)
+    alignment = 32
+    for _ in range(values):
+        key = header.text()
+        told = header.skip(header.number("I"))
+        if key == "general.alignment":
+            alignment = told or 0
+    if not 0 < alignment <= 2**20:
+        raise file.refusal(f"is damaged: its alignment is {alignment}")
+    entries: dict[str, _Entry] = {}
+    for _ in range(tensors):
+        name, axes = header.text(), header.number("I")
+        if axes > _AXES or name in entries:
+            raise file.refusal(f"is damaged: '{name}' is there twice, or has {axes} axes")
+        shape = tuple(header.number() for _ in range(axes))[::-1]
+        file.check_shape(shape)
+        entries[name] = _Entry(shape, header.number("I"), header.number())
+    return entries, -(-header.at // alignment) * alignment
+
+
+def _quantised(file: Mapped, name: str, entry: _Entry, start: int) -> Content:
+    """A tensor of quantised blocks along its last axis, as FLOAT."""
+    block, size, dequantised = _dequantiser(file, entry.kind)
+    if not entry.shape or entry.shape[-1] % block:
+        raise file.refusal(f"is damaged: rows of '{name}' are no whole blocks of {block}")
+    *leading, last = entry.shape
+    stored = file.view(start + entry.offset, np.dtype(np.uint8), (*leading, last // block * size))
+
+    def parts(wanted: np.ndarray) -> Pieces:
+        # Whole blocks are unpacked, a few rows at a time.
+        lo, hi = wanted[-1].tolist()
+        some = wanted.copy()
+        some[-1] = lo // block, -(-hi // block)
+        for box in boxes.runs(some, max(1, AT_ONCE // 4 // block)):
+            packed = box.copy()
+            packed[-1] *= size
+            values = dequantised(np.ascontiguousarray(stored[slices(packed)]))
+            first, end = (box[-1] * block).tolist()
+            piece = box.copy()
+            piece[-1] = max(lo, first), min(hi, end)
+            yield piece, values[..., piece[-1, 0] - first : piece[-1, 1] - first]
+
+    return unmapped(name, DType.FLOAT, entry.shape, parts=parts)
+
+
+def _dequantiser(file: Mapped, kind: int) -> tuple[int, int, Callable[[np.ndarray], Any]]:
+    """Elements and bytes of a block, and what makes floats of bytes (…, blocks × bytes)."""
+    try:
+        from gguf import quants  # an extra, which few sessions need
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    except ImportError as error:
+        raise OperationalError(
+            f"'{file.path}' holds quantised blocks, and the package gguf is not installed",
+            hint="pip install 'einsql[formats]' installs it.",
+        ) from error
+    try:
+        known = GGMLQuantizationType(kind)
+        block, size = GGML_QUANT_SIZES[known]
+    except (ValueError, KeyError):
+        raise file.no_type(f"ggml's type {kind}") from None
+
+    def dequantised(packed: np.ndarray) -> Any:
+        try:
+            with np.errstate(all="ignore"):
+                return quants.dequantize(packed, known)
+        except NotImplementedError:
+            raise file.no_type(f"ggml's {known.name}") from None
+
+    if block == 1:
+        raise file.no_type(f"ggml's {known.name}")
+    return block, size, dequantised

@@ -1,0 +1,277 @@
+"""Parquet and Arrow's IPC files of element rows, and Parquet with fixed-shape tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.schema import DType
+from einsql.storage.files import arrow
+from einsql.storage.files.blocks import LONGEST, check_blocks
+from einsql.storage.files.drafts import part_file
+from einsql.storage.files.mapped import Found, refusing
+from einsql.storage.files.parquet_pages import check_pages, chunks
+from einsql.storage.files.rows import Rows, columns_of, damaged
+from einsql.storage.files.tensor import Content, Tick, unmapped
+from einsql.storage.files.writing import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+ROWS_AT_ONCE = 2**16
+MOST_TILES = 2**20
+"""Rows of a file of tensors: the numbers of its tiles are kept in memory."""
+_GROUP = 2**20
+"""Rows of a row group that is written."""
+_STREAM = 2**20
+"""Bytes of a column that are read at once."""
+_STRINGS, _CONTAINERS = 10**7, 10**6
+"""Longest text in a footer, and longest list: the library allocates what a footer says."""
+
+_told: dict[tuple[str, int, int], bool] = {}
+"""Whether a file holds tensors, by its path, its bytes and when it was last changed."""
+_MOST_TOLD, _RECENT = 64, 2 * 10**9
+"""Files that are remembered, and nanoseconds for which one that was changed is not."""
+
+
+def has_tensors(schema: pa.Schema) -> bool:
+    """Whether a file holds fixed-shape tensors; else it holds rows."""
+    import pyarrow as pa  # 60 ms, and only these formats need it
+
+    return any(isinstance(f.type, pa.FixedShapeTensorType) for f in schema)
+
+
+def holds_tensors(file: Found) -> bool:
+    """Whether a Parquet file holds fixed-shape tensors.
+
+    A statement asks several times, and a footer of thousands of columns takes long to read.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    known = (file.absolute, file.size, file.mtime_ns)
+    found = _told.get(known)
+    if found is None:
+        found = _holds_tensors(file)
+        if time.time_ns() - file.mtime_ns > _RECENT:  # else one more change may have its time
+            if len(_told) >= _MOST_TOLD:
+                _told.clear()
+            _told[known] = found
+    return found
+
+
+def _holds_tensors(file: Found) -> bool:
+    reader = opened(file)
+    chunks(file)  # at pages beyond the file DuckDB may give up its whole database
+    if b"ARROW:schema" not in (reader.metadata.metadata or {}):  # only this says so
+        return False
+    with damaged(file):
+        return has_tensors(reader.schema_arrow)
+
+
+def opened(file: Found) -> pq.ParquetFile:
+    """A Parquet file, its footer read.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    from pyarrow import parquet  # 30 ms more
+
+    with file.open() as start:
+        if start.read(4) != b"PAR1":
+            raise file.refusal("is no .parquet file: its first bytes are wrong")
+        start.seek(max(0, file.size - 8))
+        length = int.from_bytes(start.read(4), "little")
+        if LONGEST < length < file.size:
+            raise file.refusal(f"is damaged: its footer cannot have {length} bytes")
+    with damaged(file):
+        return parquet.ParquetFile(
+            file.path, pre_buffer=False, buffer_size=_STREAM, page_checksum_verification=True,
+            thrift_string_size_limit=_STRINGS, thrift_container_size_limit=_CONTAINERS,
+        )  # fmt: skip
+
+
+def opened_arrow(file: Found) -> pa.ipc.RecordBatchFileReader:
+    """An Arrow IPC file, read and not mapped.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    import pyarrow as pa  # as above
+
+    with file.open() as start:
+        if start.read(len(arrow.MAGIC)) != arrow.MAGIC:
+            raise file.refusal("is no .arrow file: its first bytes are wrong")
+        file.require_inflated(max(check_blocks(file, start), default=0))
+    with damaged(file):
+        return pa.ipc.open_file(pa.OSFile(file.path))
+
+
+def rows_of(file: Found, *, is_parquet: bool) -> ColumnRows | None:
+    """The rows of a Parquet or Arrow file; None if it holds tensors.
+
+    Raises:
+        OperationalError: It is none, or damaged.
+    """
+    reader = opened(file) if is_parquet else opened_arrow(file)
+    with damaged(file):
+        if has_tensors(reader.schema_arrow if is_parquet else reader.schema):
+            return None
+        return ColumnRows(file, reader, is_parquet)
+
+
+class ColumnRows(Rows):
+    """Rows of a Parquet or Arrow file."""
+
+    def __init__(self, file: Found, reader: Any, is_parquet: bool) -> None:
+        super().__init__(file)
+        self._reader, self._is_parquet = reader, is_parquet
+        self.columns = columns_of(file, reader.schema_arrow if is_parquet else reader.schema)
+
+    def _batches(self, wanted: Mapping[str, DType]) -> Iterator[tuple[float, pa.RecordBatch]]:
+        if not self._is_parquet:
+            count = self._reader.num_record_batches
+            for n in range(count):
+                batch = self._reader.get_batch(n)
+                batch.validate(full=True)
+                yield (n + 1) / count, batch
+            return
+        check_pages(self.file, wanted)
+        rows, done = max(1, self._reader.metadata.num_rows), 0
+        for batch in self._reader.iter_batches(
+            ROWS_AT_ONCE, columns=list(wanted), use_threads=False
+        ):
+            done += batch.num_rows
+            yield done / rows, batch
+
+
+def find(file: Found, reader: pq.ParquetFile, member: str | None) -> Content:
+    """The tensor that a column of a Parquet file holds; it is read as a whole.
+
+    Raises:
+        OperationalError: It is damaged, has no such column, or its tiles make no tensor.
+    """
+    with refusing(file.path), damaged(file):
+        schema = reader.schema_arrow
+        name, numbers = arrow.columns(file, schema, member)
+        dtype = arrow.dtype_of(file, schema.field(name))
+        kind = schema.field(name).type
+        extents = tuple(kind.shape)
+        file.check_shape(extents)
+        rows = reader.metadata.num_rows
+        if rows > MOST_TILES or kind.storage_type.list_size != prod(extents):
+            raise file.refusal("is damaged: its rows or their shapes cannot be")
+        check_pages(file, [name, *numbers])
+        places: list[tuple[int, ...]] = []
+        for batch in reader.iter_batches(ROWS_AT_ONCE, columns=numbers) if numbers else ():
+            places += arrow.numbers_of(file, batch, numbers)
+        if not numbers:
+            places = [()] * rows
+        if len(places) != rows:
+            raise file.refusal("is truncated or damaged: rows are missing")
+        shape = arrow.permuted(file, kind)
+        boxes = None
+        if rows != 1 or numbers:
+            boxes, shape = arrow.boxes_of(file, places, shape)
+
+    def read(tick: Tick) -> np.ndarray:
+        with damaged(file):
+            return _whole(file, reader, name, dtype, shape, boxes, tick)
+
+    return unmapped(name, dtype, shape, whole=read)
+
+
+def _whole(
+    file: Found, reader: pq.ParquetFile, name: str, dtype: DType, shape: tuple[int, ...],
+    boxes: np.ndarray | None, tick: Tick,
+) -> np.ndarray:  # fmt: skip
+    """All tiles of a column, put together."""
+    result, row = np.empty(shape, dtype.numpy), 0
+    if not result.size:
+        return result  # pyarrow reads no lists of no elements
+    for batch in reader.iter_batches(1, columns=[name], use_threads=False):
+        (column,) = batch.columns
+        column.validate(full=True)
+        if column.null_count or column.storage.flatten().null_count:
+            raise file.refusal("holds NULL, which is no element of a tensor")
+        values = column.storage.flatten().to_numpy(zero_copy_only=True).view(dtype.numpy)
+        for tile in values.reshape(batch.num_rows, *column.type.shape):
+            turned = tile.transpose(column.type.permutation or range(tile.ndim))
+            if boxes is None:
+                result[...] = turned
+            else:
+                result[tuple(slice(lo, hi) for lo, hi in boxes[row].tolist())] = turned
+            row += 1
+            tick(row / max(1, reader.metadata.num_rows))
+    if row != reader.metadata.num_rows:
+        raise file.refusal("is truncated or damaged: rows are missing")
+    return result
+
+
+def write_tensors(path: str, shape: tuple[int, ...], columns: Sequence[Column]) -> None:
+    """Writes a Parquet file whose one row has a tensor in each column.
+
+    Raises:
+        OperationalError: It cannot be written.
+        NotSupportedError: A row has no room for so many elements.
+    """
+    import pyarrow as pa  # as above
+    from pyarrow import parquet
+
+    cells = []
+    for column in columns:
+        size = prod(shape)
+        arrow.check_size(size)
+        whole = np.empty(shape, column.dtype.numpy)
+        for box, array in column.bytewise():
+            whole[tuple(slice(lo, hi) for lo, hi in box.tolist())] = array
+        cells.append(arrow.cell(column.name, column.dtype, shape, pa.py_buffer(whole)))
+    schema = pa.schema([f for f, _ in cells])
+    with part_file(path) as file, parquet.ParquetWriter(file, schema, **_OPTIONS) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([c for _, c in cells], schema=schema))
+
+
+_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+
+
+def write_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+    """Writes rows as Parquet, in groups of a million, and tells how many.
+
+    Raises:
+        OperationalError: It cannot be written.
+    """
+    import pyarrow as pa  # as above
+    from pyarrow import parquet
+
+    rows, held = 0, []
+    with part_file(path) as file, parquet.ParquetWriter(file, schema, **_OPTIONS) as writer:
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            if sum(b.num_rows for b in held) >= _GROUP:
+                writer.write_table(pa.Table.from_batches(held, schema))
+                held = []
+        if held:
+            writer.write_table(pa.Table.from_batches(held, schema))
+    return rows
+
+
+def write_arrow_rows(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
+    """Writes rows as an Arrow IPC file, and tells how many.
+
+    Raises:
+        OperationalError: It cannot be written.
+    """
+    import pyarrow as pa  # as above
+
+    rows = 0
+    with part_file(path) as file, pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows

@@ -1,0 +1,85 @@
+"""Which files are tables where FROM names them."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from einsql.errors import OperationalError
+from einsql.storage.files import suffix_of
+from einsql.storage.files.delimited import COLUMNS
+from einsql.storage.files.globs import named
+from einsql.storage.files.mapped import Found, refusing
+
+_JSON = (".json", ".jsonl", ".ndjson")
+_AHEAD, _LINE = 2**22, 2_000_000
+"""Bytes of a CSV file that are looked at, and of a line: DuckDB's own limit."""
+_BETWEEN = (b",", b";", b"\t", b"|")
+"""What parts columns."""
+_TEXTS = (".csv", ".tsv", *_JSON)
+"""Text with rows, whoever wrote it."""
+_PACKED = (".gz", ".zst")
+
+
+def _check_text(path: str) -> None:
+    """Refuses what DuckDB would wait for, or take minutes and gigabytes to refuse itself.
+
+    Raises:
+        OperationalError: It is no regular file, a line is too long or the first one has too
+            many columns.
+    """
+    if not os.path.exists(path):
+        return  # DuckDB says so
+    with refusing(path):
+        file = Found(path)
+        if path.lower().endswith(_JSON):
+            return
+        with file.open() as text:
+            head = text.read(_AHEAD)
+        marks = np.frombuffer(head, np.uint8)
+        ends = np.flatnonzero((marks == ord("\n")) | (marks == ord("\r")))
+        if np.diff(ends, prepend=0, append=len(head)).max() > _LINE:
+            raise file.refusal(f"is no CSV file: it has a line of more than {_LINE} bytes")
+        first = head[: ends[0]] if len(ends) else head
+        columns = 1 + max(first.count(mark) for mark in _BETWEEN)
+        if columns > COLUMNS:
+            raise file.refusal(f"has {columns} columns, more than {COLUMNS}")
+
+
+def may_be_table(path: str) -> bool:
+    """True if the name of a file, which is not opened, is that of a table of DuckDB's."""
+    low = path.lower()
+    for packed in _PACKED:
+        low = low.removesuffix(packed)
+    return low.endswith((*_TEXTS, ".parquet"))
+
+
+def is_table(path: str) -> bool:
+    """True if FROM reads a file, or the files of a pattern, as a table of DuckDB's.
+
+    Text with rows is, and Parquet without columns of fixed-shape tensors; of a pattern the
+    first file tells.
+
+    Raises:
+        OperationalError: A Parquet file is missing or damaged.
+    """
+    low = path.lower()
+    for packed in _PACKED:
+        low = low.removesuffix(packed)
+    if low.endswith(_TEXTS):
+        if low == path.lower() and "://" not in path:
+            for name in named(path):
+                _check_text(name)
+        return True
+    if suffix_of(path) != ".parquet":
+        return False
+    if "://" in path:
+        return True
+    with refusing(path):
+        found = named(path)
+        if not found:
+            raise OperationalError(f"No file matches '{path}'")
+        from einsql.storage.files import parquet  # pyarrow takes 60 ms
+
+        return not parquet.holds_tensors(Found(found[0]))

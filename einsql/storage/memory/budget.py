@@ -1,0 +1,246 @@
+"""What a session may take of memory, and what it has.
+
+A statement that surely fits runs as if there were no limit; the others run by `within`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from einsql.core import buffer_pool
+from einsql.core.settings import Settings
+from einsql.storage.array_ownership import owner
+from einsql.storage.memory.spill_files import Space, is_mapped, sweep
+from einsql.storage.objects import Object, Tensor
+from einsql.storage.out_of_memory import NOTICED, available
+from einsql.storage.relation import distinct
+
+Fields = Mapping[str, np.ndarray]
+
+SURE = 16
+"""A statement that takes less than this part of the limit is not asked what it takes."""
+REMEMBERED = 8
+"""The part of the limit that blocks for the next statement take at most."""
+WORKING = 2
+"""The part of the room that a kernel takes at a time, with its operands' copies."""
+HELD = 4
+"""The part of the room that results between two steps take; the rest goes to files."""
+LEAST = 4
+"""The part of the limit that a statement has in any case, whatever is stored."""
+
+States = Callable[[], Iterable[Mapping[str, Object]]]
+"""What names mean, in every state of a database that somebody may still see."""
+
+
+class Memory:
+    """The memory of a session.
+
+    Attributes:
+        space: The temporary files.
+        limit: Bytes that its statements may take, with what is stored; None for all there is.
+    """
+
+    def __init__(
+        self, settings: Settings, states: States = lambda: (), database: str | None = None
+    ) -> None:  # fmt: skip
+        """Nothing is taken yet.
+
+        Args:
+            settings: Which limits hold.
+            states: What is stored.
+            database: The path of the database's file; None for one in memory.
+        """
+        self._states = states
+        # The working directory may become another one.
+        self._database = None if database is None else os.path.realpath(database)
+        self._share = 0.0
+        self.space = Space(lambda: None)
+        self.change(settings)
+        if database is not None:
+            sweep(default_directory(self._database))
+
+    def change(self, settings: Settings) -> None:
+        """Goes on under other settings; files that are there stay."""
+        self.limit = settings.memory_limit
+        where = settings.temp_directory
+        database = self._database
+        self.space.find = lambda: default_directory(database) if where is None else where or None
+        self.space.most = settings.max_temp_directory_size
+        few = None if self.limit is None else self.limit // REMEMBERED
+        buffer_pool.bound(self, few if few is not None and few < buffer_pool.KEPT else None)
+
+    def close(self) -> None:
+        """Forgets what is stored; arrays that show files keep them."""
+        self._states = lambda: ()
+        buffer_pool.bound(self, None)
+
+    def lend(self, share: float = 0.5) -> int | None:
+        """Leaves a part of the limit to DuckDB for as long as the session lasts.
+
+        Args:
+            share: Which part, from 0 to 1; another one replaces it.
+
+        Returns:
+            The bytes that DuckDB may take; None for as many as it likes.
+        """
+        self._share = share
+        return None if self.limit is None else self._lent
+
+    @property
+    def _lent(self) -> int:
+        return int((self.limit or 0) * self._share)
+
+    @property
+    def sure(self) -> int:
+        """Bytes that a statement may take without asking."""
+        return NOTICED if self.limit is None else min(NOTICED, self.limit // SURE)
+
+    @property
+    def stored(self) -> int:
+        """Bytes of stored tensors that are in memory and in no file."""
+        return anonymous(
+            item.relation.fields
+            for objects in self._states()
+            for item in objects.values()
+            if isinstance(item, Tensor) and not item.borrowed
+        )
+
+    @property
+    def room(self) -> int:
+        """Bytes that a statement may take."""
+        free = available()
+        if self.limit is None:
+            return 2**63 if free is None else free
+        most = max(self.limit - self._lent - self.stored, self.limit // LEAST)
+        return most if free is None else max(1, min(most, free))
+
+    def allows(self, nbytes: int) -> bool:
+        """True if a statement may take so many bytes; blocks that nobody uses go if it may not."""
+        if nbytes + buffer_pool.KEPT <= self.room:
+            return True
+        buffer_pool.release()
+        return nbytes <= self.room
+
+    def lending(self) -> AbstractContextManager[None]:
+        """Large arrays that are made meanwhile go to files where they do not fit."""
+        return _lending(self.space, self.room // HELD)
+
+    def keeps(self, nbytes: int) -> bool:
+        """True if so many bytes more may be stored in memory; else they go to files."""
+        if self.limit is None or nbytes < self.limit // SURE:
+            return True
+        return self.stored + nbytes <= self.limit // WORKING
+
+    def settled(self, fields: Fields) -> Fields:
+        """Fields that are to be stored: in files if they would take most of the limit."""
+        if self.limit is None or type(fields) is not dict or self.keeps(anonymous([fields])):
+            return fields
+        return {name: self.moved(array) for name, array in fields.items()}
+
+    def moved(self, array: np.ndarray) -> np.ndarray:
+        """An array in a file, unless it is in one; where it repeats, it does so there."""
+        if is_mapped(owner(array)):
+            return array
+        few = distinct(array)
+        made = self.space.empty(few.shape, few.dtype)
+        made[...] = few
+        made.flags.writeable = array.flags.writeable
+        return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
+
+    def copied(self, array: np.ndarray) -> np.ndarray:
+        """A copy of an array, in a file if it does not fit."""
+        few = distinct(array)
+        with self.lending():
+            made = buffer_pool.empty(few.shape, few.dtype)
+        made[...] = few
+        return made if made.shape == array.shape else np.broadcast_to(made, array.shape)
+
+
+@contextmanager
+def _lending(space: Space, most: int) -> Iterator[None]:
+    held = [0]
+
+    def lend(nbytes: int) -> np.ndarray:
+        if held[0] + nbytes > most:
+            return space.block(nbytes)[:nbytes]
+        held[0] += nbytes
+        return np.empty(nbytes, np.uint8)
+
+    with buffer_pool.lending(lend):
+        yield
+
+
+def anonymous(several: Iterable[Any], foreign: Iterable[int] = ()) -> int:
+    """Bytes of what fields show that is in memory and in no file, each once.
+
+    Args:
+        several: Fields; those that are no arrays of this process take nothing.
+        foreign: Ids of owners of memory that are not counted.
+    """
+    skipped = set(foreign)
+    found: dict[int, int] = {}
+    for fields in several:
+        if type(fields) is not dict:
+            continue
+        for array in fields.values():
+            held = owner(array)
+            if id(held) not in skipped and not is_mapped(held):
+                nbytes = held.nbytes if isinstance(held, np.ndarray) else distinct(array).nbytes
+                found[id(held)] = nbytes
+    return sum(found.values())
+
+
+def default_directory(database: str | None) -> str:
+    """Where temporary files go unless told: beside the database, or where the system has them."""
+    return _system_directory() if database is None else f"{database}.tmp"
+
+
+@cache
+def _system_directory() -> str:
+    """The system's directory for temporary files, one on a disk where there is a choice."""
+    import tempfile  # it tries by writing, which few statements need
+
+    found, other = tempfile.gettempdir(), "/var/tmp"
+    chosen = any(name in os.environ for name in ("TMPDIR", "TEMP", "TMP"))
+    if not chosen and in_memory(found) and not in_memory(other) and os.access(other, os.W_OK):
+        return other
+    return found
+
+
+def in_memory(directory: str) -> bool:
+    """True for a directory whose files are memory, as far as the system tells."""
+    path, mounts = os.path.realpath(directory), {}
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _, place, kind, *_ = line.split()
+                mounts[place] = kind
+    except (OSError, ValueError):
+        return False
+    while path not in mounts and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return mounts.get(path) in ("tmpfs", "ramfs")
+
+
+def trim() -> None:
+    """Gives memory that nobody uses back to the system, as far as the C library does."""
+    give_back = _trimming()
+    if give_back is not None:
+        give_back(0)
+
+
+@cache
+def _trimming() -> Callable[[int], int] | None:
+    try:
+        found = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
+    return lambda kept: int(found(kept))

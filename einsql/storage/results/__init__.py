@@ -1,0 +1,1 @@
+"""Results of statements, as rows, arrays and batches."""

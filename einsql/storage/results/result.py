@@ -1,0 +1,297 @@
+"""Results: a relation with the columns SQL named, as rows, arrays and Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.core.bfloat16 import loaded
+from einsql.core.boxes import runs
+from einsql.core.schema import PRESENT, DType, Key, Schema, valid
+from einsql.errors import InterfaceError
+from einsql.ir.functions.casts import cast_array
+from einsql.storage.out_of_memory import enough_memory
+from einsql.storage.relation import Fields, PlacedFields, Term, count, count_true, distinct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_AT_ONCE = 65536
+
+PIECE = 2**22
+"""Bytes that are fetched at once from where a result lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of the result: a key of the relation or one of its fields."""
+
+    name: str
+    dtype: DType
+    key: str | None
+    field: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The relation a query gave.
+
+    Attributes:
+        schema: Keys and fields of the relation; a flag that is missing in `fields` is true.
+        hidden: Keys that no column shows.
+    """
+
+    schema: Schema
+    fields: Fields
+    columns: tuple[ResultColumn, ...]
+    hidden: tuple[str, ...]
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The least value of each visible key, in SELECT order."""
+        bounds = {k.name: k.lo for k in self.schema.keys}
+        return tuple(bounds[c.key] for c in self.columns if c.key is not None)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key columns, in SELECT order."""
+        return tuple(c.name for c in self.columns if c.key is not None)
+
+    def _flag(self, name: str) -> np.ndarray | None:
+        """A flag, if it is false anywhere."""
+        return None if self._count(name) == self.schema.size else self.fields[name]
+
+    def _count(self, flag: str) -> int:
+        """Where a flag is true; everywhere if it is missing."""
+        return count(self.fields, Term(flag)) if flag in self.fields else self.schema.size
+
+    def __len__(self) -> int:
+        return self._count(PRESENT)
+
+    def dense(self, column: ResultColumn) -> bool:
+        """True if all keys are present and the values of a column are not NULL."""
+        assert column.field is not None
+        return all(self._count(f) == self.schema.size for f in (PRESENT, valid(column.field)))
+
+    def _pieces(self) -> Iterator[Result]:
+        """The result in parts that are here, in key order: as it is, or fetched one by one."""
+        if isinstance(self.fields, PlacedFields):
+            yield from self.pieces()
+        else:
+            yield self
+
+    def pieces(self) -> Iterator[Result]:
+        """The result in parts of few bytes that are here, in key order."""
+        wanted = [c.field for c in self.columns if c.field is not None]
+        named = dict.fromkeys([PRESENT, *wanted, *map(valid, wanted)])
+        width = sum(self.schema.dtype(n).numpy.itemsize for n in named if n in self.fields)
+        for box in runs(self.bounds, max(1, PIECE // max(1, width))):
+            yield self.part(box, wanted)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """The box of all keys, int64 (keys, 2)."""
+        return np.array([(k.lo, k.hi) for k in self.schema.keys], np.int64).reshape(-1, 2)
+
+    def part(self, box: np.ndarray, fields: Sequence[str]) -> Result:
+        """The result over a box of keys, here; nothing else of it is brought here.
+
+        Args:
+            box: int64 (keys, 2), within the bounds.
+            fields: The value fields that are wanted; what tells of holes comes with them.
+        """
+        wanted = [*dict.fromkeys([PRESENT, *fields, *map(valid, fields)])]
+        names = [name for name in wanted if name in self.fields]
+        schema = self._over(box)
+        if isinstance(self.fields, PlacedFields):
+            return replace(self, schema=schema, fields=self.fields.part(names, box))
+        at = tuple(slice(lo, hi) for lo, hi in (box - self.bounds[:, :1]).tolist())
+        return replace(self, schema=schema, fields={n: self.fields[n][at] for n in names})
+
+    def cropped(self, box: np.ndarray) -> Result:
+        """The result over a box of keys, where it lies.
+
+        Args:
+            box: int64 (keys, 2), within the bounds.
+        """
+        if not isinstance(self.fields, PlacedFields):
+            return self.part(box, [*self.fields])
+        return replace(self, schema=self._over(box), fields=self.fields.cropped(box))
+
+    def _over(self, box: np.ndarray) -> Schema:
+        ends = zip(self.schema.keys, box.tolist(), strict=True)
+        return Schema(tuple(Key(k.name, lo, hi) for k, (lo, hi) in ends), self.schema.fields)
+
+    # ---- arrays
+
+    def numpy(self, fill: Any = None, *, as_stored: bool = False) -> Any:
+        """The result as one array per value column over the static key bounds.
+
+        Args:
+            fill: Value of absent keys and NULLs; without it they are an error.
+            as_stored: Whether BFLOAT16 is wanted as its bits; else it is float32.
+
+        Returns:
+            An ndarray with one axis per key column in SELECT order, or a dict of them by
+            column name if there are several value columns. Read-only if it shares storage.
+
+        Raises:
+            InterfaceError: A key is absent or NULL and no fill is given, or one that the
+                column cannot hold; a key is hidden; there is no value column, or two have
+                the same name.
+        """
+        values = [c for c in self.columns if c.field is not None]
+        if self.hidden:
+            raise InterfaceError(
+                f"The keys {', '.join(self.hidden)} are not selected, so rows are a bag",
+                hint="Select them, or aggregate them away.",
+            )
+        order = [self.schema.keys.index(k) for c in self.columns for k in self.schema.keys
+                 if k.name == c.key]  # fmt: skip
+        if not values:
+            raise InterfaceError("The result has keys only", hint="Select a value, or use rows.")
+        names = [c.name for c in values]
+        if len(set(names)) != len(names):
+            raise InterfaceError(
+                "Two value columns have the same name", hint="Rename one with AS, or fetch rows."
+            )
+        arrays = {c.name: self._array(c, fill, as_stored).transpose(order) for c in values}
+        if len(values) == 1:
+            return arrays[values[0].name]
+        return arrays
+
+    def _array(self, column: ResultColumn, fill: Any, as_stored: bool) -> np.ndarray:
+        assert column.field is not None
+        holes, known = self._flag(PRESENT), self._flag(valid(column.field))
+        if known is not None:
+            holes = known if holes is None else holes & known
+        if holes is None:
+            found = self.fields[column.field]
+            return found.view(column.dtype.numpy) if as_stored else loaded(found, column.dtype)
+        if fill is None:
+            lacking = holes.size - count_true(holes)
+            raise InterfaceError(
+                f"{lacking} of {holes.size} keys of {column.name} are absent or NULL",
+                hint="Give fetch_numpy(fill=…) a value for them, or fetch rows.",
+            )
+        return np.where(
+            holes, loaded(self.fields[column.field], column.dtype), _filler(fill, column)
+        )
+
+    # ---- rows
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Rows in SELECT's column order, ordered by key, as Python values."""
+        with enough_memory:
+            for piece in self._pieces():
+                for columns in piece._chunks():
+                    yield from zip(*columns, strict=True)
+
+    def _chunks(self) -> Iterator[list[list[Any]]]:
+        for index in self._positions():
+            columns = []
+            for c in self.columns:
+                column: list[Any]
+                values, known = self._column(c, index)
+                column = values.tolist()
+                if known is not None:
+                    pairs = zip(column, known.tolist(), strict=True)
+                    column = [v if k else None for v, k in pairs]
+                columns.append(column)
+            yield columns
+
+    def _positions(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Index arrays of the present keys, in chunks, in key order."""
+        shape = self.schema.shape
+        flag = self._flag(PRESENT)
+        if flag is not None and not distinct(flag).any():
+            return
+        flat = None if flag is None else np.flatnonzero(flag)
+        total = self.schema.size if flat is None else len(flat)
+        for start in range(0, total, ROWS_AT_ONCE):
+            stop = min(total, start + ROWS_AT_ONCE)
+            at = np.arange(start, stop) if flat is None else flat[start:stop]
+            yield np.unravel_index(at, shape) if shape else (at,)
+
+    def _column(
+        self, c: ResultColumn, index: tuple[np.ndarray, ...]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        if c.key is not None:
+            axis = next(n for n, k in enumerate(self.schema.keys) if k.name == c.key)
+            return index[axis] + self.schema.keys[axis].lo, None
+        assert c.field is not None
+        flag = self.fields.get(valid(c.field))
+        if not self.schema.keys:
+            at = index[0]
+            values = np.broadcast_to(loaded(self.fields[c.field], c.dtype), at.shape)
+            return values, None if flag is None else np.broadcast_to(flag, at.shape)
+        values = loaded(self.fields[c.field][index], c.dtype)
+        return values, None if flag is None else flag[index]
+
+    def table(self) -> Iterator[tuple[DType, np.ndarray, np.ndarray | None]]:
+        """Type, values in its carrier and NULL-free mask of each column over all rows."""
+        parts = list(self._positions())
+        whole = tuple(np.concatenate(p) for p in zip(*parts, strict=True)) if parts else (
+            tuple(np.empty(0, np.int64) for _ in self.schema.keys or (0,))
+        )  # fmt: skip
+        for c in self.columns:
+            yield (c.dtype, *self._column(c, whole))
+
+    # ---- Arrow
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table, one column per SELECT item."""
+        import pyarrow as pa  # 60 ms, and only boundaries need it
+
+        parts = [batch for piece in self._pieces() for batch in piece.batches()]
+        return pa.Table.from_batches(parts, self.arrow_schema())
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of `arrow`."""
+        import pyarrow as pa  # as above
+
+        return pa.schema([pa.field(c.name, arrow_type(c.dtype)) for c in self.columns])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches, ordered by key."""
+        import pyarrow as pa  # as above
+
+        schema = self.arrow_schema()
+        for index in self._positions():
+            arrays = []
+            for c in self.columns:
+                values, known = self._column(c, index)
+                mask = None if known is None else ~known
+                arrays.append(pa.array(values, type=arrow_type(c.dtype), mask=mask))
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _filler(fill: Any, column: ResultColumn) -> np.ndarray:
+    """A fill value in a column's type; floats are rounded, nothing else is."""
+    given = np.asarray(fill)
+    if given.ndim == 0 and given.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            plain = not column.dtype.is_float
+            made = given.astype(column.dtype.numpy) if plain else cast_array(given, column.dtype)
+        if column.dtype.is_float or made == given:
+            return made
+    raise InterfaceError(f"{column.name} is {column.dtype.value}, which cannot hold {fill!r}")
+
+
+def arrow_type(dtype: DType) -> pa.DataType:
+    """The Arrow type of a value type; BFLOAT16, which Arrow lacks, is exact as its float."""
+    import pyarrow as pa  # as above
+
+    return {
+        DType.BOOLEAN: pa.bool_(),
+        DType.TINYINT: pa.int8(),
+        DType.INTEGER: pa.int32(),
+        DType.BIGINT: pa.int64(),
+        DType.HALF: pa.float16(),
+        DType.BFLOAT16: pa.float32(),
+        DType.FLOAT: pa.float32(),
+        DType.DOUBLE: pa.float64(),
+    }[dtype]

@@ -1,0 +1,65 @@
+"""A result that is a list of rows with named and typed columns, as a loop gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from einsql.storage.results.row_result_base import Keyless
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class RowsResult(Keyless):
+    """Rows in their order.
+
+    Attributes:
+        names: The columns.
+        types: Their SQL types.
+        content: The rows.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    content: list[tuple[Any, ...]]
+
+    _no_keys = ("A list of rows has no keys", "fetch_numpy gives its columns.")
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows."""
+        return iter(self.content)
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        import pyarrow as pa  # 60 ms, and only boundaries need it
+
+        columns = list(zip(*self.content, strict=True)) or [()] * len(self.names)
+        arrays = [pa.array(list(values)) for values in columns]
+        return pa.Table.from_arrays(arrays, names=list(self.names))
+
+    def numpy(self, fill: Any = None) -> dict[str, np.ndarray]:
+        """One array of rank 1 for each column; masked where there are NULLs, without a `fill`.
+
+        Raises:
+            InterfaceError: Two columns have the same name.
+        """
+        self._check_names()
+        found = {}
+        for n, name in enumerate(self.names):
+            values = [row[n] for row in self.content]
+            missing = np.array([v is None for v in values], np.bool_)
+            if missing.any():
+                stand = 0 if fill is None else fill
+                array = np.array([stand if v is None else v for v in values])
+                found[name] = array if fill is not None else np.ma.masked_array(array, missing)
+            else:
+                found[name] = np.array(values)
+        return found

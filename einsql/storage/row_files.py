@@ -1,0 +1,184 @@
+"""Files of element rows as relations: which columns are keys, and their bounds, are found."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from einsql.core.buffer_pool import empty
+from einsql.core.schema import PRESENT, DType, Field, Key, Schema
+from einsql.errors import DataError, InterfaceError, NotSupportedError
+from einsql.storage.files.mapped import refusing
+from einsql.storage.files.matrix_market import Matrix
+from einsql.storage.files.rows import Rows
+from einsql.storage.files.tensor import Tick
+from einsql.storage.out_of_memory import require
+from einsql.storage.relation import MAX_AXES
+from einsql.storage.relation import Relation as Stored
+from einsql.storage.scipy_arrays import sparse_relation
+
+MOST_KEYS, MOST_A_ROW = 2**24, 1000
+"""Keys that bounds found in files may span: so many, or so many for each row."""
+MOST_BIGINT = 2**63 - 1
+SPARSE = 4
+"""A matrix with one key value in so many becomes sparse."""
+
+
+def rows_relation(source: Rows, path: str, member: str | None, tick: Tick) -> Stored:
+    """A relation over the rows of files.
+
+    The leading columns of integers are keys, at least the last column is a value, and a Matrix
+    Market file says itself what its columns are. Bounds reach from 0, or from the least key if
+    that is negative, to the greatest key; those of a Matrix Market file are its own. The file
+    is read twice, so that beside the relation a batch of rows is in memory.
+
+    Args:
+        source: The rows.
+        path: What the user called them.
+        member: The one value column that is wanted, or None for all.
+        tick: Told the fraction done; raises to cancel.
+
+    Raises:
+        NotSupportedError: A column holds text.
+        DataError: There are no values, a column holds NULL, or a key is there twice.
+        OperationalError: The file is damaged, or does not fit into memory.
+    """
+    keys, values = _kinds(source, path, member)
+    types = dict.fromkeys(keys, DType.BIGINT) | values
+    lo, hi, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64), 0
+    for batch in source.batches(types, lambda f: tick(f / 2)):
+        columns = [batch[name] for name in keys]
+        some = len(next(iter(batch.values())))
+        if some:
+            lo = np.minimum(lo, [c.min() for c in columns])
+            # The greatest BIGINT has no successor; bounds that reach it are refused below.
+            hi = np.maximum(hi, [min(int(c.max()), MOST_BIGINT - 1) + 1 for c in columns])
+        count += some
+        if count > prod((hi - lo).tolist()):  # more rows than keys between the bounds so far
+            raise _twice(path)
+    if source.extents is not None:
+        hi = np.array(source.extents, np.int64)
+    bounds = tuple(
+        Key(n, int(a), int(b)) for n, a, b in zip(keys, lo.tolist(), hi.tolist(), strict=True)
+    )
+    fields = tuple(Field(n, t) for n, t in values.items())
+    schema = Schema(bounds, fields)
+    few = len(keys) == 2 and len(fields) == 1 and not lo.any() and count * SPARSE < schema.size
+
+    def later(fraction: float) -> None:
+        tick((1 + fraction) / 2)
+
+    sparse = few or (isinstance(source, Matrix) and source.sparse)
+    # A sparse matrix takes memory along its axes, another tensor for every key.
+    spanned = max(schema.shape) if sparse else schema.size
+    if spanned > max(MOST_KEYS, MOST_A_ROW * count):
+        raise DataError(
+            f"'{path}' has {count} rows, and their keys span "
+            f"{spanned if spanned < MOST_BIGINT else 'over 2^63'} values",
+            hint="COPY into a tensor, whose bounds are declared, or number the keys densely.",
+        )
+    with refusing(path):
+        return (_sparse if sparse else _dense)(source, types, schema, count, path, later)
+
+
+def _kinds(
+    source: Rows, path: str, member: str | None
+) -> tuple[list[str], dict[str, DType]]:  # fmt: skip
+    """The names of keys, and values with their types."""
+    names = list(source.columns)
+    texts = [name for name, kind in source.columns.items() if kind is None]
+    if texts:
+        raise NotSupportedError(  # DuckDB reads it as a table
+            f"'{path}' holds what is no number in {texts[0]}",
+            hint="A tensor's values are numbers and truth values.",
+        )
+    found = {name: kind for name, kind in source.columns.items() if kind is not None}
+    if len({name.lower() for name in names}) < len(names) or not all(names):
+        raise DataError(f"'{path}' has a column without a name, or two of the same name")
+    first = next((n for n, kind in enumerate(found.values()) if not kind.is_integer), len(names))
+    keys = names[: min(first, len(names) - 1)]
+    if len(keys) > MAX_AXES:
+        raise DataError(
+            f"'{path}' has {len(keys)} columns of keys, more than {MAX_AXES}",
+            hint=f"FROM '{path}' reads it as a table, where Parquet or CSV holds it.",
+        )
+    values = {name: found[name] for name in names[len(keys) :]}
+    if member is not None:
+        if member not in values:
+            raise DataError(
+                f"'{path}' has no value column '{member}'", hint=f"It has {', '.join(values)}."
+            )
+        values = {member: values[member]}
+    if not values:
+        raise DataError(f"'{path}' has no columns")
+    return keys, values
+
+
+def _twice(path: str) -> DataError:
+    return DataError(
+        f"'{path}' has a key twice, and a tensor has each key once",
+        hint="The leading columns of integers are keys; COPY into a tensor says which one.",
+    )
+
+
+def _dense(
+    source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
+) -> Stored:
+    """All keys within the bounds, with a flag if some are absent."""
+    if count > schema.size:
+        raise _twice(path)
+    nbytes = schema.size * (1 + sum(f.dtype.numpy.itemsize for f in schema.fields))
+    require(nbytes)
+    with source.file.lending(nbytes):
+        fields = {f.name: _zeros(schema.shape, f.dtype.numpy) for f in schema.fields}
+        there = _zeros(schema.shape, np.dtype(np.bool_))
+    for batch in source.batches(types, tick):
+        at = np.zeros(len(next(iter(batch.values()))), np.int64)
+        for key in schema.keys:
+            inside = (batch[key.name] >= key.lo) & (batch[key.name] < key.hi)
+            if not inside.all():
+                raise source.file.refusal("has changed while it was read", "Run it again.")
+            at = at * key.extent + (batch[key.name] - key.lo)
+        there.reshape(-1)[at] = True
+        for f in schema.fields:
+            fields[f.name].reshape(-1)[at] = batch[f.name]
+    if int(np.count_nonzero(there)) != count:
+        raise _twice(path)
+    if count < schema.size:
+        fields[PRESENT] = there
+        schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+    return Stored(schema, fields)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    zeros = empty(shape, dtype)
+    zeros.fill(0)
+    return zeros
+
+
+def _sparse(
+    source: Rows, types: dict[str, DType], schema: Schema, count: int, path: str, tick: Tick
+) -> Stored:
+    """A matrix of which few elements exist."""
+    from scipy import sparse  # 100 ms, and only such matrices need it
+
+    (value,) = schema.fields
+    require(count * (16 + value.dtype.numpy.itemsize))
+    names = [k.name for k in schema.keys]
+    rows, columns = np.empty(count, np.int64), np.empty(count, np.int64)
+    values, done = np.empty(count, value.dtype.numpy), 0
+    for batch in source.batches(types, tick):
+        some = slice(done, done + len(batch[value.name]))
+        done = some.stop
+        if done > count:
+            break
+        rows[some], columns[some] = batch[names[0]], batch[names[1]]
+        values[some] = batch[value.name]
+    if done != count:
+        raise source.file.refusal("has changed while it was read", "Run the statement again.")
+    made = sparse.coo_array((values, (rows, columns)), shape=schema.shape)
+    try:
+        return sparse_relation(made, (names[0], names[1]), name=value.name)
+    except InterfaceError:
+        raise _twice(path) from None

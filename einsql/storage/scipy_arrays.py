@@ -1,0 +1,113 @@
+"""SciPy's sparse arrays as relations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einsql.core.schema import PRESENT, DType, Field, Schema
+from einsql.core.sparse_matrix import Compressed
+from einsql.errors import InterfaceError, OperationalError
+from einsql.storage.out_of_memory import require
+from einsql.storage.relation import Relation as Stored
+from einsql.storage.relation import schema_of
+from einsql.storage.sparse_fields import Owner, SparseFields
+
+_COMPRESSED = ("csr", "csc")
+
+
+def sparse_relation(
+    array: Any, dims: tuple[str, ...] | None = None, fill: int | None = None, name: str = "val"
+) -> Stored:
+    """A relation over a SciPy sparse array of any rank and format.
+
+    Args:
+        array: The array. CSR and CSC in order are used where they are, everything else is
+            converted to CSR.
+        dims: One key name per axis; `d0`, `d1`, … without.
+        fill: 0 if every key exists, with value 0 where nothing is stored; None if the keys
+            of elements that are not stored are absent.
+        name: Of the value column.
+
+    Returns:
+        The relation; a matrix stays sparse, an array of another rank becomes dense.
+
+    Raises:
+        InterfaceError: Its dtype is no tensor type, it stores an element twice, its numbers
+            contradict each other, names do not fit, or `fill` is neither 0 nor None.
+        OperationalError: An array of another rank, or what a matrix is converted to, does not
+            fit into memory.
+    """
+    if fill is not None and fill != 0:
+        raise InterfaceError(
+            f"A sparse array cannot be filled with {fill!r}",
+            hint="fill=0 makes what is not stored zeros; without it these keys are absent.",
+        )
+    names = tuple(f"d{n}" for n in range(array.ndim)) if dims is None else dims
+    shape = tuple(int(n) for n in array.shape)
+    schema = schema_of(array.dtype, shape, names, name)
+    if fill is None:
+        schema = Schema(schema.keys, (*schema.fields, Field(PRESENT, DType.BOOLEAN)))
+    (value,) = schema.values
+    if len(shape) != 2:
+        return Stored(schema, _scattered(array, schema, value.name))
+    matrix, turned, owner = _compressed(array)
+    return Stored(schema, SparseFields(matrix, turned, fill is not None, value.name, owner))
+
+
+def _compressed(array: Any) -> tuple[Compressed, bool, Owner | None]:
+    """A matrix by its rows, or by its columns and turned; and the caller's, if it is that."""
+    from scipy import sparse  # whoever has such an array has imported it
+
+    kept = array.format if array.format in _COMPRESSED else "csr"
+    make = sparse.csc_array if kept == "csc" else sparse.csr_array
+    try:
+        given = array if array.format == kept else array.tocsr()
+    except (MemoryError, ValueError) as error:  # NumPy raises either one
+        raise OperationalError(
+            f"A {array.format.upper()} array of {array.shape[0]:,} × {array.shape[1]:,} cannot "
+            f"be converted to CSR: {error}",
+            hint="CSR needs memory for every row, CSC for every column.",
+        ) from error
+    if array.format in ("coo", "bsr") and given.nnz < array.nnz:
+        raise _twice(array)  # the conversion has added them up
+    try:
+        # An object of our own: what the caller's remembers of its order may be out of date.
+        own = make((given.data, given.indices, given.indptr), shape=given.shape)
+        own.check_format()
+    except ValueError as error:
+        raise InterfaceError(f"The {kept.upper()} array is malformed: {error}") from error
+    arrays = [(given.data, own.data), (given.indices, own.indices), (given.indptr, own.indptr)]
+    # The arrays are the caller's, who may change them together, or all are copies.
+    if own.has_canonical_format and all(a.dtype == b.dtype for a, b in arrays):
+        own = given
+    else:
+        own = own.copy()
+        own.sort_indices()
+        if not own.has_canonical_format:
+            raise _twice(array)
+    rows, columns = (int(n) for n in own.shape)
+    shape = (columns, rows) if kept == "csc" else (rows, columns)
+    matrix = Compressed(shape, own.indptr, own.indices, own.data)
+    return matrix, kept == "csc", array if own is array else None
+
+
+def _scattered(array: Any, schema: Schema, name: str) -> dict[str, np.ndarray]:
+    """The dense fields of a sparse array of any rank."""
+    found = array.tocoo()
+    require(schema.size * sum(f.dtype.numpy.itemsize for f in schema.fields))
+    values, present = np.zeros(schema.shape, found.dtype), np.zeros(schema.shape, np.bool_)
+    values[found.coords], present[found.coords] = found.data, True
+    if np.count_nonzero(present) < len(found.data):
+        raise _twice(array)
+    dense = values.astype(schema.dtype(name).numpy, copy=False)
+    return {name: dense, PRESENT: present} if schema.has(PRESENT) else {name: dense}
+
+
+def _twice(array: Any) -> InterfaceError:
+    return InterfaceError(
+        f"The {array.format.upper()} array stores an element more than once, and a key is "
+        "there once",
+        hint="array.sum_duplicates() adds them up.",
+    )

@@ -1,0 +1,489 @@
+"""What a session sees of its database: a snapshot, with its own changes and arrays on top.
+
+Outside of a transaction every statement sees the newest commit; within one, what was
+committed when it began. What somebody else may see is never changed in place, so a snapshot is
+a mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from einsql.core.settings import Settings
+from einsql.errors import OperationalError, ProgrammingError, suggest
+from einsql.storage import array_ownership
+from einsql.storage.database.memory import Database, State
+from einsql.storage.duckdb.connection import Duck
+from einsql.storage.objects import Damaged, Object, Tensor, damage, is_local, kind_of, same_form
+from einsql.storage.out_of_memory import Room
+from einsql.storage.relation import Fields, PlacedFields
+from einsql.storage.undo_log import Index, Overwritten
+
+_INSTEAD = (
+    "CREATE TEMP TENSOR makes a tensor of this session alone; connect without read_only=True to "
+    "write."
+)
+
+
+class Store:
+    """Names to objects, as one session sees them; names are found in any letter case.
+
+    Attributes:
+        database: What all its sessions share.
+        duck: This session's DuckDB connection.
+        objects: What names in small letters mean now.
+        version: Grows when what a name means changes its form; plans depend on it.
+        seen: The commit that this session looks at.
+        memory: What the session may take of memory; None for all there is.
+        settle: Puts fields where they are to stay, which may be files.
+        lent: The fields of a tensor as plans read them.
+    """
+
+    def __init__(
+        self, database: Database | None = None, settings: Callable[[], Settings] = Settings
+    ) -> None:  # fmt: skip
+        self.database = database or Database()
+        self.duck = Duck(
+            self.database.connection,
+            settings,
+            self.database.path is None,
+            lambda limit: self.database.least(self, limit),
+            self.database.scratch,
+            self.database.root,
+            self.database.access,
+            self.database.persist,
+            self.database.lose,
+        )
+        self.version = 0
+        self.seen = self.database.state
+        self.objects: dict[str, Object] = dict(self.seen.objects)
+        self._written: dict[str, Object | None] = {}
+        self._saved: dict[str, Object] | None = None
+        self._changes = 0
+        self._pinned = False
+        self._since = object()
+        self._undo = Overwritten()
+        self._savepoints: list[ReferenceType[Overwritten]] = []
+        self.memory: Room | None = None
+        self.settle: Callable[[Fields], Fields] = lambda fields: fields
+        self.lent: Callable[[Tensor], Fields] = lambda tensor: tensor.relation.fields
+        self.database.join(self)
+        if self.database.path is not None:
+            _ = self.duck.con  # its tables are there already
+
+    # ---- names
+
+    def get(self, name: str) -> Object | None:
+        """The object of a name, or None."""
+        return self.objects.get(name.lower())
+
+    def lasts(self, name: str, fields: Fields) -> bool:
+        """True if a stored tensor has these very fields, which hold the same for ever.
+
+        A change in place puts others, over the same memory, in their place.
+        """
+        found = self.get(name)
+        if not isinstance(found, Tensor) or found.borrowed:
+            return False
+        return found.relation.fields is fields
+
+    def writable(self, name: str) -> Tensor:
+        """The tensor of a name, for changing.
+
+        Raises:
+            ProgrammingError: There is none, or it is a registered array or a view.
+            OperationalError: The database is open for reading only.
+        """
+        found = self.get(name)
+        if isinstance(found, Tensor) and not found.borrowed:
+            if not found.temporary:
+                self._refuse_reader()
+            return found
+        if isinstance(found, Damaged):
+            raise damage(found)
+        if found is None:
+            known = [o.name for o in self.objects.values() if isinstance(o, Tensor)]
+            raise ProgrammingError(
+                f'There is no tensor "{name}"', hint=suggest(name, known, "tensors")
+            )
+        what = "a registered array" if isinstance(found, Tensor) else f"a {found.kind}"
+        raise ProgrammingError(
+            f'"{name}" is {what} and cannot be changed', hint="CREATE TENSOR … AS SELECT copies it."
+        )
+
+    def put(self, item: Object) -> None:
+        """Stores an object under its name, replacing what was there.
+
+        Raises:
+            OperationalError: It is to last, and the database is open for reading only.
+        """
+        low = item.name.lower()
+        if isinstance(item, Tensor) and not item.borrowed:
+            fields = self.settle(item.relation.fields)
+            if fields is not item.relation.fields:
+                item = replace(item, relation=replace(item.relation, fields=fields))
+        if not is_local(item):
+            self._refuse_reader()
+        self._changes += 1  # before there is any: a statement that is interrupted undoes it
+        if not is_local(item):
+            self._written[low] = item
+        self._mean(low, item)
+
+    # ---- changes in place
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialised array for a tensor, which later changes may overwrite."""
+        return array_ownership.allocate(shape, dtype, self._since)
+
+    def overwritable(self, array: np.ndarray) -> np.ndarray | None:
+        """The elements of a stored array to be written, or None if somebody else may see them."""
+        return array_ownership.writable(array, self._since)
+
+    def overwrite(self, array: np.ndarray, at: Index, values: np.ndarray | np.bool_) -> None:
+        """Writes what `overwritable` gave; the running statement takes it back if it fails."""
+        before = array, at, np.array(array[at])
+        self._undo.append(before)
+        for savepoint in self._savepoints:
+            since = savepoint()
+            if since is not None:
+                since.append(before)
+        array[at] = values
+
+    def placed(self, name: str, before: Fields, now: PlacedFields) -> None:
+        """Says that the arrays of a stored tensor lie at sites; what it holds stays the same.
+
+        Args:
+            name: The tensor, in small letters.
+            before: Its fields when they were brought there.
+            now: The same fields there.
+        """
+        found = self.objects.get(name)
+        if isinstance(found, Tensor) and not found.borrowed and found.relation.fields is before:
+            relation = replace(found.relation, fields=now)
+            self.objects[name] = replace(found, relation=relation)
+
+    def remove(self, name: str) -> None:
+        """Forgets a name; what a TEMP tensor or a registered array has hidden is seen again.
+
+        Raises:
+            OperationalError: It is to last, and the database is open for reading only.
+        """
+        low = name.lower()
+        hidden = None
+        local = is_local(self.objects[low])
+        if local:
+            hidden = self._written.get(low, self.seen.objects.get(low))
+        else:
+            self._refuse_reader()
+        self._changes += 1  # as in `put`
+        if not local:
+            self._written[low] = None
+        self._mean(low, hidden)
+
+    def _mean(self, low: str, item: Object | None) -> None:
+        if not same_form(self.objects.get(low), item):
+            self.version += 1
+        if item is None:
+            self.objects.pop(low, None)
+        else:
+            self.objects[low] = item
+
+    def _refuse_reader(self, hint: str = _INSTEAD) -> None:
+        if self.database.read_only:
+            raise OperationalError(f"'{self.database.path}' is open for reading only", hint=hint)
+
+    # ---- registered arrays, which are outside of transactions
+
+    def register(self, item: Tensor) -> None:
+        """Gives a registered array its name, whatever becomes of a running transaction.
+
+        Raises:
+            ProgrammingError: A tensor or view has the name, or would have it again after
+                a ROLLBACK.
+        """
+        self.refresh()
+        low = item.name.lower()
+        for objects in self.states():
+            found = objects.get(low)
+            if found is not None and not (isinstance(found, Tensor) and found.borrowed):
+                raise ProgrammingError(
+                    f'There is a {kind_of(found)} "{found.name}" already',
+                    hint="DROP it and COMMIT, or register the array under another name.",
+                )
+        self._mean(low, item)
+        if self._saved is not None:
+            self._saved[low] = item
+
+    def unregister(self, name: str) -> None:
+        """Forgets a registered array, whatever becomes of a running transaction.
+
+        Raises:
+            ProgrammingError: No array is registered under the name.
+        """
+        found = self.get(name)
+        if not isinstance(found, Tensor) or not found.borrowed:
+            raise ProgrammingError(f'No array is registered as "{name}"')
+        self.remove(name)
+        if self._saved is not None:
+            self._saved.pop(name.lower(), None)
+
+    def states(self) -> list[dict[str, Object]]:
+        """What names mean now, and what they would mean after a ROLLBACK."""
+        return [self.objects] if self._saved is None else [self.objects, self._saved]
+
+    # ---- snapshots and transactions
+
+    def refresh(self) -> None:
+        """Outside of a transaction, sees the newest commit from now on.
+
+        Raises:
+            OperationalError: The file was closed after a failure of its disk.
+        """
+        if self.database.lost is not None:
+            self.duck.close()
+            self.database.leave(self)
+            self.database.refuse_lost()
+        state = self.database.state
+        if self.seen is not state and self._saved is None and not self._pinned:
+            self._show(state)
+
+    def _show(self, state: State) -> None:
+        old, new = self.seen.objects, state.objects
+        # What has not changed may lie at sites of this session by now.
+        differ = [low for low, item in new.items() if old.get(low) is not item]
+        differ += [low for low in old if low not in new]
+        for low in differ:
+            held = self.objects.get(low)
+            if held is None or not is_local(held):
+                self._mean(low, new.get(low))
+        self.seen = state
+
+    def statement(
+        self, tables: bool = False, makes_tables: bool = False
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """A statement that may write: whole or not at all, and a transaction if none runs.
+
+        Args:
+            tables: Whether it may read tables as well, which are to be of the same commit as
+                the tensors that it reads.
+            makes_tables: Whether it may make tables as well, which are to be committed with them.
+        """
+        pins = makes_tables or (tables and self.database.path is not None)
+        if not pins or self._saved is not None or self._pinned:
+            return self._whole()
+        return self._pinning()
+
+    @contextmanager
+    def _pinning(self) -> Iterator[None]:
+        self.database.prepare()
+        with self._one_commit(), self._whole():
+            yield
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        self.refresh()
+        before, written, changes = dict(self.objects), dict(self._written), self._changes
+        state = self.database.state
+        self._undo.clear()
+        try:
+            yield
+            if self._saved is None and self._written:
+                self._commit()
+        except BaseException:
+            if self.database.path is None and self.database.state is not state:
+                self._written = {}  # it has been committed, for nobody else commits there
+                self._show(self.database.state)
+            else:
+                self._undo.take_back()
+                if self._changes != changes:
+                    self._restore(before, written)
+            raise
+        finally:
+            self._undo.clear()
+
+    def savepoint(self) -> Callable[[], None]:
+        """Remembers what names mean now; what it gives makes them mean that again."""
+        objects, written, changes = dict(self.objects), dict(self._written), self._changes
+        overwritten = Overwritten()
+        # For as long as somebody may go back: one within another is another's own.
+        self._savepoints = [r for r in self._savepoints if r() is not None]
+        self._savepoints.append(ref(overwritten))
+
+        def back() -> None:
+            overwritten.take_back()
+            if self._changes != changes:
+                self._restore(dict(objects), dict(written))
+
+        return back
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A statement whose changes are undone in any case."""
+        self.refresh()
+        before, written = dict(self.objects), dict(self._written)
+        self._undo.clear()
+        try:
+            yield
+        finally:
+            self._undo.take_back()
+            self._restore(before, written)
+
+    @contextmanager
+    def snapshot(self, makes_tables: bool = False) -> Iterator[None]:
+        """A statement over tables and tensors sees both as of one commit.
+
+        What it does to tables is committed when the block ends, unless a transaction runs.
+
+        Args:
+            makes_tables: Whether it may make tables, whose names are to be looked at.
+
+        Raises:
+            OperationalError: It has given a table the name of something else.
+        """
+        if self._saved is not None or self._pinned:
+            self.duck.names_changed |= makes_tables
+            yield
+            return
+        if self.database.path is None and not makes_tables:  # nobody else commits there
+            self.refresh()
+            yield
+            return
+        with self._one_commit():
+            self.duck.names_changed |= makes_tables
+            yield
+            if self.duck.names_changed:
+                self.database.commit(self.seen, {}, self.duck)
+
+    @contextmanager
+    def _one_commit(self) -> Iterator[None]:
+        """Meanwhile DuckDB sees the tables of the commit whose tensors are seen here."""
+        try:
+            self._begin_duck()
+            self._pinned = True
+            yield
+            if self.duck.in_transaction:  # what it read is read, and what it did is done
+                self.duck.commit()
+        except BaseException:
+            self._roll_back_duck()
+            raise
+        finally:
+            self._pinned = False
+
+    @contextmanager
+    def newest(self) -> Iterator[State]:
+        """The newest commit; meanwhile DuckDB sees its tables. No transaction may be running."""
+        self.database.prepare()
+        with self._one_commit():
+            yield self.seen
+
+    def _begin_duck(self) -> None:
+        with self.database.lock:
+            self.refresh()
+            self.duck.begin()
+            # DuckDB takes its snapshot when a transaction first looks at the database.
+            self.database.touch(self.duck)
+
+    def _roll_back_duck(self) -> None:
+        if self.duck.in_transaction:
+            with suppress(Exception):  # a commit that failed has undone it already
+                self.duck.rollback()
+
+    def _restore(self, objects: dict[str, Object], written: dict[str, Object | None]) -> None:
+        alike = all(same_form(o, objects.get(n)) for n, o in self.objects.items())
+        if not alike or objects.keys() != self.objects.keys():
+            self.version += 1
+        self.objects, self._written = objects, written
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between BEGIN and COMMIT or ROLLBACK."""
+        return self._saved is not None
+
+    def begin(self) -> None:
+        """Starts a transaction.
+
+        Raises:
+            OperationalError: One is running.
+        """
+        if self._saved is not None:
+            raise OperationalError(
+                "A transaction is running already", hint="COMMIT or ROLLBACK it first."
+            )
+        try:
+            with self.database.lock:
+                self.database.prepare()
+                self._begin_duck()
+            self._since = object()  # before it is true: what is there now may be wanted back
+            self._saved = dict(self.objects)
+        except BaseException:
+            if self._saved is None:
+                self._roll_back_duck()
+            raise
+
+    def commit(self) -> None:
+        """Keeps what the transaction did, or nothing of it.
+
+        Raises:
+            OperationalError: None is running, another connection has changed the same objects
+                first, or what it did cannot be written; it is rolled back then.
+        """
+        if self._saved is None:
+            raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        seen = self.seen
+        try:
+            self._commit()
+            self._saved = None
+        except BaseException:
+            if self._saved is not None:
+                self.seen = seen  # that of what is restored
+                self.rollback()
+            raise
+        self.database.tables = object()
+
+    def _commit(self) -> None:
+        state = self.database.commit(self.seen, self._written, self.duck)
+        self._written = {}
+        self._show(state)
+
+    def rollback(self) -> None:
+        """Undoes what the transaction did.
+
+        Raises:
+            OperationalError: None is running.
+        """
+        if self._saved is None:
+            raise OperationalError("No transaction is running", hint="Start one with BEGIN.")
+        self._restore(dict(self._saved), {})
+        self._roll_back_duck()
+        self.database.tables = object()
+        self._saved = None  # last, so that who is interrupted can do it again
+        if self.database.lost is None:
+            self.refresh()
+
+    def vacuum(self) -> None:
+        """Gives up files and space that nobody needs any more.
+
+        Raises:
+            OperationalError: A transaction is running, or nothing may be written.
+        """
+        if self._saved is not None:
+            raise OperationalError(
+                "VACUUM cannot run in a transaction", hint="COMMIT or ROLLBACK it first."
+            )
+        self._refuse_reader("Connect without read_only=True to VACUUM.")
+        self.database.vacuum()
+
+    def close(self) -> None:
+        """Undoes a running transaction and lets the database go."""
+        try:
+            if self._saved is not None:
+                self.rollback()
+        finally:
+            self.duck.close()
+            self.database.leave(self)
+            self.seen, self.objects = self.database.state, {}
