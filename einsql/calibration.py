@@ -29,7 +29,7 @@ from einsql.ir.einsum.graph import (
     Output,
     Value,
 )
-from einsql.programs import compiler
+from einsql.planner.compile import compiler
 
 if TYPE_CHECKING:
     from einsql.engine.ranks.driver import Cluster

@@ -58,12 +58,12 @@ def _check_view(con: Connection, statement: CreateView) -> None:
             return
         except Error as error:
             refusal = error
-    from einsql import hybrid  # few views need it
+    from einsql.hybrid import hybrid_plan  # few views need it
 
     assert refusal is not None
-    if con.settings.fallback == "off" or not (query is None or hybrid.is_outside(refusal)):
+    if con.settings.fallback == "off" or not (query is None or hybrid_plan.is_outside(refusal)):
         raise refusal
-    hybrid.check(con, hybrid.split_from(con, statement.text, statement.start))
+    hybrid_plan.check(con, hybrid_plan.split_from(con, statement.text, statement.start))
 
 
 def create_macro(con: Connection, statement: CreateMacro) -> None:

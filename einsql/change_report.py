@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from einsql.changes.statement import bind
 from einsql.errors import NotSupportedError
-from einsql.explain import Explanation, GraphExplanation, TextExplanation
-from einsql.graph_report import names_of
+from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation
+from einsql.explain.graph_report import names_of
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from einsql import foreign
 from einsql.catalog import definition
 from einsql.core.quoting import in_quotes, literal
 from einsql.errors import (
@@ -22,7 +21,8 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
-from einsql.sql.hybrid import guard
+from einsql.hybrid import duckdb_statements
+from einsql.hybrid.split import guard
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.syntax import Backup, Export, Import
 from einsql.sql.parser.tokens import tokenize
@@ -209,7 +209,7 @@ def import_database(con: Connection, statement: Import) -> None:
     folder = os.path.realpath(os.path.expanduser(statement.path))
     try:
         with _at(statement.at):
-            foreign.check_scripts(con, folder)
+            duckdb_statements.check_scripts(con, folder)
             listed = os.path.exists(manifest_of(folder))
             objects = read_objects(folder, definition) if listed else []
             _check_place(con, objects)

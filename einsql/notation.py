@@ -13,8 +13,8 @@ from einsql.core.sparse_matrix import Sparse
 from einsql.errors import InterfaceError, ProgrammingError
 from einsql.ir.einsum.graph import Input
 from einsql.ir.einsum.notation import Spec, parse_spec
-from einsql.planning import BinderCatalog, make_plan
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
+from einsql.planner.planner import BinderCatalog, make_plan
 from einsql.sql.binder.einsum_call import einsum_relation
 from einsql.sql.binder.scope import Column, Relation
 from einsql.sql.parameters.parameter_use import Given

@@ -20,7 +20,6 @@ from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.quoting import in_quotes
 from einsql.core.settings import Settings
-from einsql.current import current_inputs
 from einsql.cursor import Cursor, Parameters, given_values
 from einsql.engine.cancellation import Interrupts, watched
 from einsql.errors import Error
@@ -28,9 +27,11 @@ from einsql.ir.einsum.graph import TRUE, EinSum, Expr, Output
 from einsql.kernels.runtime.blas import Statement
 from einsql.lifetime import Lifetime
 from einsql.notation import run_einsum
-from einsql.planning import BinderCatalog, make_plan, make_tile_plan
-from einsql.plans import Plan, owners
-from einsql.programs import compiled
+from einsql.planner.compile import compiled
+from einsql.planner.plan import Plan, owners
+from einsql.planner.plan_variants import Variants, bind_late, kept_with, kinds, spelled
+from einsql.planner.planner import BinderCatalog, make_plan, make_tile_plan
+from einsql.planner.rebind import current_inputs
 from einsql.running import run_text
 from einsql.sql.binder.query import QueryBinder
 from einsql.sql.binder.scope import Relation, TileRelation
@@ -49,15 +50,14 @@ from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields
 from einsql.storage.results.result import Result
 from einsql.storage.session_store import Store
-from einsql.variants import Variants, bind_late, kept_with, kinds, spelled
 
 if TYPE_CHECKING:
     from einsql.changes import Changing
     from einsql.engine.ranks.driver import Cluster
-    from einsql.explain import Explanation
-    from einsql.hybrid import Hybrid
+    from einsql.explain.explanation import Explanation
+    from einsql.hybrid.hybrid_plan import Hybrid
+    from einsql.planner.tile_plan import TilePlan
     from einsql.several import Several
-    from einsql.staged import TilePlan
     from einsql.storage.database.memory import Database
     from einsql.storage.duckdb.connection import Duck
     from einsql.storage.results.tile_result import TileResult
@@ -162,7 +162,7 @@ class Connection(Lifetime):
         self._open()
         check_names(name, dims)
         if dims is None and is_table(array):
-            from einsql.foreign import register_table  # few sessions need it
+            from einsql.hybrid.duckdb_statements import register_table  # few sessions need it
 
             register_table(self, name, array)
         else:
@@ -200,7 +200,7 @@ class Connection(Lifetime):
             InterfaceError: A format is asked for.
             Error: With the position in the text.
         """
-        from einsql.what_if import options_text  # few programs explain
+        from einsql.explain.options import options_text  # few programs explain
 
         flags = {"analyze": analyze, "verbose": verbose, "simulate": simulate, "sites": sites}
         self.execute(f"EXPLAIN {options_text({**flags, **options})}{sql}")

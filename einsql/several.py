@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from einsql.current import current_inputs
 from einsql.engine.executor import Program
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.graph import apart
-from einsql.planning import BinderCatalog, make_plan, result_columns
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
+from einsql.planner.planner import BinderCatalog, make_plan, result_columns
+from einsql.planner.rebind import current_inputs
 from einsql.sql.binder.scope import Relation
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query

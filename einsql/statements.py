@@ -11,19 +11,19 @@ from sqlglot import exp
 from einsql import catalog, changes, errors
 from einsql.core.big_stack import NeedsRoom
 from einsql.core.settings import SETTINGS, changed_settings
-from einsql.explain import Explanation, GraphExplanation, explain_tiles, explained
-from einsql.plans import Plan
+from einsql.explain.explanation import Explanation, GraphExplanation, explain_tiles, explained
+from einsql.explain.options import assumed
+from einsql.planner.plan import Plan
 from einsql.sql.binder.scalar import unsupported
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.sqlglot_trees import changing
 from einsql.sql.parser.tokens import tokenize
 from einsql.storage import files
-from einsql.what_if import assumed
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor
-    from einsql.explain import Measures
-    from einsql.hybrid import Hybrid
+    from einsql.explain.explanation import Measures
+    from einsql.hybrid.hybrid_plan import Hybrid
     from einsql.session import Connection
 
 
@@ -42,17 +42,17 @@ def run_instead(con: Connection, text: str, error: errors.Error, cursor: Cursor)
     Raises:
         Error: The same, if DuckDB may not or cannot run it.
     """
-    from einsql import hybrid  # few statements need it
+    from einsql.hybrid import hybrid_plan  # few statements need it
 
-    if con.settings.fallback == "off" or not hybrid.is_outside(error):
+    if con.settings.fallback == "off" or not hybrid_plan.is_outside(error):
         raise error
     con.duck.asked = True
     try:
         with con.store.snapshot():
-            made = hybrid.split(con, text, error)
-            found = hybrid.answer(con, made)
+            made = hybrid_plan.split(con, text, error)
+            found = hybrid_plan.answer(con, made)
     except errors.UnknownHere as unknown:
-        if hybrid.names_ours(unknown):
+        if hybrid_plan.names_ours(unknown):
             raise error from None
         raise
     cursor._show(*found)
@@ -65,12 +65,12 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
     Raises:
         Error: A change or a fragment fails, or DuckDB does.
     """
-    from einsql import hybrid  # as above
+    from einsql.hybrid import hybrid_plan  # as above
 
     con.duck.asked = True
     try:
         with con.store.snapshot():
-            found = hybrid.answer_again(con, made)
+            found = hybrid_plan.answer_again(con, made)
     except (errors.UnknownHere, errors.RanksLost, NeedsRoom):
         return False
     if found is not None:
@@ -80,12 +80,12 @@ def run_again(con: Connection, made: Hybrid, cursor: Cursor) -> bool:
 
 def _foreign(con: Connection, text: str, error: errors.Error, cursor: Cursor) -> None:
     """Runs a statement of DuckDB's, the queries in it as any other."""
-    from einsql import foreign  # as above
+    from einsql.hybrid import duckdb_statements  # as above
 
     if con.settings.fallback == "off":
         raise error
     con.duck.asked = True
-    found = foreign.run(con, text, error)
+    found = duckdb_statements.run(con, text, error)
     if isinstance(found, int):
         cursor._changed(found)
     else:
@@ -205,9 +205,9 @@ def _show(con: Connection, statement: st.Show, text: str, cursor: Cursor) -> Non
     try:
         cursor._list(*catalog.show(con, statement))
     except errors.Error as error:
-        from einsql import hybrid  # as above
+        from einsql.hybrid import hybrid_plan  # as above
 
-        if not hybrid.is_outside(error):
+        if not hybrid_plan.is_outside(error):
             raise
         try:
             _foreign(con, text, error, cursor)
@@ -262,7 +262,7 @@ def _explain(con: Connection, statement: st.Explain) -> Explanation:
 
 
 def _explain_hybrid(con: Connection, statement: st.Explain, error: errors.Error) -> Explanation:
-    from einsql.hybrid_report import explain_hybrid  # few statements need it
+    from einsql.explain.hybrid_report import explain_hybrid  # few statements need it
 
     return explain_hybrid(con, statement, error)
 
@@ -304,9 +304,9 @@ def _set(con: Connection, statement: st.Set, text: str) -> None:
         if statement.name in SETTINGS:
             error.position = statement.at
         elif con.settings.fallback == "on" and con.duck.has_setting(statement.name):
-            from einsql import foreign  # as in `_foreign`
+            from einsql.hybrid import duckdb_statements  # as in `_foreign`
 
-            foreign.change_setting(con, text, error)
+            duckdb_statements.change_setting(con, text, error)
             return
         raise
     con.set_settings(changed)

@@ -26,12 +26,12 @@ from einsql.ir.tra.block_schema import BlockSchema, KeyTuple, equal_cuts, key_la
 from einsql.ir.tra.kernels import VALUE, Kernel, Tile, aggregate_of, einsum, elementwise
 from einsql.ir.tra.lambda_tracing import call, cast, recorded, trace
 from einsql.ir.tra.printer import format_plan
-from einsql.staged import compiled_kernel
+from einsql.planner.tile_plan import compiled_kernel
 from einsql.storage.block_relation import assemble, run_blocks
 from einsql.storage.host_arrays import array_relation, is_sparse
 
 if TYPE_CHECKING:
-    from einsql.placed import Placed
+    from einsql.planner.placed_tra import Placed
     from einsql.session import Connection
 
 __all__ = [
@@ -242,7 +242,7 @@ class Relation:
             InterfaceError: There is no rule of that name.
         """
         from einsql.optimizer.tra import Weights
-        from einsql.placed import placed
+        from einsql.planner.placed_tra import placed
 
         (count,) = _integers("place", (sites,))
         where = {

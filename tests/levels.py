@@ -20,7 +20,7 @@ from einsql.ir.tra.kernels import VALUE
 from einsql.optimizer.decomposition import decompose
 from einsql.optimizer.tra.lower import lower_graph_fields
 from einsql.optimizer.tra.lower_operands import scanned_field
-from einsql.staged import compiled_kernel
+from einsql.planner.tile_plan import compiled_kernel
 from einsql.storage.block_relation import assemble, run_blocks
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 import einsql
 from einsql.ir.einsum.graph import Node
 from einsql.optimizer.decomposition import Cut, Decomposition, decompose
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 from tests.test_sites import CHAIN, QUERIES, chain, connection, explained
 
 CHANCE = np.random.default_rng(11)

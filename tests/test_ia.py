@@ -315,7 +315,7 @@ def test_plans_without_sites_do_not_pay_for_them() -> None:
 import sys, einsql
 einsql.connect().execute("SELECT i, SUM(1) AS val FROM range(2) AS r(i) GROUP BY i")
 assert einsql.tra.scan([1.0, 2.0], (2,)).aggregate(()).blocks()[()].tolist() == [3.0]
-assert not any(m.startswith(("einsql.optimizer.tra", "einsql.placed"))
+assert not any(m.startswith(("einsql.optimizer.tra", "einsql.planner.placed_tra"))
                for m in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], check=True)

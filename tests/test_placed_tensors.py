@@ -22,7 +22,7 @@ from einsql.ir.layout import (
     layout_of,
 )
 from einsql.optimizer.decomposition.problem import nearest_cut
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 from einsql.storage.objects import Tensor
 from tests.placed_tensors import lay, on_mesh, random_layout, random_tiles
 from tests.test_sites import QUERIES, TENSORS, connection, explained

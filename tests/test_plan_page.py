@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import einsql
 from einsql.console.main import main
 from einsql.core.units import duration, quantity
-from einsql.drawing.figure import figure_of, folded, repetition
-from einsql.drawing.layout import GAP, layered
-from einsql.explain import Explanation
+from einsql.explain.drawing.figure import figure_of, folded, repetition
+from einsql.explain.drawing.layout import GAP, layered
+from einsql.explain.explanation import Explanation
 
 SOFTMAX = """WITH e AS (SELECT i, j, EXP(val - MAX(val) OVER (PARTITION BY i)) AS v FROM x)
 SELECT i, j, v / SUM(v) OVER (PARTITION BY i) AS v FROM e"""

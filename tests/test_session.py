@@ -33,7 +33,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         made.append(args)
         return optimize(*args, **named)  # type: ignore[arg-type]  # passed through
 
-    monkeypatch.setattr("einsql.planning.optimize", counting)
+    monkeypatch.setattr("einsql.planner.planner.optimize", counting)
     return made
 
 

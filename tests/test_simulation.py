@@ -20,8 +20,8 @@ from einsql.optimizer.simulation.messages import Messages, merging
 from einsql.optimizer.simulation.prediction import StepCosts, predict
 from einsql.optimizer.simulation.rounds import TREES_AND_RINGS, mirrored, ring, tree
 from einsql.optimizer.simulation.simulation import Simulation, simulate
-from einsql.plans import Plan
-from einsql.programs import sited
+from einsql.planner.compile import sited
+from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.networks import FFNN, connected, ffnn, transformer

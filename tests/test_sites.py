@@ -11,7 +11,7 @@ import pytest
 import einsql
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.spmd.program import Local
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 
 CHANCE = np.random.default_rng(3)
 TENSORS: dict[str, tuple[str, np.ndarray]] = {

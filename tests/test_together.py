@@ -10,7 +10,7 @@ import pytest
 import einsql
 from einsql.engine.fused_steps import Fused
 from einsql.ir.spmd.program import Together
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 from tests.kernels.test_groups import SINGLE, STATEMENTS, con
 
 __all__ = ["con"]  # its tensors serve every test here

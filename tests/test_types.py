@@ -12,8 +12,8 @@ import pytest
 
 import einsql
 from einsql.core.schema import DType
+from einsql.hybrid.split.prelude import PRELUDE
 from einsql.ir.functions import INTERNAL, SCALARS
-from einsql.sql.hybrid.prelude import PRELUDE
 
 SPELLINGS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}",

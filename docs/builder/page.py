@@ -17,7 +17,7 @@ from benchmarks.report import machine
 from docs.builder.session import BlockError, Session
 from docs.builder.show import code
 from docs.builder.source import MARKDOWN, ROOT, Block, Chapter, fingerprint
-from einsql.drawing import svg as drawn
+from einsql.explain.drawing import svg as drawn
 
 _HERE = Path(__file__).parent
 

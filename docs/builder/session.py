@@ -26,7 +26,7 @@ from docs.builder.recorded import recorded
 from docs.builder.show import ROWS, Html, Table, code, drawing, figure, output, plot, table
 from docs.builder.source import ROOT, Block
 from einsql.core.units import duration, quantity
-from einsql.explain import Explanation
+from einsql.explain.explanation import Explanation
 
 TALL = 1300.0
 """Drawings of more pixels than that scroll in a frame of their own."""

@@ -67,15 +67,15 @@ def _selected(con: Connection, statement: CreateTensor) -> Tensor:
                 return _filled(empty, result)
         except Error as error:
             refusal = error
-    from einsql import hybrid  # few statements need DuckDB
     from einsql.changes.tables import tensor_of
+    from einsql.hybrid import hybrid_plan  # few statements need DuckDB
 
     assert refusal is not None
     if con.settings.fallback == "off" or not (
-        statement.query is None or hybrid.is_outside(refusal)
+        statement.query is None or hybrid_plan.is_outside(refusal)
     ):
         raise refusal
-    table = hybrid.run(con, hybrid.split_from(con, statement.text, statement.start))
+    table = hybrid_plan.run(con, hybrid_plan.split_from(con, statement.text, statement.start))
     return tensor_of(con, statement.name, table, empty)
 
 

@@ -29,7 +29,7 @@ from einsql.ir.einsum.graph import (
     disj,
     negate,
 )
-from einsql.planning import BinderCatalog
+from einsql.planner.planner import BinderCatalog
 from einsql.sql.binder.dml import Touch
 from einsql.storage import files
 from einsql.storage.objects import Tensor

@@ -78,12 +78,12 @@ def from_duckdb(
     con: Connection, tensor: Tensor, statement: Insertion, text: str, error: Error
 ) -> tuple[Made, int]:
     """What INSERT stores of a SELECT that is no tensor work as a whole."""
-    from einsql import hybrid  # few statements need DuckDB
     from einsql.changes import tables
+    from einsql.hybrid import hybrid_plan  # few statements need DuckDB
 
-    if con.settings.fallback == "off" or not text or not hybrid.is_outside(error):
+    if con.settings.fallback == "off" or not text or not hybrid_plan.is_outside(error):
         raise error
-    found = hybrid.run(con, hybrid.split_insert(con, text))
+    found = hybrid_plan.run(con, hybrid_plan.split_insert(con, text))
     if statement.by_name:
         order = _column_order(tensor, [(n, statement.source) for n in found.names])
     else:

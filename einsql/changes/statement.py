@@ -22,13 +22,14 @@ from einsql.changes.boxed import Boxed, boxed
 from einsql.changes.target import writable
 from einsql.changes.writing import Made, store
 from einsql.core.schema import Key, Schema
-from einsql.current import current_inputs
 from einsql.engine.executor import Program
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
-from einsql.fragments import Reader, bound_over_tables, check_groups
+from einsql.hybrid.fragments import Reader, bound_over_tables, check_groups
 from einsql.ir.einsum.graph import Input, Node, apart
-from einsql.planning import BinderCatalog, make_plan
-from einsql.plans import Plan, owners
+from einsql.planner.plan import Plan, owners
+from einsql.planner.plan_variants import bound_late
+from einsql.planner.planner import BinderCatalog, make_plan
+from einsql.planner.rebind import current_inputs
 from einsql.sql.binder.dml import (
     Target,
     Touch,
@@ -50,7 +51,6 @@ from einsql.sql.parser.sqlglot_trees import changing
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields, PlacedFields
 from einsql.storage.results.result import Result, ResultColumn
-from einsql.variants import bound_late
 
 if TYPE_CHECKING:
     from einsql.cursor import Cursor

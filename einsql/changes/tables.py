@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql import hybrid
 from einsql.changes.insert import cells, insert_rows
 from einsql.changes.target import changed
 from einsql.core.bfloat16 import stored
@@ -19,8 +18,9 @@ from einsql.errors import (
     OperationalError,
     ProgrammingError,
 )
+from einsql.hybrid import hybrid_plan
+from einsql.hybrid.split.rows import touching
 from einsql.ir.functions.casts import cast_array, cast_failure
-from einsql.sql.hybrid.rows import touching
 from einsql.storage.duckdb.table_result import TableResult
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Relation
@@ -203,7 +203,7 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
     """
     schema = tensor.relation.schema
     asked = touching(text, alias, [k.name for k in schema.keys]) if text else None
-    if con.settings.fallback == "off" or asked is None or not hybrid.is_outside(refusal):
+    if con.settings.fallback == "off" or asked is None or not hybrid_plan.is_outside(refusal):
         raise refusal
     query, listed = asked
     known = {f.name.lower(): f.name for f in schema.values}
@@ -211,7 +211,7 @@ def changed_rows(con: Connection, tensor: Tensor, text: str, alias: str, refusal
         raise refusal
     names = [known[c.lower()] for c in listed]
     try:
-        found = hybrid.run(con, hybrid.split(con, query))
+        found = hybrid_plan.run(con, hybrid_plan.split(con, query))
     except Error as error:
         error.position = None  # in the query's text, not in this one
         raise

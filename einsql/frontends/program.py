@@ -25,7 +25,7 @@ from einsql.storage.host_arrays import array_relation, is_array, is_sparse
 from einsql.storage.relation import Relation as Stored
 
 if TYPE_CHECKING:
-    from einsql.explain import Explanation
+    from einsql.explain.explanation import Explanation
 
 Dims = Mapping[str, Sequence[str] | str] | Sequence[Sequence[str] | str | None] | None
 

@@ -103,9 +103,8 @@ def main() -> None:
     before(rank, "receive", "listen")
     before(rank.Rank, "_reply", "serve")
     before(mpi_transport._Flight, "begin", "begin")
-    flights, local, send, parts = (
-        mpi_transport._Flight.arrivals, spmd_executor.SiteProgram._local, framing.send, tile_store._parts
-    )  # fmt: skip
+    flights, local = mpi_transport._Flight.arrivals, spmd_executor.SiteProgram._local
+    send, parts = framing.send, tile_store._parts
     mpi_transport._Flight.arrivals = lambda self: arriving(flights, self)  # type: ignore[method-assign]  # as above
     spmd_executor.SiteProgram._local = lambda *args: while_working(local, *args)  # type: ignore[method-assign]  # as above
     setattr(rank, "send", lambda *args: while_sending(send, *args))  # noqa: B010 - as `before` does

@@ -15,7 +15,7 @@ import pytest
 import einsql
 from einsql.ir.einsum.flops import flops_at_point
 from einsql.ir.spmd.program import Local
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query
 from tests.cluster.conftest import Connected

@@ -22,7 +22,7 @@ SESSION = """
 import os, signal, sys, threading, time
 import numpy as np
 import einsql
-from einsql.engine.ranks import remains
+from einsql.engine.ranks import leftovers
 from tests.cluster.processes import descendants, gone, ranks_of
 
 MATMUL = "SELECT i, k, SUM(a.val * b.val) AS val FROM a JOIN b USING (j) GROUP BY i, k"
@@ -80,7 +80,7 @@ assert con.cluster.ranks == 4
 pids = descendants(os.getpid())
 con.close()
 assert gone(pids)
-assert remains.forsaken(since) == []
+assert leftovers.forsaken(since) == []
 """
 
 ROOT = {

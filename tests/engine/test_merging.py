@@ -15,7 +15,7 @@ from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import TRUE, EinSum, Output, Value
 from einsql.ir.spmd.program import Complete, Local, with_state
 from einsql.ir.spmd.reduce_tree import Round, rounds
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 
 ODD = np.array([np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0, 1.0, 2.0])
 

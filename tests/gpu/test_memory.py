@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsql
-from einsql import on_device
 from einsql.core.schema import DType
 from einsql.engine.executor import Program
 from einsql.errors import OperationalError
@@ -24,6 +23,7 @@ from einsql.kernels.cuda.device import simulated
 from einsql.kernels.cuda.simulator import Simulator
 from einsql.kernels.cuda.slabs import Piece, plan_slabs, size, slabs
 from einsql.kernels.cuda.stacks import parts, stack_of
+from einsql.planner import device_program
 from tests.gpu.nodes import tensor
 
 F = DType.FLOAT
@@ -152,7 +152,7 @@ def test_a_result_that_cannot_be_fetched(error: Exception, monkeypatch: pytest.M
         def download(self, array: np.ndarray) -> np.ndarray:
             raise error
 
-    monkeypatch.setattr(on_device, "device", Full)
+    monkeypatch.setattr(device_program, "device", Full)
     with einsql.connect(config={"device": "cuda"}) as con:
         for name, dims in (("a", "ik"), ("b", "kj")):
             con.register(name, np.ones((3, 3), np.float32), dims=tuple(dims))
@@ -202,7 +202,7 @@ def test_sessions_share_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 8
     shared = Counting(1 << 20)
     monkeypatch.setattr("einsql.kernels.cuda.device", lambda: shared)
-    monkeypatch.setattr("einsql.on_device.device", lambda: shared)
+    monkeypatch.setattr("einsql.planner.device_program.device", lambda: shared)
     rng = np.random.default_rng(0)
     query = "SELECT i, k, SUM(a.val * b.val) AS v FROM a JOIN b USING (j) GROUP BY i, k"
     held = []

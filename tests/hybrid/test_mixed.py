@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsql
-from einsql import hybrid
+from einsql.hybrid import hybrid_plan
 
 X = np.array([[0.5, 1.0, 2.5, 0.25], [3.0, 1.5, 2.0, 0.75], [4.0, 3.5, 0.125, 1.25]], np.float32)
 Y = np.array([[1.0, 0.5], [2.5, 3.0], [0.25, 2.0], [1.5, 4.0]])
@@ -114,7 +114,7 @@ def test_most_are_run_over_fragments(ours: einsql.Connection) -> None:
             pass
         finally:
             ours.execute("SET fallback = on")
-        made = hybrid.split(ours, sql)
+        made = hybrid_plan.split(ours, sql)
         parts += bool(made.parts.fragments)
         rest += not made.parts.fragments
     assert len(STATEMENTS) >= 300

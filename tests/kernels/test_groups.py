@@ -14,7 +14,7 @@ from einsql.ir.einsum.graph import EinSum
 from einsql.ir.einsum.interpreter import evaluate
 from einsql.kernels import groups
 from einsql.kernels.groups import find
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 
 SOFTMAX = """
 WITH m AS (SELECT {keys}, MAX(val) AS val FROM {x} GROUP BY {keys}),

@@ -16,8 +16,8 @@ from einsql.core.settings import Settings
 from einsql.engine.spmd_executor import SiteProgram
 from einsql.ir.einsum.graph import EinSum, walk
 from einsql.optimizer.decomposition import STRATEGIES
-from einsql.plans import Plan
-from einsql.programs import compiler, sited
+from einsql.planner.compile import compiler, sited
+from einsql.planner.plan import Plan
 from einsql.sql.parser.parser import parse
 from einsql.sql.parser.syntax import Query as Asked
 from tests.oracle.campaign import QUERIES_PER_DATABASE

@@ -12,8 +12,8 @@ import einsql
 from einsql.console.values import format_cell, format_value
 from einsql.ir.einsum.interpreter import evaluate_blocks
 from einsql.ir.functions import INTERNAL, SCALARS
+from einsql.planner.tile_plan import TilePlan, scanned
 from einsql.sql.binder.scope import TileRelation
-from einsql.staged import TilePlan, scanned
 from einsql.storage.objects import Tensor
 from tests.test_tra import CORNERS, EXAMPLES, B, U
 

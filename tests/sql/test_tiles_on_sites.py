@@ -17,12 +17,12 @@ import pytest
 import einsql
 from einsql import tra
 from einsql.core.schema import DType
+from einsql.explain.tile_report import measured
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.kernels import Tile
 from einsql.optimizer.tra import implement
-from einsql.staged import TilePlan, TileProgram
+from einsql.planner.tile_plan import TilePlan, TileProgram
 from einsql.storage.array_ownership import owner
-from einsql.tile_report import measured
 from tests.sql.test_tiles import ERRORS, SAME, WORKED, X, Y
 from tests.sql.test_tiles import con as con  # the fixture
 from tests.sql.test_tiles_random import M, random_select

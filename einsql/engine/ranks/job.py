@@ -231,7 +231,7 @@ def _environment(ranks: int | None) -> dict[str, str]:
     environment = dict(os.environ)
     if ranks is not None:
         limited(environment, len(os.sched_getaffinity(0)) // ranks)
-    here = str(Path(__file__).parents[2])
+    here = str(Path(__file__).parents[3])
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment["PYTHONSAFEPATH"] = "1"  # nothing in the current folder passes for einsql

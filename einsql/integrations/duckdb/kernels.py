@@ -19,11 +19,11 @@ from einsql.ir.einsum.graph import TRUE, Axis, EinSum, Output, Value
 from einsql.ir.functions import SCALARS
 from einsql.ir.tra import kernels
 from einsql.ir.tra.kernels import VALUE, Tile
+from einsql.planner.tile_plan import compiled_kernel
 from einsql.sql.binder import functions
 from einsql.sql.binder.casts import Decimal
 from einsql.sql.binder.typed_expr import Typed, apply, integer
 from einsql.sql.tiles.names import AGGREGATES, PREFIX
-from einsql.staged import compiled_kernel
 from einsql.storage.out_of_memory import enough_memory, require
 
 AT_ONCE = 2**22

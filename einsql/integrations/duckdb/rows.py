@@ -13,7 +13,7 @@ from einsql.core import forks
 from einsql.core.bfloat16 import loaded
 from einsql.core.schema import DType
 from einsql.integrations.duckdb import kernels
-from einsql.plans import Plan
+from einsql.planner.plan import Plan
 from einsql.storage.duckdb import streams
 from einsql.storage.out_of_memory import enough_memory
 from einsql.storage.relation import Fields
@@ -21,7 +21,7 @@ from einsql.storage.results.result import Result, arrow_type
 from einsql.storage.results.tile_result import TileResult
 
 if TYPE_CHECKING:
-    from einsql.staged import TilePlan
+    from einsql.planner.tile_plan import TilePlan
 
 
 class Rows:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from einsql.core.units import data_size, duration
+from einsql.explain.cost_report import Operation
 from einsql.optimizer.simulation.simulation import Simulation
-from einsql.report import Operation
 
 Report = dict[str, Any]
 

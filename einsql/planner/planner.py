@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.bounds import Probe, bounds_in
 from einsql.core.big_stack import require_room
 from einsql.core.schema import DType, Schema
 from einsql.core.settings import Settings
@@ -18,8 +17,9 @@ from einsql.errors import NotSupportedError, OperationalError
 from einsql.ir.einsum.graph import EinSum, Input, Node, Roots, walk
 from einsql.ir.einsum.printer import format_graph
 from einsql.optimizer import check_rules, optimize
-from einsql.plans import Dependency, Plan
-from einsql.programs import check_domains, compiled, compiler, joining, sited
+from einsql.planner.bounds_probe import Probe, bounds_in
+from einsql.planner.compile import check_domains, compiled, compiler, joining, sited
+from einsql.planner.plan import Dependency, Plan
 from einsql.sql.binder.scope import Column, Relation, TileRelation, known_bounds
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.ir.tra.plan import Node as TileNode
-    from einsql.staged import Part, TilePlan, TileProgram
+    from einsql.planner.tile_plan import Part, TilePlan, TileProgram
 
 
 @dataclass
@@ -210,7 +210,12 @@ class BinderCatalog:
         return tuple(found.values())
 
     def _part(self, name: str) -> tuple[Part, ...]:
-        from einsql.staged import Part, scanned, tensor_of, tile_part  # few statements need it
+        from einsql.planner.tile_plan import (  # few statements need it
+            Part,
+            scanned,
+            tensor_of,
+            tile_part,
+        )
 
         made = self.made[name]
         if isinstance(made, TileRelation):
@@ -230,7 +235,7 @@ class BinderCatalog:
         """
         if self.settings.device == "cpu":
             return compiled(root, self.settings, self.memory, more)
-        from einsql.on_device import DeviceProgram  # GPUs are for who asks for them
+        from einsql.planner.device_program import DeviceProgram  # GPUs are for who asks for them
 
         check_domains(root)
         return DeviceProgram(root, self.settings, self.store.lasts)
@@ -241,7 +246,7 @@ class BinderCatalog:
         fields: Mapping[str, Fields] = self.fields
         parts = self.parts(inputs_of(root))
         if parts:
-            from einsql.staged import computed  # as in `_part`
+            from einsql.planner.tile_plan import computed  # as in `_part`
 
             fields = computed(parts, fields, self.tick)
         program: Program | SiteProgram | RankProgram = self.compiled(root)
@@ -380,7 +385,7 @@ def make_tile_plan(
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.staged import TilePlan, scanned
+    from einsql.planner.tile_plan import TilePlan, scanned
     from einsql.storage.results.tile_result import type_text  # as in BinderCatalog
 
     types = (
@@ -411,7 +416,7 @@ def tile_program(node: TileNode, catalog: BinderCatalog) -> TileProgram:
     Raises:
         InterfaceError: There is no rule of a name among those that are disabled.
     """
-    from einsql.staged import TileProgram  # as in BinderCatalog
+    from einsql.planner.tile_plan import TileProgram  # as in BinderCatalog
 
     settings, cluster = catalog.settings, catalog.cluster
     if settings.sites == 1 and cluster is None:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from einsql.core.units import duration, quantity
-from einsql.drawing.figure import Report
+from einsql.explain.drawing.figure import Report
 
 _BOUND = 4
 """So many sites of a tile are written out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsql.sql.hybrid.blocks import Structure
+from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.tokens import tokenize
 
 ERF = "__einsql_erf"

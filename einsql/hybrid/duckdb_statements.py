@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from sqlglot import Token, TokenType
 
-from einsql import hybrid
 from einsql.core.quoting import in_quotes, literal
 from einsql.core.settings import SETTINGS, Settings, setting_text
 from einsql.errors import Error, InterfaceError, NotSupportedError, ProgrammingError
-from einsql.sql.hybrid import guard
-from einsql.sql.hybrid.blocks import Structure
+from einsql.hybrid import hybrid_plan
+from einsql.hybrid.split import guard
+from einsql.hybrid.split.blocks import Structure
 from einsql.sql.parser.lexical import scan
 from einsql.sql.parser.parser import is_qualified
 from einsql.sql.parser.tokens import tokenize, word_of
@@ -74,10 +74,10 @@ def run(con: Connection, sql: str, refusal: Error) -> TableResult | int:
     makes = word in _MAKING or guard.carried(structure.tokens) is not None
     try:
         with con.store.snapshot(makes) if makes or word in _READING else nullcontext():
-            made = hybrid.split_foreign(con, sql)
+            made = hybrid_plan.split_foreign(con, sql)
             if _defines_view(structure) and (made.parts.fragments or made.parts.relations):
                 raise refusal  # DuckDB would not find the tensors again
-            found = hybrid.run(con, made)
+            found = hybrid_plan.run(con, made)
     finally:
         if word not in ("INSERT", "UPDATE", "DELETE", "MERGE", "SELECT"):
             con.forget_plans()  # a table comes before an array of the caller
@@ -190,7 +190,7 @@ def _check_prepared(con: Connection, structure: Structure, sql: str) -> None:
     first = next((n + 1 for n, word in enumerate(words) if word == "AS"), None)
     if first is None or first >= len(structure.tokens):
         return
-    made = hybrid.split_foreign(con, sql[structure.tokens[first].start :])
+    made = hybrid_plan.split_foreign(con, sql[structure.tokens[first].start :])
     if made.parts.fragments or made.parts.relations or made.defined:
         raise NotSupportedError(
             "PREPARE would keep tensors, views and macros of einsql's as they are now",
@@ -271,7 +271,7 @@ def _check_described(con: Connection, structure: Structure) -> None:
     if word not in ("DESCRIBE", "DESC", "SHOW", "SUMMARIZE") or len(structure.tokens) < 2:
         return
     named = structure.tokens[1]
-    if named.token_type is TokenType.STRING and hybrid.is_tensor_file(con, named.text):
+    if named.token_type is TokenType.STRING and hybrid_plan.is_tensor_file(con, named.text):
         raise NotSupportedError(
             f"{word} takes a table, and '{named.text}' is a tensor",
             hint=f"{word} SELECT * FROM '{named.text}' works.",
@@ -323,7 +323,7 @@ def _check_names(con: Connection, structure: Structure, refusal: Error) -> None:
             _check_new(con, token)
         return
     found = con.store.get(token.text)
-    if found is None or (prefix and not hybrid.is_ours(con, prefix, token.text)):
+    if found is None or (prefix and not hybrid_plan.is_ours(con, prefix, token.text)):
         return
     kind = kind_of(found)
     if prefix:

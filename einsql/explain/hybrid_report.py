@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from einsql import foreign, hybrid
 from einsql.errors import Error, NotSupportedError, UnknownHere
-from einsql.explain import Explanation, GraphExplanation, TextExplanation, explain_tiles
-from einsql.plans import Plan
-from einsql.sql.hybrid.blocks import Structure
-from einsql.sql.hybrid.sharing import share
-from einsql.sql.hybrid.split import Fragment
+from einsql.explain.explanation import Explanation, GraphExplanation, TextExplanation, explain_tiles
+from einsql.hybrid import duckdb_statements, hybrid_plan
+from einsql.hybrid.split.blocks import Structure
+from einsql.hybrid.split.sharing import share
+from einsql.hybrid.split.split import Fragment
+from einsql.planner.plan import Plan
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
 from einsql.sql.parser.tokens import tokenize
@@ -33,7 +33,7 @@ class HybridExplanation(TextExplanation):
     """
 
     asked: Explain
-    made: hybrid.Hybrid
+    made: hybrid_plan.Hybrid
     fragments: list[tuple[Fragment, Explanation]]
     plan: str
     refusal: str
@@ -94,23 +94,23 @@ def explain_hybrid(con: Connection, asked: Explain, refusal: Error) -> HybridExp
     """
     inner = asked.statement
     is_made = isinstance(inner, st.CreateTensor)
-    outside = hybrid.is_outside(refusal)
+    outside = hybrid_plan.is_outside(refusal)
     if con.settings.fallback == "off" or not outside or asked.form in ("svg", "html"):
         raise _undrawn(asked.form) if asked.form in ("svg", "html") and outside else refusal
     text = asked.text
     is_statement = isinstance(inner, st.Foreign | st.Change)
     if is_statement:
         structure = Structure(tokenize(text))
-        foreign.check(con, structure, refusal)
-        if asked.analyze and foreign.stores(structure):
+        duckdb_statements.check(con, structure, refusal)
+        if asked.analyze and duckdb_statements.stores(structure):
             raise NotSupportedError(
                 "EXPLAIN ANALYZE of a change of tables would store it",
                 hint="EXPLAIN shows its plan, and EXPLAIN ANALYZE of its SELECT what that takes.",
             )
     if is_made:
         text = text[text.upper().index(" AS ") + 4 :]
-    made = hybrid.split_foreign(con, text) if is_statement else hybrid.split(con, text)
-    plan = hybrid.duckdb_plan(con, made, asked.analyze)
+    made = hybrid_plan.split_foreign(con, text) if is_statement else hybrid_plan.split(con, text)
+    plan = hybrid_plan.duckdb_plan(con, made, asked.analyze)
     fragments = [(f, _plan(con, asked, made, f)) for f in made.parts.fragments]
     once = [o.shown for o in share(made.parts.fragments, con.query_binder().catalog.view)[0]]
     return HybridExplanation(asked, made, fragments, plan, _reason(con, refusal), once)
@@ -124,7 +124,9 @@ def _reason(con: Connection, refusal: Error) -> str:
     return refusal.reason
 
 
-def _plan(con: Connection, asked: Explain, made: hybrid.Hybrid, fragment: Fragment) -> Explanation:
+def _plan(
+    con: Connection, asked: Explain, made: hybrid_plan.Hybrid, fragment: Fragment
+) -> Explanation:
     plan = made.computing.plan(fragment).plan
     if isinstance(plan, Plan):
         return GraphExplanation(asked, plan, con.settings, None)

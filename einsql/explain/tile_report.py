@@ -12,7 +12,7 @@ from einsql.engine.tra.site_executor import SiteRun
 from einsql.ir.tra import plan as ra
 from einsql.ir.tra.printer import format_implementation
 from einsql.optimizer.tra import Cost, Costs, Implemented, translate
-from einsql.staged import Inputs, Tick, TilePlan
+from einsql.planner.tile_plan import Inputs, Tick, TilePlan
 
 
 @dataclass(frozen=True, slots=True)

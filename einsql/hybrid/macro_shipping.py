@@ -12,10 +12,10 @@ from sqlglot import exp
 from einsql.core.big_stack import require_room
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError
-from einsql.sql.hybrid.edits import Edited
-from einsql.sql.hybrid.prelude import PRELUDE, called
-from einsql.sql.hybrid.split import Parts, Splitter
-from einsql.sql.hybrid.statement import split_statement
+from einsql.hybrid.split.edits import Edited
+from einsql.hybrid.split.prelude import PRELUDE, called
+from einsql.hybrid.split.split import Parts, Splitter
+from einsql.hybrid.split.statement import split_statement
 from einsql.sql.macros.builtin_macros import built_in
 from einsql.sql.macros.macros import Macro
 from einsql.storage.objects import Body, Damaged, Definition, damage

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from sqlglot import exp
 
-from einsql.current import current_inputs
 from einsql.errors import OF_A_TABLE, Error, NotSupportedError, UnknownHere
+from einsql.hybrid.split.operands import names_in, refusal, sources
+from einsql.hybrid.split.sharing import share
+from einsql.hybrid.split.split import Fragment
 from einsql.ir.einsum.graph import Input
-from einsql.planning import BinderCatalog
-from einsql.plans import Dependency, Plan
+from einsql.planner.plan import Dependency, Plan
+from einsql.planner.planner import BinderCatalog
+from einsql.planner.rebind import current_inputs
 from einsql.sql.binder.query import QueryBinder
 from einsql.sql.binder.scope import Relation
-from einsql.sql.hybrid.operands import names_in, refusal, sources
-from einsql.sql.hybrid.sharing import share
-from einsql.sql.hybrid.split import Fragment
 from einsql.sql.macros.macros import Macro
 from einsql.storage.duckdb.operands import Named, Tables
 from einsql.storage.duckdb.streams import stream
@@ -29,8 +29,8 @@ from einsql.storage.results.result import Result
 
 if TYPE_CHECKING:
     from einsql.engine.executor import Tick
+    from einsql.planner.tile_plan import TilePlan
     from einsql.session import Connection
-    from einsql.staged import TilePlan
     from einsql.storage.relation import Fields
     from einsql.storage.results.tile_result import TileResult
 

@@ -14,8 +14,8 @@ from einsql.core.settings import Settings
 from einsql.engine.executor import Measure, Program, Tick
 from einsql.errors import NotSupportedError
 from einsql.ir.einsum.printer import format_graph
-from einsql.plans import Plan
-from einsql.programs import sited
+from einsql.planner.compile import sited
+from einsql.planner.plan import Plan
 from einsql.sql.parser import syntax as st
 from einsql.sql.parser.syntax import Explain
 from einsql.storage.relation import Fields
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from einsql.engine.spmd_executor import SiteMeasure
-    from einsql.staged import TilePlan
-    from einsql.tile_report import TileMeasure
+    from einsql.explain.tile_report import TileMeasure
+    from einsql.planner.tile_plan import TilePlan
 
     Measures = Sequence[Measure] | SiteMeasure | None
 
@@ -60,13 +60,13 @@ class Explanation(ABC):
 
     def svg(self) -> str:
         """The plan's graph as an SVG document; what repeats is drawn once."""
-        from einsql.drawing import standalone
+        from einsql.explain.drawing import standalone
 
         return standalone(self._report, self.asked.text)
 
     def html(self) -> str:
         """The plan as one HTML page that needs nothing else."""
-        from einsql.drawing import page
+        from einsql.explain.drawing import page
 
         return page(self._report, self.asked.text, str(self))
 
@@ -110,7 +110,7 @@ class GraphExplanation(Explanation):
 
     def to_dict(self) -> dict[str, Any]:
         """Cuts, placements and costs of every operation."""
-        from einsql.graph_report import rewrites
+        from einsql.explain.graph_report import rewrites
 
         if not self.asked.verbose:
             return self._costs
@@ -120,8 +120,8 @@ class GraphExplanation(Explanation):
     def _costs(self) -> dict[str, Any]:
         """The report without what the rewrite rules changed."""
         from einsql.engine.spmd_executor import SiteMeasure  # 20 ms, and only EXPLAIN needs it
-        from einsql.graph_report import with_graph, with_kernels
-        from einsql.report import as_json, nodes_of
+        from einsql.explain.cost_report import as_json, nodes_of
+        from einsql.explain.graph_report import with_graph, with_kernels
 
         plan = self.plan
         cut, placed = plan.cut, plan.placed
@@ -131,10 +131,10 @@ class GraphExplanation(Explanation):
         report = as_json(cut, placed, self.settings.cost, self.settings.machine, by_site)
         report = with_graph(report, plan.optimized.root, placed)
         if self.cluster is not None:
+            from einsql.explain.simulation_report import with_simulation
             from einsql.optimizer.simulation.simulation import (
                 simulate,  # as above, where it is asked for
             )
-            from einsql.simulation_report import with_simulation
 
             played = simulate(placed, self.settings.machine, self.cluster)
             report = with_simulation(report, nodes_of(cut, placed), played)
@@ -165,7 +165,7 @@ class GraphExplanation(Explanation):
     def _program_lines(self) -> list[str]:
         """What runs: the kernel of each step, or what the sites do."""
         from einsql.engine.spmd_executor import SiteMeasure  # as in `_costs`
-        from einsql.report_text import as_text
+        from einsql.explain.cost_text import as_text
 
         if isinstance(self.plan.program, Program):
             given = None if isinstance(self.measures, SiteMeasure) else self.measures
@@ -173,7 +173,7 @@ class GraphExplanation(Explanation):
         else:
             lines = as_text(self._costs)
         if self.cluster is not None:
-            from einsql.simulation_report import as_text as simulated  # as in `_costs`
+            from einsql.explain.simulation_report import as_text as simulated  # as in `_costs`
 
             lines += simulated(self._costs["simulation"])
         return lines
@@ -224,7 +224,7 @@ class TileExplanation(TextExplanation):
 
     def lines(self) -> list[str]:
         """The plan over blocks; on several sites with what it costs."""
-        from einsql.tile_report import as_text  # few sessions need it
+        from einsql.explain.tile_report import as_text  # few sessions need it
 
         return as_text(self.plan, self.asked.verbose, self.measure)
 
@@ -234,7 +234,7 @@ class TileExplanation(TextExplanation):
 
     def to_dict(self) -> dict[str, Any]:
         """The plan's lines and costs as plain values (docs/tra.md)."""
-        from einsql.tile_report import as_json  # as in `lines`
+        from einsql.explain.tile_report import as_json  # as in `lines`
 
         return as_json(self.plan, self.asked.verbose, self.measure)
 
@@ -266,7 +266,7 @@ def explain_tiles(
     Raises:
         NotSupportedError: A drawing is asked for, or a prediction in seconds.
     """
-    from einsql.tile_report import measured  # as in TileExplanation
+    from einsql.explain.tile_report import measured  # as in TileExplanation
 
     if asked.form in ("svg", "html"):
         raise _undrawn(asked.form)

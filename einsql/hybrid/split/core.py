@@ -9,11 +9,11 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from einsql.core.quoting import in_quotes
+from einsql.hybrid.split.blocks import Block, Range
+from einsql.hybrid.split.edits import Edits
+from einsql.hybrid.split.split import Scope, Splitter, Why, changed, shown
 from einsql.sql.binder.aggregates import AGGREGATES
 from einsql.sql.binder.names import column_name
-from einsql.sql.hybrid.blocks import Block, Range
-from einsql.sql.hybrid.edits import Edits
-from einsql.sql.hybrid.split import Scope, Splitter, Why, changed, shown
 from einsql.sql.parser.dialect import parsed
 
 _NAMES = frozenset(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from einsql.bounds import Probe
 from einsql.core.schema import Schema
 from einsql.engine.executor import Program, Tick
 from einsql.optimizer import Optimized
+from einsql.planner.bounds_probe import Probe
 from einsql.sql.binder.scope import Relation
 from einsql.sql.parameters.parameter_use import NOTHING, Use
 from einsql.sql.parameters.runtime_bounds import Cut, within
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from einsql.engine.spmd_executor import SiteProgram
     from einsql.ir.spmd.program import Program as Placed
     from einsql.optimizer.decomposition import Decomposition
-    from einsql.staged import Part
+    from einsql.planner.tile_plan import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Plan:
             inputs = {**inputs, **{n: _over(inputs[n], box) for n, box in self.reads}}
         if not self.parts:
             return inputs
-        from einsql.staged import computed  # few statements need it
+        from einsql.planner.tile_plan import computed  # few statements need it
 
         return computed(self.parts, inputs, tick)
 

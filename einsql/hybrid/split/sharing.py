@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from einsql.sql.hybrid.split import PREFIX, Fragment
+from einsql.hybrid.split.split import PREFIX, Fragment
 
 View = Callable[[str], exp.Expr | None]
 """The query of a view, or None."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from einsql.engine.executor import Tick
-from einsql.plans import Dependency, Plan
+from einsql.planner.plan import Dependency, Plan
 from einsql.storage.host_arrays import array_relation, file_relation
 from einsql.storage.objects import Tensor
 from einsql.storage.relation import Fields
 from einsql.storage.session_store import Store
 
 if TYPE_CHECKING:
-    from einsql.staged import TilePlan
+    from einsql.planner.tile_plan import TilePlan
 
 
 def current_inputs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsql.core.quoting import in_quotes
-from einsql.sql.hybrid.blocks import Range, Structure
+from einsql.hybrid.split.blocks import Range, Structure
 from einsql.sql.parser.tokens import tokenize
 
 

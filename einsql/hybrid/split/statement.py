@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from einsql.sql.hybrid.blocks import STARTS, Range
-from einsql.sql.hybrid.split import Scope, Splitter
+from einsql.hybrid.split.blocks import STARTS, Range
+from einsql.hybrid.split.split import Scope, Splitter
 
 _NAMING = (
     "FROM", "JOIN", "INTO", "UPDATE", "USING", "SUMMARIZE", "DESCRIBE", "DESC", "TABLE", "PIVOT",

@@ -6,8 +6,8 @@ import unicodedata
 from html import escape
 from importlib.resources import files
 
-from einsql.drawing.figure import Arrow, Bar, Box, Figure, Report, figure_of, folded
-from einsql.drawing.layout import Layout, Point, layered
+from einsql.explain.drawing.figure import Arrow, Bar, Box, Figure, Report, figure_of, folded
+from einsql.explain.drawing.layout import Layout, Point, layered
 
 LETTER = 6.63
 """Width of a letter of the monospaced font at 11 px."""

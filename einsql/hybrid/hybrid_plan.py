@@ -16,17 +16,17 @@ from sqlglot import TokenType, exp
 from einsql.core.big_stack import Inherited
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, OperationalError, UnknownHere
-from einsql.fragments import Computing
-from einsql.hybrid_definitions import Defined, definitions
+from einsql.hybrid.fragments import Computing
+from einsql.hybrid.macro_shipping import Defined, definitions
+from einsql.hybrid.split.edits import Edited
+from einsql.hybrid.split.prelude import ERF
+from einsql.hybrid.split.split import PREFIX, Fragment, Parts, Splitter, shown
+from einsql.hybrid.split.statement import query_of, split_statement
 from einsql.ir.functions import SCALARS
 from einsql.sql.binder.from_clause import TABLE_FUNCTIONS
 from einsql.sql.binder.function_hints import function_hint
 from einsql.sql.binder.query import QueryBinder
 from einsql.sql.binder.scope import Relation
-from einsql.sql.hybrid.edits import Edited
-from einsql.sql.hybrid.prelude import ERF
-from einsql.sql.hybrid.split import PREFIX, Fragment, Parts, Splitter, shown
-from einsql.sql.hybrid.statement import query_of, split_statement
 from einsql.sql.macros.expansion import count_expansion
 from einsql.sql.macros.substitution import expand
 from einsql.sql.parser.dialect import EinSQL

@@ -7,16 +7,10 @@ from importlib.resources import files
 from typing import Any
 
 from einsql.core.units import duration, quantity
-from einsql.drawing.details import (
-    input_details,
-    link,
-    node_details,
-    repeat_details,
-    table,
-)
-from einsql.drawing.figure import Figure, Report, figure_of, folded
-from einsql.drawing.sites import simulated, sites
-from einsql.drawing.svg import draw
+from einsql.explain.drawing.details import input_details, link, node_details, repeat_details, table
+from einsql.explain.drawing.figure import Figure, Report, figure_of, folded
+from einsql.explain.drawing.sites import simulated, sites
+from einsql.explain.drawing.svg import draw
 
 
 def page(report: Report, sql: str, text: str) -> str:

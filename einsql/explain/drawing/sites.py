@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from einsql.core.units import duration, quantity
-from einsql.drawing.figure import Report
+from einsql.explain.drawing.figure import Report
 
 _ROW = 14
 """Height of a node's row in the course, in pixels."""

@@ -9,17 +9,9 @@ from sqlglot import exp
 
 from einsql.core.quoting import in_quotes
 from einsql.errors import Error, NotSupportedError, ProgrammingError, UnknownHere
+from einsql.hybrid.split.blocks import STARTS, Block, Cte, QueryText, Range, Reference, Structure
+from einsql.hybrid.split.edits import Edited, Edits
 from einsql.sql.binder.query import REENTRIES
-from einsql.sql.hybrid.blocks import (
-    STARTS,
-    Block,
-    Cte,
-    QueryText,
-    Range,
-    Reference,
-    Structure,
-)
-from einsql.sql.hybrid.edits import Edited, Edits
 from einsql.sql.parser.sqlglot_trees import parse_tree
 from einsql.sql.parser.tokens import is_parameter, tokenize
 
@@ -388,7 +380,7 @@ class Splitter:
         tree = self.tree(start, end)
         if not isinstance(tree, exp.Select):
             return False
-        from einsql.sql.hybrid.core import Core  # they know each other
+        from einsql.hybrid.split.core import Core  # they know each other
 
         return Core(self, block, modifiers, scope, tree).split()
 

@@ -1,0 +1,1 @@
+"""Reports of plans, and their renderers: text, JSON, SVG, HTML."""

@@ -1,0 +1,1 @@
+"""Statements that are split between DuckDB and einsql."""
